@@ -1,0 +1,1 @@
+"""What both sides stand on: models, codecs, planning, transport, telemetry."""

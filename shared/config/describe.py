@@ -1,0 +1,117 @@
+"""What a value must be, in words, from the JSON schema of its type; and values as TOML writes them.
+
+One source for error messages and generated documents, so that neither can drift from what is checked.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+from pydantic import BaseModel
+
+Schema = dict[str, Any]
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml_value(value: Any) -> str:
+    """`value` (bool, number, string, path, list, tuple, dict of these) on one line of TOML."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return f"{value:_}" if abs(value) >= 100_000 else str(value)
+        case float():
+            return repr(value)
+        case list() | tuple():
+            return f"[{', '.join(map(toml_value, value))}]"
+        case dict():
+            items = ", ".join(f"{_toml_key(key)} = {toml_value(item)}" for key, item in value.items())
+            return f"{{ {items} }}" if items else "{}"
+        case str() | PurePath():
+            return _toml_string(str(value))
+        case _:
+            raise TypeError(f"TOML has no {type(value).__name__}")
+
+
+def _toml_key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _toml_string(key)
+
+
+def _toml_string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
+
+
+def schema_at(model: type[BaseModel], location: Sequence[str | int]) -> Schema | None:
+    """Schema of the value at `location` (names and list indices) in `model`, or None when there is none."""
+    root = model.model_json_schema()
+    schema: Schema | None = _resolve(root, root)
+    for part in location:
+        if schema is None:
+            return None
+        schema = _resolve(root, _child(schema, part))
+    return schema
+
+
+def _child(schema: Schema, part: str | int) -> Schema | None:
+    if isinstance(part, str):
+        child: Schema | None = schema.get("properties", {}).get(part)
+        return child
+    fixed: list[Schema] = schema.get("prefixItems", [])
+    return fixed[part] if part < len(fixed) else schema.get("items")
+
+
+def _resolve(root: Schema, schema: Schema | None) -> Schema | None:
+    """Follow a reference and drop the `null` of an optional value."""
+    if schema is None:
+        return None
+    if "anyOf" in schema:
+        schema = next(option for option in schema["anyOf"] if option.get("type") != "null")
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def allowed_text(schema: Schema) -> str:
+    """What a value of this schema must be, to stand after "it must be"."""
+    if "allowed" in schema:
+        return str(schema["allowed"])
+    if "enum" in schema:
+        return f"one of {', '.join(map(str, schema['enum']))}"
+    match schema.get("type"):
+        case "integer":
+            return f"an integer{_range_text(schema)}"
+        case "number":
+            return f"a number{_range_text(schema)}"
+        case "boolean":
+            return "true or false"
+        case "string":
+            return "a path" if schema.get("format") == "path" else "a string"
+        case "array" if "prefixItems" in schema:
+            items = schema["prefixItems"]
+            return f"a list of {len(items)}, each {allowed_text(items[0])}"
+        case "array":
+            return f"a list, each item {allowed_text(schema['items'])}"
+        case "object":
+            return "a table"
+    return "a value"
+
+
+def _range_text(schema: Schema) -> str:
+    low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    high, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    if schema["type"] == "integer" and above is not None:
+        low, above = above + 1, None
+    if low is not None and high is not None:
+        return f" of {toml_value(low)} to {toml_value(high)}"
+    ends = []
+    if low is not None:
+        ends.append(f"of {toml_value(low)} or more")
+    if above is not None:
+        ends.append(f"above {toml_value(above)}")
+    if high is not None:
+        ends.append(f"of {toml_value(high)} or less")
+    if below is not None:
+        ends.append(f"below {toml_value(below)}")
+    return " " + " and ".join(ends) if ends else ""

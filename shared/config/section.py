@@ -1,0 +1,55 @@
+"""What a section of a configuration is, and the kinds of value that sections of both sides use.
+
+A section is an immutable pydantic model whose fields each carry a docstring with their reason, and their unit in their
+name. It knows nothing of files, variables or flags.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_MAX_PORT = 65535
+
+
+class Section(BaseModel):
+    """Base of all sections. Strict: a string is not a number and `true` is not 1; an unknown key is an error."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class Config(Section):
+    """Base of the two roots, one a side."""
+
+    environment_prefix: ClassVar[str]
+    """What the variables that set keys of this configuration begin with."""
+
+
+def _check_address(lowest_port: int) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        match = _HOST_PORT.fullmatch(text)
+        if not match or not lowest_port <= int(match[2]) <= _MAX_PORT:
+            raise ValueError("not an address")
+        return text
+
+    return check
+
+
+# `allowed` is what an error message and the example file say that a value must be.
+PeerAddress = Annotated[
+    str,
+    AfterValidator(_check_address(lowest_port=1)),
+    Field(json_schema_extra={"allowed": f"host:port with a port of 1 to {_MAX_PORT}"}),
+]
+ListenAddress = Annotated[
+    str,
+    AfterValidator(_check_address(lowest_port=0)),
+    Field(json_schema_extra={"allowed": f"host:port with a port of 0 (any free one) to {_MAX_PORT}"}),
+]
+FactoryName = Annotated[
+    str, Field(pattern=r"^[^\s:]+:[^\s:]+$", json_schema_extra={"allowed": "written as package.module:factory"})
+]

@@ -1,0 +1,52 @@
+"""The sections that both sides have: how they compute, talk, measure and log."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from shared.config.section import ListenAddress, Section
+
+MAX_CHUNK_BYTES = 4 * 1024 * 1024
+"""Largest payload of one message that either side may choose, and so the least that a receiver must accept."""
+
+
+class ComputeConfig(Section):
+    device: Annotated[
+        str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$", json_schema_extra={"allowed": "auto, cpu, cuda or cuda:N"})
+    ] = "auto"
+    """Where torch computes. "auto" takes the first GPU when there is one."""
+    threads: NonNegativeInt = 0
+    """Threads of one torch operation. 0 leaves the choice to torch. The thread count decides the order of sums and so
+    the last bits of a result: runs to be compared bit for bit need the same one."""
+
+
+class LinkConfig(Section):
+    chunk_bytes: Annotated[int, Field(ge=1024, le=MAX_CHUNK_BYTES)] = 1024 * 1024
+    """Largest payload of one message. Small keeps a slow link responsive (64 to 256 KiB), large keeps a fast one
+    cheap."""
+    window_bytes: PositiveInt = 64 * 1024 * 1024
+    """Most bytes on their way to the peer before it says what arrived. About two bandwidth-delay products keep a link
+    full; more only queues in it."""
+    keepalive_seconds: PositiveFloat = 30.0
+    """How long the link may be silent before a ping. Below the idle timeout of mobile NATs (often 60 s), above what a
+    metered link would mind."""
+
+    @model_validator(mode="after")
+    def _window_holds_a_chunk(self) -> Self:
+        if self.window_bytes < self.chunk_bytes:
+            raise ValueError(
+                f"window_bytes is {self.window_bytes}; it must hold a chunk, {self.chunk_bytes} bytes or more"
+            )
+        return self
+
+
+class MetricsConfig(Section):
+    listen: ListenAddress | None = Field(default=None, examples=["127.0.0.1:9464"])
+    """Where Prometheus may fetch the metrics. Left out, they are not served."""
+
+
+class LogConfig(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe level that is written."""
+    format: Literal["auto", "text", "json"] = "auto"
+    """"auto" is text for a terminal and JSON, one object a line, for everything else."""

@@ -1,0 +1,28 @@
+"""Work that must not run on the event loop: one thread for torch, one for codecs.
+
+One thread each, so that a module of the pipeline is never run twice at once and torch's state has one owner.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Worker:
+    """A thread that runs what the event loop gives it, one call after the other, in the order of giving."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function` on the thread and wait for its result."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(function, *args, **kwargs))
+
+    def close(self) -> None:
+        """Let the running call end, drop those that wait, and end the thread."""
+        self._executor.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,285 @@
+"""Configuration: who wins, what the sentences say, and that the example file is the defaults."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_trainer.config import TrainerConfig
+from edge_agent.config import EdgeConfig
+from shared.config import Config, Section, example_toml, load_config
+from shared.config.describe import toml_value
+from shared.errors import ConfigError
+
+ROOTS: list[type[Config]] = [EdgeConfig, TrainerConfig]
+
+
+def load_edge(tmp_path: Path, file_text: str = "", overrides=(), environ=None) -> EdgeConfig:
+    path = tmp_path / "edge.toml"
+    path.write_text(file_text)
+    return load_config(EdgeConfig, path, overrides, environ or {})
+
+
+def complaint(tmp_path: Path, file_text: str = "", overrides=(), environ=None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_edge(tmp_path, file_text, overrides, environ)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    return sentence.replace(str(tmp_path / "edge.toml"), "FILE")
+
+
+@pytest.mark.parametrize("cls", ROOTS)
+def test_without_any_source_the_defaults_hold(cls: type[Config]):
+    assert load_config(cls, None, environ={"PATH": "/bin", "HOME": "/root"}) == cls()
+
+
+@pytest.mark.parametrize("cls", ROOTS)
+def test_the_example_file_loads_back_to_the_defaults(cls: type[Config], tmp_path: Path):
+    path = tmp_path / "example.toml"
+    path.write_text(example_toml(cls))
+    assert load_config(cls, path, environ={}) == cls()
+
+
+@pytest.mark.parametrize("cls", ROOTS)
+def test_every_key_stands_in_the_example_file_and_its_commented_keys_load_too(cls: type[Config], tmp_path: Path):
+    uncommented = re.sub(r"(?m)^#(?! )", "", example_toml(cls))
+    path = tmp_path / "example.toml"
+    path.write_text(uncommented)
+    loaded = load_config(cls, path, overrides=USERS_OF_OPTIONAL_KEYS[cls], environ={})
+    assert None not in leaves(loaded).values()
+    assert keys(tomllib.loads(uncommented), loaded) == set(leaves(loaded))
+
+
+USERS_OF_OPTIONAL_KEYS: dict[type[Config], list[str]] = {
+    EdgeConfig: ["training.optimizer.name=adam", "training.schedule.name=cosine"],
+    TrainerConfig: [],
+}
+
+
+def leaves(section: Section, at: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        found |= leaves(value, f"{at}{name}.") if isinstance(value, Section) else {f"{at}{name}": value}
+    return found
+
+
+def keys(table: dict, section: Section, at: str = "") -> set[str]:
+    found: set[str] = set()
+    for name, value in table.items():
+        inner = getattr(section, name)
+        found |= keys(value, inner, f"{at}{name}.") if isinstance(inner, Section) else {f"{at}{name}"}
+    return found
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path):
+    file_text = "[data]\nbatch_size = 1\n[deployment]\nstaleness = 1\n[training]\nepochs = 1"
+    environ = {"EDGE_AGENT_DEPLOYMENT__STALENESS": "2", "EDGE_AGENT_TRAINING__EPOCHS": "2"}
+    config = load_edge(tmp_path, file_text, ["training.epochs=9", "training.epochs=3"], environ)
+    assert config.training.seed == 0
+    assert config.data.batch_size == 1
+    assert config.deployment.staleness == 2
+    assert config.training.epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "read", "expected"),
+    [
+        ("log.level=debug", lambda c: c.log.level, "debug"),
+        ('log.level="debug"', lambda c: c.log.level, "debug"),
+        ("trainer.connect_timeout_seconds=3", lambda c: c.trainer.connect_timeout_seconds, 3.0),
+        ("trainer.address=[::1]:7", lambda c: c.trainer.address, "[::1]:7"),
+        ("data.drop_last=false", lambda c: c.data.drop_last, False),
+        ("output.directory=2026-01-31", lambda c: c.output.directory, Path("2026-01-31")),
+        ("output.directory=7", lambda c: c.output.directory, Path("7")),
+        ("output.directory=a=b", lambda c: c.output.directory, Path("a=b")),
+        ("model.kwargs={ width = 16, name = 'x' }", lambda c: c.model.kwargs, {"width": 16, "name": "x"}),
+        ("model.kwargs.since=2026-01-31", lambda c: c.model.kwargs, {"depth": 2, "since": "2026-01-31"}),
+        ("model.kwargs.width=16", lambda c: c.model.kwargs, {"depth": 2, "width": 16}),
+        ("training.optimizer.betas=[0.5, 0.75]", lambda c: c.training.optimizer.betas, (0.5, 0.75)),
+    ],
+)
+def test_a_flag_and_a_variable_are_read_alike(tmp_path: Path, override: str, read, expected):
+    file_text = "[training.optimizer]\nname = 'adam'\n[model]\nkwargs.depth = 2"
+    assert read(load_edge(tmp_path, file_text, [override])) == expected
+    dotted, _, text = override.partition("=")
+    variable = "EDGE_AGENT_" + dotted.upper().replace(".", "__")
+    assert read(load_edge(tmp_path, file_text, environ={variable: text})) == expected
+
+
+def test_a_table_is_replaced_whole_by_a_flag_and_completed_by_its_keys(tmp_path: Path):
+    file_text = "[data.train]\nfactory = 'a.b:c'\nkwargs = { path = '/x', limit = 3 }"
+    assert load_edge(tmp_path, file_text, ["data.train.kwargs={ path = '/y' }"]).data.train.kwargs == {"path": "/y"}
+    assert load_edge(tmp_path, file_text, ["data.train.kwargs.limit=4"]).data.train.kwargs == {"path": "/x", "limit": 4}
+
+
+def test_another_training_set_is_not_evaluated_on_the_default_test_set(tmp_path: Path):
+    train = "[data.train]\nfactory = 'a.b:c'\n"
+    assert load_edge(tmp_path, "[data]\nworkers = 1").data.test is not None
+    assert load_edge(tmp_path, train).data.test is None
+    assert load_edge(tmp_path, train + "[data.test]\nfactory = 'a.b:d'").data.test.factory == "a.b:d"
+
+
+@pytest.mark.parametrize(
+    ("file_text", "sentence"),
+    [
+        ("[deployment]\nstaleness = -1", "FILE: deployment.staleness is -1; it must be an integer of 0 or more"),
+        ("[deployment]\nstaleness = true", "FILE: deployment.staleness is true; it must be an integer of 0 or more"),
+        ("[deployment]\ncut = 0", "FILE: deployment.cut is 0; it must be an integer of 1 or more"),
+        ("[training]\nmax_steps = 1.5", "FILE: training.max_steps is 1.5; it must be an integer of 1 or more"),
+        ("[data]\ndrop_last = 1", "FILE: data.drop_last is 1; it must be true or false"),
+        (
+            "[log]\nlevel = 'loud'",
+            'FILE: log.level is "loud"; it must be one of debug, info, warning, error',
+        ),
+        (
+            "[link]\nchunk_bytes = 1023",
+            "FILE: link.chunk_bytes is 1023; it must be an integer of 1024 to 4_194_304",
+        ),
+        (
+            "[link]\nchunk_bytes = 2048\nwindow_bytes = 2047",
+            "FILE: link: window_bytes is 2047; it must hold a chunk, 2048 bytes or more",
+        ),
+        (
+            "[link]\nkeepalive_seconds = inf",
+            "FILE: link.keepalive_seconds is inf; it must be a number above 0",
+        ),
+        (
+            "[trainer]\naddress = 'gpu'",
+            'FILE: trainer.address is "gpu"; it must be host:port with a port of 1 to 65535',
+        ),
+        (
+            "[trainer]\naddress = 'gpu:0'",
+            'FILE: trainer.address is "gpu:0"; it must be host:port with a port of 1 to 65535',
+        ),
+        (
+            "[compute]\ndevice = 'gpu'",
+            'FILE: compute.device is "gpu"; it must be auto, cpu, cuda or cuda:N',
+        ),
+        (
+            "[training.optimizer]\nname = 'adam'\nbetas = [0.9, 1.0]",
+            "FILE: training.optimizer.betas.1 is 1.0; it must be a number of 0 or more and below 1",
+        ),
+        (
+            "[training.optimizer]\nnesterov = true",
+            "FILE: training.optimizer: nesterov is true but momentum is 0; it needs a momentum above 0",
+        ),
+        (
+            "[training.optimizer]\nname = 'adam'\nmomentum = 0.9",
+            "FILE: training.optimizer: adam has no momentum, which belongs to sgd, rmsprop; "
+            "leave it out or choose one of these",
+        ),
+        ("trainer = 5", "FILE: trainer is 5; it must be a table"),
+        ("[output]\ndirectory = 3", "FILE: output.directory is 3; it must be a path"),
+        ("[deploymnet]\ncut = 1", "FILE: unknown key deploymnet; did you mean deployment?"),
+        ("[deployment]\nstalenes = 1", "FILE: unknown key deployment.stalenes; did you mean deployment.staleness?"),
+        ("[log]\ncolour = true", "FILE: unknown key log.colour; log has the keys level, format"),
+        (
+            "[data.train]\nkwargs = {}",
+            "FILE: data.train.factory is missing; it must be written as package.module:factory",
+        ),
+        (
+            "[data]\nbatch_size = 0\n[deployment]\nstaleness = -1\n[log]\nlevel = 1",
+            "FILE: data.batch_size is 0; it must be an integer of 1 or more (2 more settings are wrong)",
+        ),
+        (
+            "[data]\nbatch_size = 0\nworkers = -1",
+            "FILE: data.batch_size is 0; it must be an integer of 1 or more (1 more setting is wrong)",
+        ),
+        ("[data\n", "FILE is not valid TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_said_in_one_sentence(tmp_path: Path, file_text: str, sentence: str):
+    assert complaint(tmp_path, file_text) == sentence
+
+
+def test_the_sentence_names_the_source_that_won(tmp_path: Path):
+    good_file = "[deployment]\nstaleness = 3"
+    variable = {"EDGE_AGENT_DEPLOYMENT__STALENESS": "-1"}
+    must = "deployment.staleness is -1; it must be an integer of 0 or more"
+    assert complaint(tmp_path, good_file, environ=variable) == f"EDGE_AGENT_DEPLOYMENT__STALENESS: {must}"
+    assert (
+        complaint(tmp_path, good_file, ["deployment.staleness=-1"], {"EDGE_AGENT_DEPLOYMENT__STALENESS": "4"})
+        == f"flag 'deployment.staleness=-1': {must}"
+    )
+    assert complaint(tmp_path, "[deployment]\nstaleness = -1", ["deployment.cut=2"]) == f"FILE: {must}"
+    assert complaint(tmp_path, good_file, ["deployment.staleness.x=1"]).startswith("flag 'deployment.staleness.x=1': ")
+
+
+def test_a_rule_over_several_keys_names_the_source_that_broke_it(tmp_path: Path):
+    file_text = "[training.optimizer]\nmomentum = 0.9"
+    assert complaint(tmp_path, file_text, ["training.optimizer.name=adam"]).startswith(
+        "flag 'training.optimizer.name=adam': training.optimizer: adam has no momentum"
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "overrides", "sentence"),
+    [
+        (
+            {"EDGE_AGENT_LOG__LEVLE": "info"},
+            [],
+            "EDGE_AGENT_LOG__LEVLE: unknown key log.levle; did you mean log.level?",
+        ),
+        (
+            {"EDGE_AGENT_COLOUR": "x"},
+            [],
+            "EDGE_AGENT_COLOUR: unknown key colour; there are the keys trainer, model, data, ",
+        ),
+        ({}, ["log.levle=info"], "flag 'log.levle=info': unknown key log.levle; did you mean log.level?"),
+        ({}, ["verbose"], "flag 'verbose' sets nothing; write it as section.key=value"),
+        (
+            {"EDGE_AGENT_OUTPUT__DIRECTORY": "a\udcff"},
+            [],
+            "EDGE_AGENT_OUTPUT__DIRECTORY: the value is not text in UTF-8",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_variable_or_flag_is_said(tmp_path: Path, environ, overrides, sentence: str):
+    assert complaint(tmp_path, "", overrides, environ).startswith(sentence)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
+    missing = tmp_path / "none.toml"
+    with pytest.raises(ConfigError, match=f"configuration file {missing} does not exist"):
+        load_config(EdgeConfig, missing, environ={})
+    with pytest.raises(ConfigError, match=f"configuration file {tmp_path} cannot be read: Is a directory"):
+        load_config(EdgeConfig, tmp_path, environ={})
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="is not a text file in UTF-8"):
+        load_config(EdgeConfig, binary, environ={})
+
+
+def test_the_trainer_accepts_any_chunk_that_an_edge_may_send():
+    largest_chunk = EdgeConfig.model_validate({"link": {"chunk_bytes": 4 * 1024 * 1024}}).link.chunk_bytes
+    with pytest.raises(
+        ConfigError, match=r"server\.max_message_bytes is 4_194_304; it must be an integer of 4_259_840"
+    ):
+        load_config(TrainerConfig, None, [f"server.max_message_bytes={largest_chunk}"], {})
+
+
+def test_only_dotted_names_can_be_allowed():
+    assert load_config(TrainerConfig, None, ['models.allowed=["a", "b.c"]'], {}).models.allowed == ("a", "b.c")
+    with pytest.raises(ConfigError, match=r"models\.allowed\.0 is \"a\.\*\"; it must be a dotted module name"):
+        load_config(TrainerConfig, None, ['models.allowed=["a.*"]'], {})
+
+
+def test_a_configuration_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        EdgeConfig().deployment.staleness = 3  # type: ignore[misc]
+
+
+VALUES = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(VALUES)
+def test_a_value_written_as_toml_reads_back(value):
+    assert tomllib.loads(f"value = {toml_value(value)}")["value"] == value

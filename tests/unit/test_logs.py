@@ -1,0 +1,124 @@
+"""Logs: one shape whichever library wrote them, and who was bound when."""
+
+import io
+import json
+import logging
+import threading
+import warnings
+
+import pytest
+import structlog
+
+from shared.telemetry.logs import bind_session, bind_step, configure_logs
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging():
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.contextvars.clear_contextvars()
+    structlog.reset_defaults()
+
+
+def json_lines(stream: io.StringIO) -> list[dict]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_both_ways_of_logging_write_the_same_shape():
+    stream = io.StringIO()
+    configure_logs("info", "auto", stream)
+    bind_session("s-1")
+    bind_step(7)
+    structlog.get_logger("ours").info("migrated", cut=3)
+    logging.getLogger("theirs").info("port %d", 80, extra={"cut": 3})
+    ours, theirs = json_lines(stream)
+    assert ours.pop("timestamp").endswith("Z")
+    assert theirs.pop("timestamp").endswith("Z")
+    theirs.pop("message", None)  # left on the record by the handlers of pytest
+    assert ours == {"event": "migrated", "cut": 3, "logger": "ours", "level": "info", "session": "s-1", "step": 7}
+    assert theirs == {"event": "port 80", "cut": 3, "logger": "theirs", "level": "info", "session": "s-1", "step": 7}
+
+
+def test_a_line_below_the_level_is_not_written():
+    stream = io.StringIO()
+    configure_logs("warning", "json", stream)
+    for logger in (structlog.get_logger("ours"), logging.getLogger("theirs")):
+        logger.info("quiet")
+        logger.warning("loud")
+    assert [line["event"] for line in json_lines(stream)] == ["loud", "loud"]
+
+
+@pytest.mark.parametrize(
+    ("format", "stream", "is_json"),
+    [
+        ("auto", Terminal(), False),
+        ("auto", io.StringIO(), True),
+        ("text", io.StringIO(), False),
+        ("json", Terminal(), True),
+    ],
+)
+def test_auto_is_text_on_a_terminal_and_json_elsewhere(format, stream, is_json: bool):
+    configure_logs("info", format, stream)
+    structlog.get_logger("ours").info("ready", port=1)
+    assert stream.getvalue().startswith("{") == is_json
+    assert ("\x1b[" in stream.getvalue()) == (stream.isatty() and not is_json)
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_traceback_is_written_without_local_variables(format):
+    stream = io.StringIO()
+    configure_logs("info", format, stream)
+    batch = "secret" * 2
+    try:
+        raise ValueError(f"bad {len(batch)}")
+    except ValueError:
+        structlog.get_logger("ours").exception("failed")
+        logging.getLogger("theirs").exception("failed")
+    assert stream.getvalue().count("ValueError: bad") == 2
+    assert "secretsecret" not in stream.getvalue()
+    if format == "json":
+        assert len(json_lines(stream)) == 2
+
+
+def test_configuring_again_replaces_the_stream_also_for_loggers_in_use():
+    first, second = io.StringIO(), io.StringIO()
+    configure_logs("info", "json", first)
+    logger = structlog.get_logger("ours")
+    logger.info("one")
+    configure_logs("info", "json", second)
+    logger.info("two")
+    assert [line["event"] for line in json_lines(first)] == ["one"]
+    assert [line["event"] for line in json_lines(second)] == ["two"]
+
+
+def test_a_warning_of_a_library_is_a_line_too():
+    stream = io.StringIO()
+    configure_logs("info", "json", stream)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(False)
+        logging.captureWarnings(True)
+        warnings.warn("odd", UserWarning, stacklevel=1)
+    (line,) = json_lines(stream)
+    assert line["logger"] == "py.warnings"
+    assert "odd" in line["event"]
+
+
+def test_another_thread_has_nothing_bound():
+    stream = io.StringIO()
+    configure_logs("info", "json", stream)
+    bind_session("s-1")
+    thread = threading.Thread(target=lambda: structlog.get_logger("ours").info("alone"))
+    thread.start()
+    thread.join()
+    (line,) = json_lines(stream)
+    assert "session" not in line
