@@ -1,0 +1,132 @@
+"""The state of a block as data: parameters, buffers and optimizer state, by qualified name, as one safetensors file.
+
+What migrates and what a checkpoint holds. Knows nothing of where it goes.
+"""
+
+from collections.abc import Mapping
+
+import safetensors
+import safetensors.torch
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from shared.errors import ProtocolError
+from shared.model.chain import Block
+
+BlockTensors = dict[str, Tensor]
+
+
+def collect(block: Block, optimizer: torch.optim.Optimizer | None) -> BlockTensors:
+    """Name the tensors of a block: `parameter/NAME`, `buffer/NAME`, `optimizer/NAME/KEY`. Nothing is copied.
+
+    An optimizer that has not stepped yet has no state; then there are no `optimizer/` entries.
+    """
+    parameters = block.named_parameters()
+    tensors = {f"parameter/{name}": parameter.detach() for name, parameter in parameters.items()}
+    tensors |= {f"buffer/{name}": buffer for name, buffer in block.named_buffers().items()}
+    if optimizer is not None:
+        for name, parameter in parameters.items():
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):  # SGD without momentum keeps a None
+                    tensors[f"optimizer/{name}/{key}"] = value
+    return tensors
+
+
+def restore(
+    block: Block,
+    optimizer: torch.optim.Optimizer | None,
+    optimizer_keys: frozenset[str],
+    tensors: Mapping[str, Tensor],
+) -> None:
+    """Write a block's state in place, so that every reference to its parameters stays good.
+
+    optimizer_keys: what the optimizer keeps for a parameter that it has updated (`shared.model.optimizer.state_keys`).
+    Raises ProtocolError, and changes nothing, unless exactly the block's parameters and buffers are there with their own
+    shapes and types, and optimizer state for its parameters only, whole or not at all.
+    """
+    parameters, buffers = block.named_parameters(), block.named_buffers()
+    targets: dict[str, Tensor] = {f"parameter/{name}": parameter for name, parameter in parameters.items()}
+    targets |= {f"buffer/{name}": buffer for name, buffer in buffers.items()}
+    optimizer_state = _optimizer_state(block, parameters, optimizer_keys, tensors)
+    given = {name for name in tensors if not name.startswith("optimizer/")}
+    if given != targets.keys():
+        odd = sorted(given ^ targets.keys())[0]
+        raise ProtocolError(
+            f"state of block {block.name!r}: {odd[:120]!r} is {'unknown' if odd in given else 'missing'}"
+        )
+    for name, target in targets.items():
+        if tensors[name].shape != target.shape or tensors[name].dtype != target.dtype:
+            raise ProtocolError(
+                f"state of block {block.name!r}: {name!r} is {tensors[name].dtype} {tuple(tensors[name].shape)}; "
+                f"it must be {target.dtype} {tuple(target.shape)}"
+            )
+    with torch.no_grad():
+        for name, target in targets.items():
+            target.copy_(tensors[name])
+    if optimizer is not None:
+        for name, parameter in parameters.items():
+            optimizer.state.pop(parameter, None)
+            if name in optimizer_state:
+                optimizer.state[parameter] = optimizer_state[name]
+
+
+def serialize(tensors: BlockTensors) -> bytes:
+    """The tensors as a safetensors file."""
+    return safetensors.torch.save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+
+
+def deserialize(data: bytes) -> BlockTensors:
+    """The tensors of a safetensors file. Raises ProtocolError for anything else."""
+    try:
+        return safetensors.torch.load(data)
+    except (safetensors.SafetensorError, ValueError, KeyError) as cause:
+        raise ProtocolError(f"the state of a block is no safetensors file: {cause}") from cause
+
+
+def max_serialized_bytes(block: Block) -> int:
+    """More than the state of this block can take: what a receiver allows before it has seen it.
+
+    No optimizer of ours keeps more than three tensors a parameter (AdamW: two moments and a step).
+    """
+    parameters = block.named_parameters().values()
+    buffers = block.named_buffers().values()
+    entries = 5 * len(parameters) + len(buffers)
+    tensors = sum(4 * p.nbytes for p in parameters) + sum(b.nbytes for b in buffers)
+    return tensors + 512 * entries + 4096
+
+
+def digest(block: Block) -> int:
+    """XXH3-64 of a block's names, parameters and buffers: equal on both sides when they start from the same weights."""
+    state = xxhash.xxh3_64()
+    for name, tensor in sorted(collect(block, None).items()):
+        state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        state.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return state.intdigest()
+
+
+def _optimizer_state(
+    block: Block,
+    parameters: Mapping[str, nn.Parameter],
+    keys: frozenset[str],
+    tensors: Mapping[str, Tensor],
+) -> dict[str, dict[str, Tensor]]:
+    state: dict[str, dict[str, Tensor]] = {}
+    for entry, tensor in tensors.items():
+        if not entry.startswith("optimizer/"):
+            continue
+        name, _, key = entry.removeprefix("optimizer/").rpartition("/")
+        parameter = parameters.get(name)
+        if parameter is None or (tensor.dim() > 0 and tensor.shape != parameter.shape):
+            raise ProtocolError(f"state of block {block.name!r}: {entry[:120]!r} fits no parameter of it")
+        # A step counter stays on the host, as torch.optim keeps it; moments lie beside their parameter.
+        state.setdefault(name, {})[key] = (
+            tensor.clone() if tensor.dim() == 0 else tensor.to(parameter.device, copy=True)
+        )
+    for name, entries in state.items():
+        if entries.keys() != keys:
+            raise ProtocolError(
+                f"state of block {block.name!r}: the optimizer state of {name!r} has {sorted(entries)}; "
+                f"it must have {sorted(keys)}"
+            )
+    return state

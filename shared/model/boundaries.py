@@ -1,0 +1,156 @@
+"""Where a traced forward can be cut into blocks, and where it is cut.
+
+It can be cut where exactly one value, a tensor, is passed on. It is cut there unless that would tear a whole block, and
+only in front of weights, so that what crosses a cut comes from an activation or a normalisation where there is a choice
+(paper 000, 4.5). Graph work only: nothing is run or built here.
+"""
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from shared.model.tracer import Call
+from shared.model.tracing import Trace
+
+_NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_PRODUCTS = {
+    *(F.linear, F.bilinear, F.embedding, F.conv1d, F.conv2d, F.conv3d),
+    *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+    *(operator.matmul, torch.matmul, torch.mm, torch.bmm, torch.einsum, torch.addmm, torch.baddbmm),
+    *("matmul", "mm", "bmm", "addmm", "baddbmm"),
+}
+"""Functions and methods that make a parameter which they are given the weights of a layer, not a scale or an offset."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """nodes[start:stop] of a trace: one block."""
+
+    name: str
+    start: int
+    stop: int
+    source: fx.Node
+    """The one value that enters."""
+    result: fx.Node
+    """The one value that leaves."""
+
+
+def find_pieces(trace: Trace) -> list[Piece]:
+    """Cut a trace into as many pieces as may be: a single one if it cannot be cut."""
+    positions = {node: position for position, node in enumerate(trace.nodes)}
+    end = len(trace.nodes) - 1
+    crossing = _single_tensors(trace, positions)
+    for start, stop in _whole_calls(trace, positions):
+        for position in range(start + 1, stop):
+            crossing.pop(position, None)
+    segments = pairwise([1, *sorted(crossing), end])
+    weighted = [start for start, stop in segments if _first_weights(trace, start, stop) is not None]
+    inner_starts = set(weighted[1:])  # what comes before the first weights belongs to the first block
+    for first, last in _state_spans(trace, positions):
+        inner_starts -= set(range(first + 1, last + 1))
+    crossing |= {1: trace.nodes[0], end: trace.nodes[end].all_input_nodes[0]}
+    return [
+        Piece(_name(trace, start, stop), start, stop, crossing[start], crossing[stop])
+        for start, stop in pairwise([1, *sorted(inner_starts), end])
+    ]
+
+
+def _single_tensors(trace: Trace, positions: dict[fx.Node, int]) -> dict[int, fx.Node]:
+    """The tensor that crosses, for each position that one value crosses and that value is a tensor.
+
+    Position p lies before nodes[p]. What is read from the module crosses nothing: it is there wherever it is used. Nor does
+    the batch size, if the tensor that crosses has it.
+    """
+    singles = {}
+    last_use: dict[fx.Node, int] = {}
+    for position, node in enumerate(trace.nodes[:-1]):
+        passed = [value for value in last_use if not trace.is_batch_size(value)]
+        one_tensor = len(passed) == 1 and passed[0] in trace.shapes
+        if one_tensor and (len(last_use) == 1 or trace.carries_batch(passed[0])):
+            singles[position] = passed[0]
+        if node.op != "get_attr" and node.users:
+            last_use[node] = max(positions[user] for user in node.users)
+        last_use = {value: last for value, last in last_use.items() if last > position}
+    return singles
+
+
+def _whole_calls(trace: Trace, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
+    """Node ranges of the calls that are never cut: of each class of which some instance passes a tensor by a part of itself.
+
+    So a residual block without a skip stays as whole as its siblings, and a chain of blocks is opened.
+    """
+    calls = [item for call in _calls(trace.calls[trace.nodes[0]]) for item in call.items if isinstance(item, Call)]
+    classes = {
+        type(call.module)
+        for call in calls
+        if not type(call.module).__module__.startswith("torch.nn.") and _has_skip(call, trace, positions)
+    }
+    return ((call.start, call.stop) for call in calls if type(call.module) in classes)
+
+
+def _calls(call: Call) -> Iterator[Call]:
+    yield call
+    for item in call.items:
+        if isinstance(item, Call):
+            yield from _calls(item)
+
+
+def _has_skip(call: Call, trace: Trace, positions: dict[fx.Node, int]) -> bool:
+    """Whether, between two of the call's own operations or calls, more than one tensor waits for use inside the call."""
+    last_use = {
+        positions[source]: position
+        for position in range(call.start, call.stop)
+        for source in trace.nodes[position].all_input_nodes
+        if source.op != "get_attr" and source in trace.shapes
+    }
+    starts = [item.start if isinstance(item, Call) else positions[item] for item in call.items]
+    return any(
+        sum(value < start <= last for value, last in last_use.items()) > 1 for start in starts if start > call.start
+    )
+
+
+def _first_weights(trace: Trace, start: int, stop: int) -> tuple[fx.Node, str] | None:
+    """The first node in nodes[start:stop] with weights of a layer, and their name: a module's, or a parameter's.
+
+    Normalisations and activations may have parameters, but theirs are vectors that scale.
+    """
+    for node in trace.nodes[start:stop]:
+        if node.op == "call_module":
+            module = trace.root.get_submodule(str(node.target))
+            if not isinstance(module, _NORMALISATIONS) and any(p.dim() > 1 for p in module.parameters()):
+                return node, str(node.target)
+        elif node.target in _PRODUCTS:
+            for source in node.all_input_nodes:
+                if source.op == "get_attr" and isinstance(trace.attribute(source), nn.Parameter):
+                    return node, str(source.target)
+    return None
+
+
+def _state_spans(trace: Trace, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
+    """First and last position of use of each parameter and buffer, so that no cut comes between."""
+    uses: dict[int, list[int]] = {}
+    for position, node in enumerate(trace.nodes):
+        if node.op == "call_module":
+            module = trace.root.get_submodule(str(node.target))
+            for tensor in (*module.parameters(), *module.buffers()):
+                uses.setdefault(id(tensor), []).append(position)
+        elif node.op == "get_attr" and node.target not in trace.constants:
+            uses.setdefault(id(trace.attribute(node)), []).extend(positions[user] for user in node.users)
+    return ((min(found), max(found)) for found in uses.values() if found)
+
+
+def _name(trace: Trace, start: int, stop: int) -> str:
+    """The outermost module that lies whole in nodes[start:stop] and holds their first weights; or these themselves."""
+    found = _first_weights(trace, start, stop)
+    if found is None:
+        return type(trace.root).__name__
+    node, name = found
+    call: Call | None = trace.calls[node]
+    while call is not None and call.path and start <= call.start and call.stop <= stop:
+        name, call = call.path, call.parent
+    return name

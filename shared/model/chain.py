@@ -1,0 +1,150 @@
+"""A model as a chain of blocks: what is placed, trained and moved block by block.
+
+A module says itself what its blocks are (an nn.Sequential, or a method `blocks()`), or torch.fx finds them
+(`tracing.py`, `boundaries.py`, `pieces.py`). Either way the blocks are made of the module's own submodules, parameters
+and buffers under the module's own names (`slots.py`), and the chain has been held against the module (`verify.py`).
+"""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from shared.errors import ModelError
+from shared.model.boundaries import find_pieces
+from shared.model.pieces import build_modules
+from shared.model.slots import Slot, assign_state
+from shared.model.snapshot import unchanged
+from shared.model.spec import TensorSpec
+from shared.model.tracing import trace
+from shared.model.verify import Verification
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The smallest piece of a model that is ever placed or moved."""
+
+    index: int
+    name: str
+    """Unique in the chain: the qualified name of the block, or of the first layer in it that has weights."""
+    module: nn.Module
+    """One tensor in, one tensor out. Its train(), eval() and to() reach all that it runs, and no other block."""
+    modifies_input: bool
+    """Whether it writes to the tensor that it is given, as an in-place activation does."""
+    draws_random: bool
+    """Whether it draws from torch's default generator in train mode, as dropout does."""
+    slots: tuple[Slot, ...] = field(repr=False)
+    """Where the module keeps the block's parameters and persistent buffers."""
+
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters as they are now, by their names in the whole module; a tied one once, by its first name."""
+        return {name: value for name, value in self._values() if isinstance(value, nn.Parameter)}
+
+    def named_buffers(self) -> dict[str, Tensor]:
+        """The persistent buffers as they are now, by their names in the whole module."""
+        return {name: value for name, value in self._values() if not isinstance(value, nn.Parameter)}
+
+    @property
+    def trainable(self) -> bool:
+        """Whether any parameter takes a gradient."""
+        return any(parameter.requires_grad for parameter in self.named_parameters().values())
+
+    @property
+    def frozen(self) -> bool:
+        """Whether there are parameters and none takes a gradient."""
+        return bool(self.named_parameters()) and not self.trainable
+
+    def _values(self) -> list[tuple[str, Tensor]]:
+        first_names: dict[int, tuple[str, Tensor]] = {}
+        for slot in self.slots:
+            first_names.setdefault(id(slot.value), (slot.name, slot.value))
+        return list(first_names.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """L blocks that, one after another, are the module."""
+
+    module: nn.Module
+    blocks: tuple[Block, ...]
+    features: tuple[TensorSpec, ...]
+    """L + 1 of them, for the batch of the example: features[c] crosses cut c; [0] is the input and [L] the output."""
+
+
+def build_chain(module: nn.Module, example: Tensor) -> Chain:
+    """Cut a module into blocks and verify them on `example`, a batch of inputs on the module's device.
+
+    Verified are, bit for bit: outputs and buffers in train mode and in eval mode, and outputs with other batch sizes.
+    Buffers, gradients, modes and random state are afterwards as they were. Shapes other than the batch size are taken
+    to stay as they are in the example. Raises ModelError.
+    """
+    for name, parameter in module.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise ModelError(f"parameter {name!r} has no shape yet; let the factory run the module once on an example")
+    with unchanged(module):
+        mode = module.training
+        verification = Verification(module, example)
+        named_modules = _declared_blocks(module) or _traced_blocks(module, example)
+        if len(named_modules) < 2:
+            raise ModelError(f"{type(module).__name__} consists of a single block; a chain needs two or more")
+        slots = assign_state(module, named_modules)
+        observed = verification.check(named_modules)
+        for _, block in named_modules:
+            block.train(mode)
+    blocks = tuple(
+        Block(
+            index,
+            name,
+            block,
+            modifies_input=observed.modifies_input[index],
+            draws_random=observed.draws_random[index],
+            slots=tuple(slots[index]),
+        )
+        for index, (name, block) in enumerate(named_modules)
+    )
+    return Chain(module, blocks, observed.features)
+
+
+def _declared_blocks(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
+    """What the module itself says its blocks are, with their names; None when it does not say."""
+    if inspect.isfunction(method := getattr(type(module), "blocks", None)):
+        blocks = method(module)
+        if not isinstance(blocks, list | tuple) or not all(isinstance(block, nn.Module) for block in blocks):
+            raise ModelError(f"{type(module).__name__}.blocks() must return a list of modules")
+        return list(zip(_names(module, blocks), blocks, strict=True))
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and len(module) > 1:
+        children = list(module._modules.items())
+        # Were its parameterless beginning (a Flatten, say) a block, cut 1 would send the raw input away.
+        first = next((place for place, child in enumerate(module) if any(True for _ in child.parameters())), 0)
+        head = nn.Sequential(*list(module)[: first + 1]) if first else module[0]
+        return [
+            (children[first][0], head),
+            *((name, child) for name, child in children[first + 1 :] if child is not None),
+        ]
+    return None
+
+
+def _names(module: nn.Module, blocks: Sequence[nn.Module]) -> list[str]:
+    """For each block its qualified name, or that of the first submodule with parameters, or its place."""
+    qualified = {part: name for name, part in module.named_modules()}
+    names: list[str] = []
+    for index, block in enumerate(blocks):
+        with_parameters = (part for part in block.modules() if any(True for _ in part.parameters()))
+        candidates = (qualified[part] for part in (block, *with_parameters) if part in qualified)
+        name = next(candidates, "")
+        names.append(name if name and name not in names else f"blocks.{index}")
+    return names
+
+
+def _traced_blocks(module: nn.Module, example: Tensor) -> list[tuple[str, nn.Module]]:
+    """The blocks that torch.fx finds, with their names."""
+    traced = trace(module, example)
+    pieces = find_pieces(traced)
+    if len(pieces) < 2:
+        reasons = "".join(f"; {reason}" for reason in traced.leaf_reasons[:3])
+        raise ModelError(
+            f"{type(module).__name__} cannot be cut: nowhere between two layers with weights does a single tensor pass, "
+            f"outside of residual blocks and of what cannot be traced{reasons}; a method blocks() may say what its blocks are"
+        )
+    return list(zip((piece.name for piece in pieces), build_modules(traced, pieces), strict=True))

@@ -1,0 +1,111 @@
+"""What the edge does with a batch between its forward and the return of its error gradient.
+
+Where no update can lie between the two (K = 0), its graph is kept and used. Otherwise there are two policies: `replay`
+recomputes the forward with today's weights (paper 000, Eq. 3); `stash` keeps the graph and the weights that made it
+(PipeDream; FTPipeHD in paper 001). Called from the compute thread; batches come back in the order they went.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from torch import Tensor
+
+from shared.model.stage import Graph, Stage, Weights
+
+
+class BackwardPolicy(Protocol):
+    """Forward now, backward when the gradient is there."""
+
+    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
+        """The feature of a batch, detached; whatever its backward needs is kept.
+
+        alone: no update will come before this batch's own.
+        """
+
+    def backward(self, step: int, gradient: Tensor) -> None:
+        """Apply the error gradient of the oldest batch in flight, which is `step`, and update the weights.
+
+        gradient: at the feature that `forward` returned, same shape.
+        """
+
+
+class Replay:
+    """Feature replay (paper 000, 4.1.1): the history holds inputs and no activations.
+
+    The replay draws the batch's own random numbers, because a block's random state follows from the step, and it leaves
+    buffers alone, because the first forward has updated them for this batch already.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._history: deque[tuple[int, Tensor | Graph]] = deque()
+
+    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
+        """See `BackwardPolicy`."""
+        if not self._stage.trainable:
+            return self._stage.forward_only(step, inputs)
+        if alone:
+            graph = self._stage.forward(step, inputs, input_gradient=False)
+            self._history.append((step, graph))
+            return graph.output.detach()
+        self._history.append((step, inputs))
+        return self._stage.forward_only(step, inputs)
+
+    def backward(self, step: int, gradient: Tensor) -> None:
+        """See `BackwardPolicy`."""
+        remembered, kept = self._history.popleft()
+        assert remembered == step
+        if isinstance(kept, Tensor):
+            with _buffers_kept(self._stage):
+                kept = self._stage.forward(step, kept, input_gradient=False)
+        self._stage.backward(kept, gradient)
+        self._stage.update(step)
+
+
+class Stash:
+    """Weight stashing: each batch's backward runs on the graph and the weights of its own forward.
+
+    Costs a copy of the weights for every version in flight, and every batch's activations.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._history: deque[tuple[int, Graph, Weights]] = deque()
+        self._weights: Weights | None = None
+
+    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:  # noqa: ARG002 - the same either way
+        """See `BackwardPolicy`."""
+        if not self._stage.trainable:
+            return self._stage.forward_only(step, inputs)
+        if self._weights is None:
+            self._weights = self._stage.copy_weights()
+        graph = self._stage.forward(step, inputs, input_gradient=False, weights=self._weights)
+        self._history.append((step, graph, self._weights))
+        return graph.output.detach()
+
+    def backward(self, step: int, gradient: Tensor) -> None:
+        """See `BackwardPolicy`."""
+        remembered, graph, weights = self._history.popleft()
+        assert remembered == step
+        self._stage.backward(graph, gradient)
+        self._stage.adopt_gradients(weights)
+        self._stage.update(step)
+        self._weights = None
+
+
+POLICIES: dict[str, Callable[[Stage], BackwardPolicy]] = {"replay": Replay, "stash": Stash}
+
+
+@contextmanager
+def _buffers_kept(stage: Stage) -> Iterator[None]:
+    """Let a forward write to copies of the stage's buffers, and put the real ones back behind it."""
+    owners = [(module, dict(module._buffers)) for block in stage.blocks for module in block.module.modules()]
+    for module, buffers in owners:
+        module._buffers.update({name: None if value is None else value.clone() for name, value in buffers.items()})
+    try:
+        yield
+    finally:
+        for module, buffers in owners:
+            module._buffers.update(buffers)

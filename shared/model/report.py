@@ -1,0 +1,42 @@
+"""What a chain's cuts would cost, as plain numbers. How they are shown is for others to say."""
+
+from dataclasses import dataclass
+
+from shared.model.chain import Chain
+
+
+@dataclass(frozen=True)
+class CutRow:
+    """One block, and the cut after it."""
+
+    cut: int
+    """The cut that has this block as the edge's last."""
+    name: str
+    parameters: int
+    """How many numbers the block learns, or would if it were not frozen."""
+    parameter_bytes: int
+    trainable: bool
+    """Whether any parameter takes a gradient."""
+    feature_shape: tuple[int, ...]
+    """What crosses the cut forward, batch first; after the last block, the model's output."""
+    feature_bytes: int
+    """The same in bytes, uncompressed."""
+
+
+def describe_chain(chain: Chain) -> list[CutRow]:
+    """One row a block, in order."""
+    rows = []
+    for block, feature in zip(chain.blocks, chain.features[1:], strict=True):
+        parameters = block.named_parameters().values()
+        rows.append(
+            CutRow(
+                cut=block.index + 1,
+                name=block.name,
+                parameters=sum(parameter.numel() for parameter in parameters),
+                parameter_bytes=sum(parameter.nbytes for parameter in parameters),
+                trainable=block.trainable,
+                feature_shape=feature.shape,
+                feature_bytes=feature.bytes,
+            )
+        )
+    return rows

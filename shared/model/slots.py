@@ -1,0 +1,92 @@
+"""Which block holds which parameter and buffer, by the whole module's names.
+
+Every entry of the module's state dict belongs to exactly one block, or the module is refused. Knows nothing of values.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from shared.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a module keeps one parameter or buffer. What lies in it may be replaced, as by a move to another device."""
+
+    name: str
+    """Qualified name in the whole module."""
+    owner: nn.Module
+    attribute: str
+
+    @property
+    def is_parameter(self) -> bool:
+        return self.attribute in self.owner._parameters
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether the state dict holds it."""
+        return self.attribute not in self.owner._non_persistent_buffers_set
+
+    @property
+    def value(self) -> Tensor:
+        value = (self.owner._parameters if self.is_parameter else self.owner._buffers)[self.attribute]
+        assert value is not None, self.name
+        return value
+
+
+def assign_state(module: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> list[list[Slot]]:
+    """The persistent slots of each of the named blocks, in the order of the module's state dict.
+
+    A parameter with two names (tied weights) has two slots, in one block. Raises ModelError when something is in two
+    blocks, in none, or is not the module's.
+    """
+    slots = list(_slots(module))
+    title = type(module).__name__
+    kept_otherwise = sorted(module.state_dict().keys() ^ {slot.name for slot in slots if slot.is_persistent})
+    if kept_otherwise:
+        raise ModelError(
+            f"{title} has {kept_otherwise[0]!r} in its state dict by other means than a parameter or a buffer, so it cannot "
+            "move with a block; make it a buffer"
+        )
+    _refuse_foreign(title, {id(slot.value) for slot in slots}, blocks)
+    holders: dict[int, list[int]] = {}
+    for index, (_, block) in enumerate(blocks):
+        for tensor in (*block.parameters(), *block.buffers()):
+            holders.setdefault(id(tensor), []).append(index)
+    assigned: list[list[Slot]] = [[] for _ in blocks]
+    for slot in slots:
+        found = holders.get(id(slot.value), [])
+        kind = "parameter" if slot.is_parameter else "buffer"
+        if len(found) > 1:
+            first, second = (blocks[index][0] for index in found[:2])
+            raise ModelError(
+                f"{kind} {slot.name!r} of {title} is used by block {first!r} and by block {second!r}; blocks live on "
+                "different machines, so each needs its own, or the two must be one block"
+            )
+        if slot.is_persistent:
+            if not found:
+                raise ModelError(
+                    f"{kind} {slot.name!r} of {title} is used by no block; remove it, or the layer it is of"
+                )
+            assigned[found[0]].append(slot)
+    return assigned
+
+
+def _slots(module: nn.Module) -> Iterator[Slot]:
+    for path, owner in module.named_modules(remove_duplicate=False):
+        for entries in (owner._parameters, owner._buffers):
+            for attribute, value in entries.items():
+                if value is not None:
+                    yield Slot(f"{path}.{attribute}" if path else attribute, owner, attribute)
+
+
+def _refuse_foreign(title: str, own: set[int], blocks: Sequence[tuple[str, nn.Module]]) -> None:
+    for name, block in blocks:
+        for key, tensor in block.state_dict(keep_vars=True).items():
+            if id(tensor) not in own:
+                raise ModelError(
+                    f"block {name!r} of {title} holds {key!r}, which is not one of {title}'s own parameters and buffers; "
+                    "build blocks of submodules that are attributes of the module"
+                )

@@ -1,0 +1,87 @@
+"""What a tensor looks like, without its values, and examples made from that.
+
+Knows shapes, element types and bytes; knows nothing of what the tensor means.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shared.errors import ModelError
+from shared.model.random_state import derive_seed
+
+_ANY_VOCABULARY = 2
+"""Bound of integer examples where none is given: 0 and 1 are valid in every vocabulary and every label set."""
+
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+    )
+}
+_EXAMPLE = re.compile(r"(?P<shape>[1-9]\d*(x[1-9]\d*)*)(:(?P<dtype>[a-z]+\d*)(<(?P<high>[1-9]\d*))?)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape (batch first) and element type of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "TensorSpec":
+        return cls(tuple(tensor.shape), tensor.dtype)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the elements, uncompressed."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def example(self, batch_size: int | None = None, *, high: int = _ANY_VOCABULARY) -> Tensor:
+        """A random CPU tensor of this kind, the same at every call: normal floats, or integers in [0, high).
+
+        batch_size: replaces the first dimension; None keeps it.
+        """
+        shape = self.shape if batch_size is None else (batch_size, *self.shape[1:])
+        generator = torch.Generator().manual_seed(derive_seed("example", str(self.dtype), *shape))
+        if self.dtype.is_floating_point:
+            return torch.randn(shape, generator=generator).to(self.dtype)
+        return torch.randint(high, shape, generator=generator, dtype=self.dtype)
+
+
+def parse_example(text: str) -> Tensor:
+    """The example input that a command line names: `32x3x32x32`, `8x16:float64`, or `8x64:int64<1000`.
+
+    The shape includes the batch; without a type it is float32; `<N` bounds integers to [0, N), for embeddings.
+    Raises ModelError when the text is none of these.
+    """
+    match = _EXAMPLE.fullmatch(text)
+    if match is None:
+        raise ModelError(
+            f"{text!r} is no example input; write its shape with the batch, as 32x3x32x32 or 8x64:int64<1000"
+        )
+    dtype = _DTYPES.get(match["dtype"] or "float32")
+    if dtype is None:
+        raise ModelError(f"example input {text!r}: {match['dtype']!r} is not one of the types {', '.join(_DTYPES)}")
+    high = int(match["high"] or _ANY_VOCABULARY)
+    if match["high"] and dtype.is_floating_point:
+        raise ModelError(f"example input {text!r}: only integers are bounded with <; leave out <{high}")
+    if not dtype.is_floating_point and high - 1 > torch.iinfo(dtype).max:
+        raise ModelError(f"example input {text!r}: {match['dtype']} holds at most {torch.iinfo(dtype).max}")
+    spec = TensorSpec(tuple(int(size) for size in match["shape"].split("x")), dtype)
+    try:
+        return spec.example(high=high)
+    except RuntimeError as cause:  # torch's word for out of memory, or for more than can be counted
+        raise ModelError(f"example input {text!r}: {spec.bytes:,} bytes do not fit into memory") from cause

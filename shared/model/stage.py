@@ -1,0 +1,167 @@
+"""A stage: what one side runs, a contiguous run of blocks: forward, backward and update.
+
+It does not know whether it is first or last, nor where its inputs come from or its outputs go. A block computes the same
+wherever it runs: its random state is derived from (seed, step, block), its gradients are clipped and its optimizer state
+is kept by itself, and its learning rate follows from the step. Called from one thread.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from shared.model import block_state
+from shared.model.chain import Block, Chain
+from shared.model.optimizer import build_optimizer, state_keys
+from shared.model.random_state import random_state
+from shared.model.recipe import Recipe
+from shared.model.schedule import learning_rate
+
+
+@dataclass(slots=True)
+class Graph:
+    """One forward with the graph that its backward needs; nobody writes to `output`."""
+
+    output: Tensor
+    input_gradients: list[Tensor] = field(default_factory=list)
+
+
+Weights = dict[int, dict[str, Tensor]]
+"""Trainable parameters of a stage: by block, and by their name in the block's own module."""
+
+
+class Stage:
+    """Blocks [first, stop) of a chain on one device, with their optimizers."""
+
+    def __init__(self, chain: Chain, first: int, stop: int, recipe: Recipe, device: torch.device) -> None:
+        self._chain = chain
+        self._recipe = recipe
+        self.device = device
+        self.first, self.stop = first, stop
+        self._optimizer_keys = state_keys(recipe.optimizer)
+        self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        for block in self.blocks:
+            self._place(block)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that this stage runs, in order."""
+        return self._chain.blocks[self.first : self.stop]
+
+    @property
+    def trainable(self) -> bool:
+        """Whether any block of the stage has something to learn."""
+        return any(block.trainable for block in self.blocks)
+
+    def forward(self, step: int, inputs: Tensor, *, input_gradient: bool, weights: Weights | None = None) -> Graph:
+        """Run the blocks in training mode and keep the graph.
+
+        inputs: what crosses into the first block, batch first. input_gradient: whether `backward` shall return the error
+        gradient at `inputs`. weights: a copy to run on instead of the stage's own. Buffers (batch-norm statistics) are
+        updated.
+        """
+        source = inputs.detach().to(self.device)
+        graph_needed = input_gradient or self.trainable
+        if input_gradient:
+            source.requires_grad_()
+        with torch.set_grad_enabled(graph_needed):
+            graph = Graph(self._run(step, source, weights))
+        if input_gradient:
+            # A hook sees the gradient with the strides that the backward made; `.grad` would have the input's.
+            source.register_hook(graph.input_gradients.append)  # type: ignore[no-untyped-call]
+        return graph
+
+    def backward(self, graph: Graph, gradient: Tensor) -> Tensor | None:
+        """Back-propagate `gradient`, the error gradient at the output of `graph`, into the parameters' `.grad`.
+
+        Returns the error gradient at the inputs when `forward` was asked for it.
+        """
+        if graph.output.requires_grad:
+            graph.output.backward(gradient.to(self.device))  # type: ignore[no-untyped-call]
+        return graph.input_gradients.pop() if graph.input_gradients else None
+
+    def update(self, step: int) -> None:
+        """Clip, step every block's optimizer at the learning rate of `step`, and drop the gradients."""
+        rate = learning_rate(self._recipe, step)
+        clip_norm = self._recipe.optimizer.clip_norm
+        for block in self.blocks:
+            optimizer = self._optimizers.get(block.index)
+            if optimizer is None:
+                continue
+            if clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], clip_norm, foreach=False)
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def forward_only(self, step: int, inputs: Tensor) -> Tensor:
+        """Run the blocks in training mode without a graph; buffers are updated."""
+        with torch.no_grad():
+            return self._run(step, inputs.to(self.device), None)
+
+    def _run(self, step: int, value: Tensor, weights: Weights | None) -> Tensor:
+        if self.blocks and self.blocks[0].modifies_input:
+            value = value.clone()
+        self._set_mode(training=True)
+        for block in self.blocks:
+            if block.draws_random:
+                with random_state(self._recipe.seed, step, block.index):
+                    value = _call(block, value, weights)
+            else:
+                value = _call(block, value, weights)
+        return value
+
+    def copy_weights(self) -> Weights:
+        """A copy of the trainable parameters, to run a forward on while the originals go on learning."""
+        return {
+            block.index: {
+                name: parameter.detach().clone().requires_grad_()
+                for name, parameter in block.module.named_parameters()
+                if parameter.requires_grad
+            }
+            for block in self.blocks
+        }
+
+    def adopt_gradients(self, weights: Weights) -> None:
+        """Move the gradients that a backward left on a copy of the weights to the parameters that were copied."""
+        for block in self.blocks:
+            parameters = dict(block.module.named_parameters())
+            for name, copy in weights[block.index].items():
+                parameters[name].grad, copy.grad = copy.grad, None
+
+    def evaluate(self, inputs: Tensor) -> Tensor:
+        """Forward in evaluation mode without a graph; nothing changes."""
+        value = inputs.to(self.device)
+        self._set_mode(training=False)
+        with torch.no_grad():
+            if self.blocks and self.blocks[0].modifies_input:
+                value = value.clone()
+            for block in self.blocks:
+                value = block.module(value)
+        return value
+
+    def block_tensors(self, index: int) -> block_state.BlockTensors:
+        """The state of one of this stage's blocks, not copied."""
+        return block_state.collect(self._chain.blocks[index], self._optimizers.get(index))
+
+    def load_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
+        """Replace the state of one of this stage's blocks. Raises ProtocolError, and changes nothing, if it does not fit."""
+        block_state.restore(self._chain.blocks[index], self._optimizers.get(index), self._optimizer_keys, tensors)
+
+    def _set_mode(self, *, training: bool) -> None:
+        for block in self.blocks:
+            if block.module.training != training:
+                block.module.train(training)
+
+    def _place(self, block: Block) -> None:
+        block.module.to(self.device)
+        parameters = [parameter for parameter in block.named_parameters().values() if parameter.requires_grad]
+        if parameters:
+            self._optimizers[block.index] = build_optimizer(parameters, self._recipe.optimizer)
+
+
+def _call(block: Block, value: Tensor, weights: Weights | None) -> Tensor:
+    if weights is None:
+        return block.module(value)  # type: ignore[no-any-return]
+    return torch.func.functional_call(block.module, weights[block.index], (value,))  # type: ignore[no-any-return]

@@ -1,0 +1,118 @@
+"""Holds a chain of blocks against the module that it was made of, on an example.
+
+Runs things and compares them bit for bit; knows nothing of how the blocks were found. What it finds out on the way, it
+hands on. The module is left as it was.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from shared.errors import ModelError
+from shared.model.random_state import generator_states, random_state
+from shared.model.snapshot import BufferValues, same_bits
+from shared.model.spec import TensorSpec
+
+_OTHER_BATCH_SIZES = (2, 3)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What one pass through the blocks showed."""
+
+    features: tuple[TensorSpec, ...]
+    """What enters each block, and what leaves the last."""
+    modifies_input: tuple[bool, ...]
+    draws_random: tuple[bool, ...]
+
+
+class Verification:
+    """What a module does with an example, in both modes and with other batch sizes; and whether blocks do the same."""
+
+    def __init__(self, module: nn.Module, example: Tensor) -> None:
+        """Run the module. Raises ModelError when it fails, or does not make one tensor of one."""
+        if example.dim() == 0:
+            raise ModelError("the example input is a single number; it must be a batch, such as 32x3x32x32")
+        self._name = type(module).__name__
+        self._module = module
+        self._buffers = BufferValues(module)
+        sizes = [size for size in _OTHER_BATCH_SIZES if size != example.shape[0]]
+        self._passes = [
+            _Pass("in train mode", True, example),
+            _Pass("in eval mode", False, example),
+            *(_Pass(f"in eval mode with a batch of {size}", False, _with_batch(example, size)) for size in sizes),
+        ]
+        self._expected = [self._run([(self._name, module)], case) for case in self._passes]
+
+    def check(self, blocks: Sequence[tuple[str, nn.Module]]) -> Observed:
+        """Raises ModelError unless the named blocks, one after another, do in each pass what the module does."""
+        results = []
+        for case, expected in zip(self._passes, self._expected, strict=True):
+            result = self._run(blocks, case)
+            if not _same(result, expected):
+                raise ModelError(self._difference(case, expected))
+            results.append(result)
+        return results[0].observed
+
+    def _difference(self, case: "_Pass", expected: "_Result") -> str:
+        if not _same(self._run([(self._name, self._module)], case), expected):
+            return (
+                f"{self._name} makes different results of the same input {case.label}; all that it draws must come from "
+                "torch's default generator, and all that it remembers must be buffers"
+            )
+        return (
+            f"the blocks of {self._name}, one after another, do not give what {self._name} gives {case.label}; it needs a "
+            "method blocks() that returns its blocks in order, and a forward() that does no more than run them"
+        )
+
+    def _run(self, blocks: Sequence[tuple[str, nn.Module]], case: "_Pass") -> "_Result":
+        features, modifies, draws = [TensorSpec.of(case.inputs)], [], []
+        value = case.inputs.clone()
+        self._buffers.restore()
+        with torch.no_grad(), random_state("verify"):
+            for name, block in blocks:
+                block.train(case.training)
+                version, generators = value._version, generator_states()
+                try:
+                    output = block(value)
+                except Exception as cause:  # the user's own code may raise anything
+                    raise ModelError(
+                        f"{name} fails {case.label} on an input of shape {tuple(value.shape)}: {_sentence(cause)}"
+                    ) from cause
+                if not isinstance(output, Tensor):
+                    raise ModelError(
+                        f"{name} returns a {type(output).__name__} {case.label}; it must return one tensor"
+                    )
+                modifies.append(value._version != version)
+                draws.append(not all(map(torch.equal, generators, generator_states())))
+                features.append(TensorSpec.of(output))
+                value = output
+        return _Result(value, self._buffers.copies(), Observed(tuple(features), tuple(modifies), tuple(draws)))
+
+
+@dataclass(frozen=True)
+class _Pass:
+    label: str
+    training: bool
+    inputs: Tensor
+
+
+@dataclass(frozen=True)
+class _Result:
+    output: Tensor
+    buffers: list[Tensor]
+    observed: Observed
+
+
+def _same(one: _Result, other: _Result) -> bool:
+    return same_bits(one.output, other.output) and all(map(same_bits, one.buffers, other.buffers))
+
+
+def _with_batch(example: Tensor, size: int) -> Tensor:
+    return torch.cat([example] * -(-size // example.shape[0]))[:size]
+
+
+def _sentence(cause: Exception) -> str:
+    return f"{type(cause).__name__}: {' '.join(str(cause).split())}"
