@@ -1,0 +1,20 @@
+"""Tensors to bytes and back, and what compression takes from a gradient given back to it."""
+
+from shared.codec.base import Codec, Encoded
+from shared.codec.buffers import aligned_buffer
+from shared.codec.error_feedback import FeedbackMode, compensate, compression_error
+from shared.codec.layout import check_layout
+from shared.codec.registry import codec_by_name, codec_names, is_lossy
+
+__all__ = [
+    "Codec",
+    "Encoded",
+    "FeedbackMode",
+    "aligned_buffer",
+    "check_layout",
+    "codec_by_name",
+    "codec_names",
+    "compensate",
+    "compression_error",
+    "is_lossy",
+]

@@ -1,0 +1,34 @@
+"""Bytes as tensors and tensors as bytes, over the same memory.
+
+Knows nothing of codecs. Alignment is kept here because kernels may take another path, and give other bits, on memory
+that is aligned otherwise than a tensor's own.
+"""
+
+import torch
+from torch import Tensor
+
+ALIGNMENT_BYTES = 64
+"""What torch aligns its own CPU memory to."""
+
+
+def aligned_buffer(size_bytes: int) -> memoryview:
+    """A writable, uninitialised buffer for receiving a payload, aligned so that it can be decoded in place."""
+    return bytes_of(torch.empty(size_bytes, dtype=torch.uint8))
+
+
+def bytes_of(run: Tensor) -> memoryview:
+    """The memory of a contiguous 1-D CPU tensor, of any dtype, as bytes; the view keeps the tensor's memory alive."""
+    return run.view(torch.uint8).numpy().data
+
+
+def tensor_over(payload: memoryview) -> Tensor:
+    """`payload` as 1-D uint8 over the same memory, or over an aligned copy if it is read-only or not aligned."""
+    if payload.nbytes == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    if not payload.readonly:
+        over = torch.frombuffer(payload, dtype=torch.uint8)
+        if over.data_ptr() % ALIGNMENT_BYTES == 0:
+            return over
+    copy = aligned_buffer(payload.nbytes)
+    copy[:] = payload
+    return torch.frombuffer(copy, dtype=torch.uint8)

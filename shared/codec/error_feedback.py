@@ -1,0 +1,49 @@
+"""Error feedback: what the edge makes of an error gradient that was taken at the compressed feature.
+
+Pure functions over tensors; who keeps the error of which batch, and when, is not known here.
+"""
+
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+
+class FeedbackMode(StrEnum):
+    """How large the second-order term is."""
+
+    BATCH = "batch"
+    """Times the batch size: right for a loss that is a mean over the batch, and the default."""
+    LITERAL = "literal"
+    """As the paper prints it, right for the loss of one sample; with a mean over a batch it all but vanishes."""
+    OFF = "off"
+    """None: the gradient as it came."""
+
+
+def compression_error(decoded: Tensor, original: Tensor) -> Tensor:
+    """E = C(h) - h of paper 000, Alg. 1, line 2; written into the memory of `decoded`, which is not to be used again.
+
+    decoded: what the decoder makes of the encoded `original`. A lossless codec hands out the original's own memory:
+    then nothing is written and the error is zero. An expanded tensor is not written to either.
+    """
+    if decoded.data_ptr() == original.data_ptr():
+        return torch.zeros_like(original)
+    if any(size > 1 and stride == 0 for size, stride in zip(decoded.shape, decoded.stride(), strict=True)):
+        return decoded - original.detach()
+    return decoded.sub_(original.detach())
+
+
+def compensate(gradient: Tensor, error: Tensor, batch_size: int, mode: FeedbackMode = FeedbackMode.BATCH) -> Tensor:
+    """Estimate of the error gradient at the feature before compression.
+
+    gradient: error gradient of the mean loss at the compressed feature, any shape.
+    error: compressed minus true feature, of the same shape.
+    batch_size: number of samples B over which the loss is a mean.
+    Second-order Taylor term, with the diagonal of the Hessian estimated by the squared gradient (paper 000, Eq. 7 and
+    8, Alg. 1, line 5). A mean over B samples makes a sample's gradient B times smaller, its square B^2 times and its
+    Hessian B times: hence the factor. `gradient` is not written to; with mode OFF it is what comes back.
+    """
+    if mode is FeedbackMode.OFF:
+        return gradient
+    factor = batch_size if mode is FeedbackMode.BATCH else 1
+    return torch.addcmul(gradient, error * gradient, gradient, value=-factor)

@@ -1,0 +1,99 @@
+"""Codecs that send the elements as they are or as a narrower float: raw, fp32, fp16, bf16.
+
+What is already of the codec's dtype is neither copied nor changed, in either direction, to the last bit. Narrowing
+rounds to nearest; a finite value beyond the narrow range becomes the largest finite one there, so that one large
+activation does not turn into an infinity; NaN and infinities stay.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from shared.codec.base import Codec, Encoded
+from shared.codec.buffers import bytes_of, tensor_over
+from shared.codec.layout import MAX_TENSOR_BYTES, check_layout, distinct_count, from_run, to_run
+from shared.errors import ConfigError, ProtocolError
+
+
+class Raw:
+    """Any dtype as it is: labels, parameters, features that must not lose a bit."""
+
+    name = "raw"
+
+    def encode(self, tensor: Tensor) -> Encoded:
+        """See `Codec.encode`; every dtype that has plain elements."""
+        run, strides = to_run(tensor)
+        return Encoded(self.name, tensor.dtype, tuple(tensor.shape), strides, bytes_of(run))
+
+    def decode(self, encoded: Encoded) -> Tensor:
+        """See `Codec.decode`; lies in the payload's memory."""
+        return from_run(_read_run(encoded, encoded.dtype), encoded.shape, encoded.strides)
+
+    def encoded_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+        """See `Codec.encoded_bytes`."""
+        return math.prod(shape) * dtype.itemsize
+
+
+class Cast:
+    """Floating-point tensors as one floating-point dtype."""
+
+    def __init__(self, name: str, sent_as: torch.dtype) -> None:
+        self.name = name
+        self._sent_as = sent_as
+
+    def encode(self, tensor: Tensor) -> Encoded:
+        """See `Codec.encode`; any floating-point dtype."""
+        if not tensor.dtype.is_floating_point:
+            raise ConfigError(f"codec {self.name} carries floating-point tensors, not {tensor.dtype}; use raw")
+        run, strides = to_run(tensor)
+        payload = bytes_of(_narrow(run, self._sent_as))
+        return Encoded(self.name, tensor.dtype, tuple(tensor.shape), strides, payload)
+
+    def decode(self, encoded: Encoded) -> Tensor:
+        """See `Codec.decode`; lies in the payload's memory where the dtype is the one sent."""
+        if not encoded.dtype.is_floating_point:
+            raise ProtocolError(
+                f"payload of codec {self.name}: is said to be of {encoded.dtype}; it carries floating-point tensors"
+            )
+        run = _read_run(encoded, self._sent_as)
+        return from_run(run.to(encoded.dtype), encoded.shape, encoded.strides)
+
+    def encoded_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:  # noqa: ARG002 - the same for every dtype
+        """See `Codec.encoded_bytes`."""
+        return math.prod(shape) * self._sent_as.itemsize
+
+
+def _read_run(encoded: Encoded, sent_as: torch.dtype) -> Tensor:
+    """The elements in the payload. ProtocolError when their number, or a boolean's value, is not what it must be."""
+    check_layout(encoded.shape, encoded.strides, MAX_TENSOR_BYTES, encoded.dtype.itemsize)
+    expected = distinct_count(encoded.shape, encoded.strides) * sent_as.itemsize
+    if encoded.payload.nbytes != expected:
+        raise ProtocolError(
+            f"payload of codec {encoded.codec}: has {encoded.payload.nbytes} bytes; "
+            f"shape {encoded.shape} takes {expected}"
+        )
+    elements = tensor_over(encoded.payload)
+    if sent_as is torch.bool and bool((elements > 1).any()):
+        raise ProtocolError(f"payload of codec {encoded.codec}: holds booleans other than 0 and 1")
+    return elements.view(sent_as)
+
+
+def _narrow(run: Tensor, dtype: torch.dtype) -> Tensor:
+    """`run` as `dtype`, finite values kept finite."""
+    largest = torch.finfo(dtype).max
+    if torch.finfo(run.dtype).max <= largest or run.numel() == 0:
+        return run.to(dtype)
+    narrowed = run.to(dtype)
+    if -largest <= run.amin().item() and run.amax().item() <= largest:
+        return narrowed
+    return torch.where(run.isfinite(), narrowed.clamp(-largest, largest), narrowed)
+
+
+CODECS: tuple[Codec, ...] = (
+    Raw(),
+    Cast("fp32", torch.float32),
+    Cast("fp16", torch.float16),
+    Cast("bf16", torch.bfloat16),
+)

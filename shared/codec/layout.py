@@ -1,0 +1,129 @@
+"""How a tensor lies in memory: from any strides to one dense run of elements, and back to the same strides.
+
+The run holds the elements in the order of the tensor's own memory: a dense tensor, whatever its order of dimensions, is
+its own run and nothing is copied. Expanded dimensions (stride 0) are sent once; the gaps of a slice are not sent.
+Knows shapes and strides only, nothing of codecs.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from shared.errors import ConfigError, ProtocolError
+
+MAX_DIMS = 8
+MAX_TENSOR_BYTES = 4 << 30
+"""Largest tensor that a codec decodes when its caller has set no lower limit with `check_layout`."""
+_MAX_INT64 = 2**63 - 1
+
+
+def check_layout(shape: Sequence[int], strides: Sequence[int], max_bytes: int, itemsize: int = 8) -> None:
+    """Refuse a layout that a peer claims, before any memory is taken for it.
+
+    max_bytes: most that the tensor may hold, expanded dimensions counted in full, and that it may span with its gaps.
+    itemsize: bytes of an element; the widest there is, unless the dtype is known.
+    ProtocolError when a number is negative or beyond 64 bits, when there are more than MAX_DIMS dimensions, when
+    elements lie on top of each other (other than by stride 0), or when the tensor is larger than max_bytes.
+    """
+    claim = f"layout of shape {tuple(shape)[:MAX_DIMS]} and strides {tuple(strides)[:MAX_DIMS]}"
+    if len(shape) != len(strides) or len(shape) > MAX_DIMS:
+        raise ProtocolError(
+            f"{claim}: {len(shape)} sizes and {len(strides)} strides; there must be as many of each, {MAX_DIMS} at most"
+        )
+    if not all(0 <= number <= _MAX_INT64 for number in (*shape, *strides)):
+        raise ProtocolError(f"{claim}: sizes and strides must be from 0 to 2^63 - 1")
+    sizes = [max(1, size) for size in shape]  # an empty tensor takes nothing, but what is computed from it might
+    order = storage_order(sizes, strides)
+    if _overlaps(sizes, strides, order):
+        raise ProtocolError(f"{claim}: elements lie on top of each other; only stride 0 may repeat an element")
+    largest = max(math.prod(sizes), 1 + _reach(sizes, strides, order)) * itemsize
+    if largest > max_bytes:
+        raise ProtocolError(f"{claim}: takes {largest} bytes; at most {max_bytes} are allowed")
+
+
+def storage_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """The dimensions that move through memory, outermost first; those of size 1 or stride 0 do not move."""
+    moving = (dim for dim, size in enumerate(shape) if size > 1 and strides[dim] > 0)
+    return tuple(sorted(moving, key=lambda dim: -strides[dim]))
+
+
+def distinct_count(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements that are sent: all, but those that an expanded dimension repeats."""
+    return 0 if 0 in shape else math.prod(shape[dim] for dim in storage_order(shape, strides))
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor."""
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def channel_groups(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int, int]:
+    """Sizes (outer, channels, inner) of the run as three dimensions, the middle one being the tensor's dimension 1.
+
+    Contiguous images give (B, C, H*W), channels-last ones (B*H*W, C, 1). Without a dimension 1 that moves through
+    memory there is one channel. The tensor must not be empty.
+    """
+    order = storage_order(shape, strides)
+    sizes = [shape[dim] for dim in order]
+    if 1 not in order:
+        return 1, 1, math.prod(sizes)
+    at = order.index(1)
+    return math.prod(sizes[:at]), sizes[at], math.prod(sizes[at + 1 :])
+
+
+def to_run(tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """The distinct elements as a 1-D contiguous CPU tensor in memory order, and the strides to give back when decoding.
+
+    A dense CPU tensor comes back as a view of itself. From a CUDA device the run arrives in page-locked memory. The
+    strides are the tensor's own, unless elements lie on top of each other: then those of a contiguous copy.
+    ConfigError when the tensor is sparse or quantised, or has more than MAX_DIMS dimensions.
+    """
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dim() > MAX_DIMS:
+        raise ConfigError(
+            f"a {tensor.layout} tensor of {tensor.dtype} with {tensor.dim()} dimensions cannot be sent; "
+            f"it must be a plain one of {MAX_DIMS} dimensions at most"
+        )
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.is_contiguous():
+        run, strides = tensor.as_strided((tensor.numel(),), (1,)), tensor.stride()
+    else:
+        shape, strides = tensor.shape, tensor.stride()
+        order = storage_order(shape, strides)
+        if _overlaps(shape, strides, order):
+            tensor = tensor.contiguous()
+            strides = tensor.stride()
+            order = storage_order(shape, strides)
+        sizes = [shape[dim] for dim in order]
+        run = tensor.as_strided(sizes, [strides[dim] for dim in order]).contiguous().view(-1)
+    if run.device.type != "cpu":
+        run = torch.empty(run.shape, dtype=run.dtype, pin_memory=run.is_cuda).copy_(run)
+    return run, strides
+
+
+def from_run(run: Tensor, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
+    """The tensor of `shape` and `strides` (checked before) whose distinct elements are `run`.
+
+    A view of the run where the layout has no gaps; the gaps' content is undefined.
+    """
+    if 0 in shape:
+        return torch.empty_strided(tuple(shape), tuple(strides), dtype=run.dtype)
+    order = storage_order(shape, strides)
+    span = 1 + _reach(shape, strides, order)
+    if span == run.numel():
+        return run.as_strided(tuple(shape), tuple(strides))
+    spread = torch.empty(span, dtype=run.dtype)
+    sizes = [shape[dim] for dim in order]
+    spread.as_strided(sizes, [strides[dim] for dim in order]).copy_(run.view(sizes))
+    return spread.as_strided(tuple(shape), tuple(strides))
+
+
+def _reach(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> int:
+    """Offset of the last element from the first."""
+    return sum((shape[dim] - 1) * strides[dim] for dim in order)
+
+
+def _overlaps(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether a dimension steps within what the dimensions inside it cover."""
+    return any(strides[dim] <= _reach(shape, strides, order[at + 1 :]) for at, dim in enumerate(order))

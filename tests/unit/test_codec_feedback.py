@@ -1,0 +1,78 @@
+"""Error feedback: paper 000, Alg. 1, and the factor that a mean over a batch wants."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.codec import FeedbackMode, codec_by_name, codec_names, compensate, compression_error
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def made(seed, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@given(seed=seeds, batch=st.integers(1, 64))
+def test_for_a_mean_over_a_batch_the_term_is_that_of_each_sample_alone(seed, batch):
+    """B times the compensated gradient of the mean loss is the literal formula on the gradients of the samples."""
+    of_samples, error = made(seed, batch, 5), made(seed + 1, batch, 5)
+    of_mean = compensate(of_samples / batch, error, batch)
+    torch.testing.assert_close(of_mean * batch, compensate(of_samples, error, 1, FeedbackMode.LITERAL))
+
+
+def test_the_literal_formula():
+    gradient, error = torch.tensor([2.0, -3.0, 0.5]), torch.tensor([0.1, 0.2, -1.0])
+    expected = torch.tensor([2.0 - 0.1 * 4.0, -3.0 - 0.2 * 9.0, 0.5 + 1.0 * 0.25])
+    torch.testing.assert_close(compensate(gradient, error, 64, FeedbackMode.LITERAL), expected)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_it_recovers_the_gradient_where_the_hessian_is_the_squared_gradient(batch):
+    """For the loss -log h, h's second derivative is its first squared: what is left is of third order."""
+    feature = made(0, batch, 100).abs() + 1.0
+    decoded = codec_by_name("uniform6").decode(codec_by_name("uniform6").encode(feature))
+    error = compression_error(decoded.clone(), feature)
+    true, received = -1 / (batch * feature), -1 / (batch * decoded)
+
+    def distance(mode):
+        return float((compensate(received, error, batch, mode) - true).norm())
+
+    assert distance(FeedbackMode.BATCH) < 0.1 * distance(FeedbackMode.OFF)
+    if batch == 64:  # the literal formula does almost nothing there
+        assert distance(FeedbackMode.LITERAL) > 0.95 * distance(FeedbackMode.OFF)
+
+
+@given(seed=seeds, mode=st.sampled_from(FeedbackMode))
+def test_without_an_error_the_gradient_stays_and_it_is_never_written_to(seed, mode):
+    gradient, error = made(seed, 3, 4), made(seed + 1, 3, 4)
+    before = gradient.clone()
+    compensate(gradient, error, 3, mode)
+    assert torch.equal(gradient, before)
+    assert torch.equal(compensate(gradient, torch.zeros(3, 4), 3, mode), before)
+
+
+def test_off_is_off():
+    gradient = made(0, 3)
+    assert compensate(gradient, made(1, 3), 3, FeedbackMode.OFF) is gradient
+
+
+def test_the_modes_are_named_as_in_a_configuration():
+    assert [mode.value for mode in FeedbackMode] == ["batch", "literal", "off"]
+
+
+@pytest.mark.parametrize("name", codec_names())
+@pytest.mark.parametrize("expanded", [False, True])
+def test_the_error_is_the_difference_and_the_feature_stays(name, expanded):
+    feature = made(0, 4, 3, 5).relu().requires_grad_()
+    if expanded:
+        feature = feature[:1].expand(4, 3, 5)
+    before = feature.detach().clone()
+    codec = codec_by_name(name)
+    decoded = codec.decode(codec.encode(feature))
+    expected = decoded.clone() - before
+    error = compression_error(decoded, feature)
+    assert torch.equal(error, expected)
+    assert torch.equal(feature.detach(), before)
+    assert not error.requires_grad
