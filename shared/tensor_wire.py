@@ -1,0 +1,83 @@
+"""Encoded tensors as the wire announces them, and announcements as a codec needs them.
+
+The one place that knows both torch's element types and the protos'.
+"""
+
+import math
+
+import torch
+
+from shared.codec import Codec, Encoded, check_layout
+from shared.errors import ProtocolError
+from shared.transport.framing import WireTensor, role_name
+from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
+
+_DTYPES = {
+    torch.float32: DataType.DATA_TYPE_FLOAT32,
+    torch.float16: DataType.DATA_TYPE_FLOAT16,
+    torch.bfloat16: DataType.DATA_TYPE_BFLOAT16,
+    torch.float64: DataType.DATA_TYPE_FLOAT64,
+    torch.int64: DataType.DATA_TYPE_INT64,
+    torch.int32: DataType.DATA_TYPE_INT32,
+    torch.uint8: DataType.DATA_TYPE_UINT8,
+    torch.bool: DataType.DATA_TYPE_BOOL,
+}
+_TORCH_DTYPES = {wire: dtype for dtype, wire in _DTYPES.items()}
+
+
+def to_wire(encoded: Encoded, step: int, role: Role.ValueType, deployment_epoch: int) -> WireTensor:
+    """An encoded tensor, ready to be cut into chunks; nothing is copied."""
+    header = TensorHeader(
+        codec=encoded.codec,
+        dtype=wire_dtype(encoded.dtype),
+        shape=encoded.shape,
+        strides=encoded.strides,
+        encoded_bytes=len(encoded.payload),
+    )
+    return WireTensor(step, role, deployment_epoch, header, encoded.payload)
+
+
+def from_wire(tensor: WireTensor) -> Encoded:
+    """The encoded tensor that arrived; its announcement was checked by `check_announcement` before."""
+    header = tensor.header
+    return Encoded(header.codec, torch_dtype(header.dtype), tuple(header.shape), tuple(header.strides), tensor.payload)
+
+
+def check_announcement(frame: Frame, codec: Codec, max_bytes: int) -> None:
+    """Refuse, before memory is taken, a tensor that is not what `codec` makes of its shape or exceeds `max_bytes`.
+
+    Both the encoded and the decoded size are bounded. Raises ProtocolError.
+    """
+    header = frame.tensor
+    what = f"the {role_name(frame.role)} of step {frame.step}"
+    if header.codec != codec.name:
+        raise ProtocolError(f"{what}: encoded as {header.codec[:40]!r}; {codec.name!r} is agreed")
+    dtype = torch_dtype(header.dtype)
+    shape, strides = tuple(header.shape), tuple(header.strides)
+    check_layout(shape, strides, max_bytes // dtype.itemsize * dtype.itemsize, dtype.itemsize)
+    expected = codec.encoded_bytes(transmitted_shape(shape, strides), dtype)
+    if header.encoded_bytes != expected:
+        raise ProtocolError(f"{what}: announces {header.encoded_bytes} bytes; {codec.name} of {shape} has {expected}")
+    # Of an empty tensor too, because torch multiplies the sizes of one and fails where they are absurd.
+    largest = max(expected, math.prod(size for size in shape if size) * dtype.itemsize)
+    if largest > max_bytes:
+        raise ProtocolError(f"{what}: a shape of {shape} takes {largest} bytes; at most {max_bytes} are allowed")
+
+
+def transmitted_shape(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes that are really sent: a dimension of stride 0 repeats one element, which goes once."""
+    return tuple(1 if stride == 0 and size > 1 else size for size, stride in zip(shape, strides, strict=True))
+
+
+def wire_dtype(dtype: torch.dtype) -> DataType.ValueType:
+    """The proto's name of an element type. Raises ProtocolError for one that the contract has not."""
+    if dtype not in _DTYPES:
+        raise ProtocolError(f"tensors of {dtype} are not sent; the contract has {', '.join(map(str, _DTYPES))}")
+    return _DTYPES[dtype]
+
+
+def torch_dtype(dtype: DataType.ValueType) -> torch.dtype:
+    """torch's element type. Raises ProtocolError for a number that the contract has not."""
+    if dtype not in _TORCH_DTYPES:
+        raise ProtocolError(f"element type {dtype} is not in the contract")
+    return _TORCH_DTYPES[dtype]

@@ -1,0 +1,1 @@
+"""Channels, servers, framing, checksums and credits. gRPC, nothing of models."""

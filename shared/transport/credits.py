@@ -1,0 +1,66 @@
+"""How much may be under way: no more than the receiver grants, and no more than keeps the link full.
+
+Without the second bound a slow link queues seconds of data ahead of everything else that shares it. Bytes are payload
+bytes, counted from the beginning of a stream in one direction, so a lost or repeated ack does no harm.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from shared.errors import ProtocolError
+from shared.wire.isthmus.v1.tensor_pb2 import Ack
+
+
+class SendCredits:
+    """The sender's side: waits until the receiver has room."""
+
+    def __init__(self, window_bytes: int) -> None:
+        """window_bytes: how much may be under way; the owner changes it as it learns what the link carries."""
+        self.sent_bytes = 0
+        self.acknowledged_bytes = 0
+        self.window_bytes = window_bytes
+        self._granted_bytes = window_bytes
+        self._changed = asyncio.Event()
+
+    @property
+    def under_way_bytes(self) -> int:
+        """Sent and not acknowledged."""
+        return self.sent_bytes - self.acknowledged_bytes
+
+    async def take(self, count: int) -> None:
+        """Wait for room for `count` more bytes and count them as sent.
+
+        A chunk larger than the whole credit goes when nothing else is under way, so that no setting can stop a stream.
+        """
+        while self.under_way_bytes and self.under_way_bytes + count > min(self.window_bytes, self._granted_bytes):
+            self._changed.clear()
+            await self._changed.wait()
+        self.sent_bytes += count
+
+    def acknowledge(self, ack: Ack) -> None:
+        """Take note of an ack. Raises ProtocolError when it acknowledges more than was sent."""
+        if not self.acknowledged_bytes <= ack.received_bytes <= self.sent_bytes:
+            raise ProtocolError(
+                f"the peer acknowledges {ack.received_bytes} bytes of {self.sent_bytes} sent, after {self.acknowledged_bytes}"
+            )
+        self.acknowledged_bytes = ack.received_bytes
+        self._granted_bytes = ack.credit_bytes
+        self._changed.set()
+
+
+class ReceiveLedger:
+    """The receiver's side: counts what arrives. Every chunk is acknowledged, so the sender's chunk size is what sets how
+    finely a slow link is measured and how seldom a fast one is interrupted."""
+
+    def __init__(self, credit_bytes: int, monotonic_nanoseconds: Callable[[], int] = time.monotonic_ns) -> None:
+        self.received_bytes = 0
+        self._credit_bytes = credit_bytes
+        self._now = monotonic_nanoseconds
+
+    def add(self, count: int) -> Ack:
+        """Count a chunk and return its ack."""
+        self.received_bytes += count
+        return Ack(
+            received_bytes=self.received_bytes, receiver_nanoseconds=self._now(), credit_bytes=self._credit_bytes
+        )

@@ -1,0 +1,52 @@
+"""gRPC's options, each beside its reason: the one place where channels and servers are tuned."""
+
+from typing import Any
+
+Options = list[tuple[str, Any]]
+
+MESSAGE_OVERHEAD_BYTES = 64 * 1024
+"""What a message may hold besides its payload: headers, a model's name and arguments, a checksum."""
+
+
+def _common(max_message_bytes: int, keepalive_seconds: float) -> Options:
+    return [
+        # Both directions: a peer that sends more is cut off before the message is held in memory.
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        # A dead link is noticed by an unanswered ping, also while no message is due.
+        ("grpc.keepalive_time_ms", int(keepalive_seconds * 1000)),
+        ("grpc.keepalive_timeout_ms", int(keepalive_seconds * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Payloads are packed already, and gzip runs at tens of MB/s.
+        ("grpc.default_compression_algorithm", 0),
+    ]
+
+
+def channel_options(max_message_bytes: int, keepalive_seconds: float) -> Options:
+    """Options of the edge's channels."""
+    return [
+        *_common(max_message_bytes, keepalive_seconds),
+        # Channels with the same target and options share one connection unless each has its own pool; the control
+        # channel must not stand behind the features.
+        ("grpc.use_local_subchannel_pool", 1),
+        # After a lost link: try again soon, and never wait long once the link is back.
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.min_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+        # We retry by ourselves, above the stream.
+        ("grpc.enable_retries", 0),
+    ]
+
+
+def server_options(max_message_bytes: int, keepalive_seconds: float) -> Options:
+    """Options of the trainer's server."""
+    return [
+        *_common(max_message_bytes, keepalive_seconds),
+        # Two processes on one port would each get half of the edges; the second must fail instead.
+        ("grpc.so_reuseport", 0),
+        # Edges may ping as often as their own keepalive says.
+        ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+        ("grpc.http2.max_ping_strikes", 0),
+    ]

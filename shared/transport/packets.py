@@ -1,0 +1,109 @@
+"""Streamed messages on their way to bytes and back: one header message, one payload, one checksum.
+
+What protobuf would write, written with one copy of the payload instead of three: the header's fields, then the payload
+as field 14, then XXH3-64 of all that as field 15. Any protobuf library reads it, and can write it by appending the
+checksum to the serialised rest.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import xxhash
+from google.protobuf.message import DecodeError, Message
+
+M = TypeVar("M", bound=Message)
+
+PAYLOAD_FIELD = 14
+_LENGTH_DELIMITED, _FIXED64 = 2, 1
+_PAYLOAD_TAG = PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED
+_CHECKSUM_TAG = (PAYLOAD_FIELD + 1) << 3 | _FIXED64
+_CHECKSUM_BYTES = 9  # the tag and eight bytes, little-endian
+
+
+@dataclass(slots=True)
+class Packet(Generic[M]):
+    """A streamed message and, beside it, the payload that is not copied into it."""
+
+    message: M
+    payload: memoryview | bytes = b""
+
+
+@dataclass(slots=True)
+class Damaged:
+    """A message that arrived and cannot be believed; `reason` completes the sentence 'damaged message: ...'."""
+
+    reason: str
+
+
+def serialize(packet: Packet[M]) -> bytes:
+    """The packet's bytes on the wire, checksum included."""
+    parts: list[bytes | memoryview] = [packet.message.SerializeToString()]
+    if packet.payload:
+        parts += [bytes([_PAYLOAD_TAG]) + _varint(len(packet.payload)), packet.payload]
+    digest = xxhash.xxh3_64()
+    for part in parts:
+        digest.update(part)
+    parts.append(bytes([_CHECKSUM_TAG]) + digest.intdigest().to_bytes(8, "little"))
+    return b"".join(parts)
+
+
+def deserializer(message_type: type[M]) -> Callable[[bytes], Packet[M] | Damaged]:
+    """A function from received bytes to a packet whose payload is a view of them.
+
+    It returns what is wrong instead of raising, because gRPC would turn an exception into a failure without a reason.
+    """
+
+    def deserialize(data: bytes) -> Packet[M] | Damaged:
+        view = memoryview(data)
+        body = len(data) - _CHECKSUM_BYTES
+        if body < 0 or data[body] != _CHECKSUM_TAG:
+            return Damaged("it does not end with a checksum")
+        if xxhash.xxh3_64_intdigest(view[:body]) != int.from_bytes(view[body + 1 :], "little"):
+            return Damaged("its checksum is wrong")
+        try:
+            header_end, payload = _split(view[:body])
+            return Packet(message_type.FromString(bytes(view[:header_end])), payload)
+        except (DecodeError, IndexError):
+            return Damaged("it is not a message of this contract")
+
+    return deserialize
+
+
+def _split(body: memoryview) -> tuple[int, memoryview | bytes]:
+    """Where the header's fields end, and the payload. Raises IndexError where the bytes end too early."""
+    position = 0
+    while position < len(body):
+        start = position
+        tag = body[position]
+        if tag & 7 != _LENGTH_DELIMITED:
+            raise DecodeError
+        length, position = _read_varint(body, position + 1)
+        if position + length > len(body):
+            raise IndexError
+        if tag == _PAYLOAD_TAG:
+            if position + length != len(body):
+                raise DecodeError
+            return start, body[position : position + length]
+        position += length
+    return len(body), b""
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _read_varint(body: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = body[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise IndexError
