@@ -1,0 +1,72 @@
+"""Blocks on their way in and out of a session."""
+
+from collections.abc import AsyncIterator
+
+import grpc
+import torch
+
+from cloud_trainer.session import Session
+from shared.codec import aligned_buffer, codec_by_name
+from shared.errors import ProtocolError
+from shared.model import block_state
+from shared.tensor_wire import check_announcement, to_wire
+from shared.threads import Worker
+from shared.transport.framing import Assembler, WireTensor, chunks
+from shared.transport.packets import Damaged, Packet
+from shared.transport.status import DamagedError, Refusal
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
+from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, UploadBlockRequest
+
+
+class BlockReceiver:
+    """Takes the chunks of one block of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._assembler = Assembler(self._accept, aligned_buffer)
+
+    def add(self, packet: Packet[UploadBlockRequest] | Damaged) -> WireTensor | None:
+        """One more chunk; the whole block when it was the last."""
+        if isinstance(packet, Damaged):
+            raise DamagedError(f"damaged message: {packet.reason}")
+        return self._assembler.add(packet.message.frame, packet.payload)
+
+    def _accept(self, frame: Frame) -> None:
+        index = self._session.check_owned(frame.step)
+        if frame.role != Role.ROLE_BLOCK:
+            raise ProtocolError(f"role {frame.role} came where a block was due")
+        limit = block_state.max_serialized_bytes(self._session.chain.blocks[index])
+        check_announcement(frame, codec_by_name("raw"), limit)
+
+
+async def load_block(session: Session, tensor: WireTensor, compute: Worker) -> int:
+    """Replace a block of the session by what arrived; returns its digest."""
+    if session.attached:
+        raise Refusal(
+            grpc.StatusCode.FAILED_PRECONDITION, f"session {session.id} is training; its blocks cannot be replaced"
+        )
+
+    def load() -> int:
+        session.stage.load_block(tensor.step, block_state.deserialize(bytes(tensor.payload)))
+        return block_state.digest(session.chain.blocks[tensor.step])
+
+    return await compute.run(load)
+
+
+async def send_block(
+    session: Session, block: int, chunk_bytes: int, compute: Worker, *, weights_only: bool
+) -> AsyncIterator[Packet[DownloadBlockResponse]]:
+    """The state of one of the cloud's blocks, chunk by chunk."""
+    index = session.check_owned(block)
+
+    def serialized() -> bytes:
+        tensors = session.stage.block_tensors(index)
+        if weights_only:
+            tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer/")}
+        return block_state.serialize(tensors)
+
+    data = await compute.run(serialized)
+    encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    tensor = to_wire(encoded, index, Role.ROLE_BLOCK, session.deployment.epoch)
+    for frame, payload in chunks(tensor, chunk_bytes):
+        yield Packet(DownloadBlockResponse(frame=frame), payload)

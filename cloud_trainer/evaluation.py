@@ -1,0 +1,53 @@
+"""Evaluation through the cut: features and labels in, totals out; no weights and no statistics change."""
+
+from collections.abc import AsyncIterator, Callable
+
+from cloud_trainer.announcements import BatchAnnouncements
+from cloud_trainer.session import Session
+from shared.codec import aligned_buffer, codec_by_name
+from shared.errors import ProtocolError
+from shared.tensor_wire import from_wire
+from shared.threads import Worker
+from shared.transport.framing import Assembler, WireTensor
+from shared.transport.packets import Damaged, Packet
+from shared.transport.status import DamagedError
+from shared.wire.isthmus.v1.tensor_pb2 import Role
+from shared.wire.isthmus.v1.trainer_pb2 import EvaluateRequest, EvaluateResponse
+
+
+async def evaluate(
+    requests: AsyncIterator[Packet[EvaluateRequest] | Damaged],
+    find_session: Callable[[str], Session],
+    max_tensor_bytes: int,
+    compute: Worker,
+    codec: Worker,
+) -> EvaluateResponse:
+    """Evaluate the batches of one stream, numbered from 0. Raises IsthmusError for what is not to be evaluated."""
+    samples, loss_sum, correct = 0, 0.0, 0
+    has_classes = True
+    session: Session | None = None
+    assembler: Assembler | None = None
+    feature: WireTensor | None = None
+    async for packet in requests:
+        if isinstance(packet, Damaged):
+            raise DamagedError(f"damaged message: {packet.reason}")
+        if session is None or assembler is None:
+            session = find_session(packet.message.session_id)
+            assembler = Assembler(BatchAnnouncements(session, 0, max_tensor_bytes).accept, aligned_buffer)
+        tensor = assembler.add(packet.message.frame, packet.payload)
+        if tensor is None:
+            continue
+        if tensor.role == Role.ROLE_FEATURE:
+            feature = tensor
+            continue
+        assert feature is not None, "announcements come as feature, then label"
+        decoded = await codec.run(codec_by_name(feature.header.codec).decode, from_wire(feature))
+        labels = codec_by_name("raw").decode(from_wire(tensor))
+        batch = await compute.run(session.evaluate, decoded, labels)
+        samples += batch.samples
+        loss_sum += batch.loss * batch.samples
+        has_classes = has_classes and batch.correct is not None
+        correct += batch.correct or 0
+    if samples == 0 or assembler is None or not assembler.at_boundary:
+        raise ProtocolError("the stream ended before a batch was whole")
+    return EvaluateResponse(samples=samples, loss=loss_sum / samples, correct=correct if has_classes else None)

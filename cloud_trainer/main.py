@@ -1,0 +1,59 @@
+"""`cloud-trainer`: parses, builds, runs and closes."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cloud_trainer.config import TrainerConfig
+from shared.cli import run_command
+from shared.config import example_toml, load_config
+from shared.telemetry.logs import configure_logs
+from shared.transport.malloc import keep_message_memory
+
+app = typer.Typer(help="The cloud's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file (TOML).")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="section.key=value; overrides file and environment.")
+]
+
+
+@app.command()
+def serve(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    listen: Annotated[str | None, typer.Option(help="host:port to listen on (server.listen).")] = None,
+) -> None:
+    """Serve training sessions until SIGTERM or Ctrl-C."""
+    from cloud_trainer.server import serve as serve_until_stopped
+
+    flags = [*(overrides or []), *([f"server.listen={listen}"] if listen else [])]
+    loaded = load_config(TrainerConfig, config, flags)
+    configure_logs(loaded.log.level, loaded.log.format)
+    keep_message_memory()
+    __import__("sys").setswitchinterval(float(__import__("os").environ.get("SWI", "0.005")))
+    asyncio.run(serve_until_stopped(loaded))
+
+
+@app.command("config")
+def show_config(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    example: Annotated[bool, typer.Option(help="Print a commented file with every default instead.")] = False,
+) -> None:
+    """Print the configuration that is in force, or a commented example."""
+    if example:
+        typer.echo(example_toml(TrainerConfig), nl=False)
+    else:
+        typer.echo(load_config(TrainerConfig, config, overrides or []).model_dump_json(indent=2))
+
+
+def main() -> None:
+    """The console script."""
+    run_command("cloud-trainer", app)
+
+
+if __name__ == "__main__":
+    main()

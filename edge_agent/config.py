@@ -1,0 +1,151 @@
+"""The configuration of the edge agent: what it trains, on which data, how, and with which trainer."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, JsonValue, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from shared.config import (
+    ComputeConfig,
+    Config,
+    FactoryName,
+    LinkConfig,
+    LogConfig,
+    MetricsConfig,
+    PeerAddress,
+    Section,
+)
+from shared.model.recipe import OptimizerConfig, ScheduleConfig
+
+_DIGITS = "edge_agent.data:digits"
+
+
+def _check_staleness(value: int | tuple[tuple[int, int], ...]) -> int | tuple[tuple[int, int], ...]:
+    if isinstance(value, tuple):
+        epochs = [epoch for epoch, _ in value]
+        if not epochs or epochs[0] != 0 or any(later <= earlier for earlier, later in pairwise(epochs)):
+            raise ValueError("not a schedule")
+    return value
+
+
+Staleness = Annotated[
+    NonNegativeInt | tuple[tuple[NonNegativeInt, NonNegativeInt], ...],
+    AfterValidator(_check_staleness),
+    Field(
+        json_schema_extra={
+            "allowed": "an integer of 0 or more, or a list of [from_epoch, value] pairs that begins with epoch 0"
+        }
+    ),
+]
+
+
+class TrainerAddressConfig(Section):
+    address: PeerAddress = "127.0.0.1:50051"
+    """Where the cloud trainer listens."""
+    connect_timeout_seconds: PositiveFloat = 20.0
+    """How long to wait for the first answer, retries included, before giving up."""
+
+
+class ModelConfig(Section):
+    factory: FactoryName = "shared.model.zoo:residual_cnn"
+    """What builds the network. Both sides must be able to import it, and the trainer's operator must allow it."""
+    kwargs: dict[str, JsonValue] = Field(default={})
+    """Keyword arguments of the factory. They go to the trainer as JSON."""
+    frozen: tuple[str, ...] = Field(default=(), examples=[["stem", "layers.0"]])
+    """What does not learn: every parameter whose qualified name begins with one of these, up to a dot. When all blocks
+    of the edge are frozen, no error gradient comes back and the pipeline is not bounded by K."""
+
+
+class DatasetConfig(Section):
+    factory: FactoryName
+    """What builds the dataset: it returns something with a length whose items are (input tensor, label)."""
+    kwargs: dict[str, JsonValue] = Field(default={})
+    """Keyword arguments of the factory. Neither they nor the data leave this machine."""
+
+
+class DataConfig(Section):
+    train: DatasetConfig = DatasetConfig(factory=_DIGITS, kwargs={"split": "train"})
+    """The samples to train on."""
+    test: DatasetConfig | None = DatasetConfig(factory=_DIGITS, kwargs={"split": "test"})
+    """The samples to evaluate on. Left out while another dataset is trained on, there is no evaluation."""
+    batch_size: PositiveInt = 32
+    """Samples of one step."""
+    drop_last: bool = True
+    """Whether the samples at the end of an epoch that do not fill a batch are left out."""
+    workers: NonNegativeInt = 0
+    """Processes that load and augment samples ahead. 0 does it in the agent itself; the samples are the same."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _test_set_belongs_to_train_set(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "train" in values and "test" not in values:
+            return {**values, "test": None}
+        return values
+
+
+class TrainingConfig(Section):
+    epochs: PositiveInt = 10
+    """How often each sample is trained on."""
+    max_steps: PositiveInt | None = Field(default=None, examples=[1000])
+    """Stops earlier, after this many steps. It does not shorten the schedule."""
+    seed: int = 0
+    """Decides the first weights, the order of the samples, augmentation and dropout."""
+    loss: str = "cross_entropy"
+    """What is minimised, by name."""
+    evaluate_every_epochs: NonNegativeInt = 1
+    """Epochs between evaluations. 0 evaluates at the end only."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """How weights follow gradients. Each block has its own state, on whichever side it is."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """How the learning rate follows the step."""
+
+
+class DeploymentConfig(Section):
+    cut: PositiveInt | None = Field(default=None, examples=[2])
+    """How many blocks run here. At least one, so that no raw input leaves this machine. Left out, half of them."""
+    staleness: Staleness = 0
+    """How many steps a gradient may be late (K). 0 is exact, as if one process trained; more hides the link's delay. A
+    list of [from_epoch, K] pairs changes it as training goes on: [[0, 4], [8, 5]] is 4 before epoch 8 and 5 from then."""
+    backward: Literal["replay", "stash"] = "replay"
+    """What happens to a late gradient. "replay" recomputes its batch with today's weights and holds inputs only; "stash"
+    keeps each batch's activations and a copy of the weights that made them."""
+    feedback: Literal["batch", "literal", "off"] = "batch"
+    """How the error of a lossy codec is compensated in the error gradient: with the batch size in the second-order term,
+    as the paper prints it, or not at all."""
+    codec: str = "fp32"
+    """How features are packed for the way up."""
+    downlink_codec: str = "fp32"
+    """How error gradients are packed for the way down."""
+
+
+class OutputConfig(Section):
+    directory: Path | None = Field(default=None, examples=["runs/first"])
+    """Where results are written. Left out, nothing is."""
+    trace: Path | None = Field(default=None, examples=["runs/first/trace.json"])
+    """Where the time line of both sides is written, for Perfetto, chrome://tracing or `edge-agent timeline`."""
+
+
+class EdgeConfig(Config):
+    environment_prefix: ClassVar[str] = "EDGE_AGENT_"
+
+    trainer: TrainerAddressConfig = TrainerAddressConfig()
+    """The cloud trainer that runs the other half of the network."""
+    model: ModelConfig = ModelConfig()
+    """The network."""
+    data: DataConfig = DataConfig()
+    """The samples, which stay here."""
+    training: TrainingConfig = TrainingConfig()
+    """How long and how to train."""
+    deployment: DeploymentConfig = DeploymentConfig()
+    """Where the network is cut, and what that may cost in exactness."""
+    compute: ComputeConfig = ComputeConfig()
+    """What this side computes with."""
+    link: LinkConfig = LinkConfig()
+    """How tensors are sent."""
+    metrics: MetricsConfig = MetricsConfig()
+    """What can be watched from outside."""
+    log: LogConfig = LogConfig()
+    """What is written to standard error."""
+    output: OutputConfig = OutputConfig()
+    """What is left on disk."""

@@ -1,0 +1,19 @@
+"""The samples: datasets that work out of the box, and the loader that turns any dataset into batches."""
+
+from edge_agent.data.cifar import cifar10
+from edge_agent.data.idx import fashion_mnist
+from edge_agent.data.items import Dataset
+from edge_agent.data.loader import Batch, BatchLoader, evaluation_batches
+from edge_agent.data.scikit import digits
+from edge_agent.data.tensors import TensorDataset
+
+__all__ = [
+    "Batch",
+    "BatchLoader",
+    "Dataset",
+    "TensorDataset",
+    "cifar10",
+    "digits",
+    "evaluation_batches",
+    "fashion_mnist",
+]

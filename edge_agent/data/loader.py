@@ -1,0 +1,92 @@
+"""Batches by step: which samples make up a step is a pure function of the seed and the step.
+
+So the step is the loader's whole position: a run that goes on at step n asks for step n, and there is no state to
+save. Knows nothing of how a sample is read.
+"""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from edge_agent.data.items import Dataset, Request, read_batches
+from shared.errors import DataError
+from shared.model.random_state import derive_seed
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The samples of one step."""
+
+    step: int
+    inputs: Tensor
+    """[B, ...]: the samples' inputs, stacked."""
+    labels: Tensor
+    """[B] int64 for integer labels; else [B, ...], the samples' labels, stacked."""
+
+
+class BatchLoader:
+    """The batches of a training run."""
+
+    def __init__(self, dataset: Dataset, batch_size: int, seed: int, drop_last: bool, workers: int) -> None:
+        """batch_size: samples of a step; the last step of an epoch has the rest unless `drop_last` leaves them out.
+
+        Raises DataError for a dataset without length or items, or too small for one step.
+        """
+        self._samples = _sample_count(dataset)
+        if drop_last and self._samples < batch_size:
+            raise DataError(
+                f"{type(dataset).__name__} has {self._samples} samples, fewer than one batch of {batch_size}; "
+                "take smaller batches or keep the last one"
+            )
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._seed = seed
+        self._workers = workers
+        self.steps_per_epoch = self._samples // batch_size if drop_last else -(-self._samples // batch_size)
+        """How many steps see each sample once."""
+
+    def iterate(self, start_step: int, stop_step: int) -> Generator[Batch]:
+        """The batches of steps `start_step` to `stop_step - 1`, over as many epochs as that takes.
+
+        Whoever stops early closes the iterator, which ends the worker processes.
+        Raises DataError, naming the sample, for one that cannot be read.
+        """
+        batches = read_batches(self._dataset, self._requests(start_step, stop_step), self._workers)
+        for step, (inputs, labels) in enumerate(batches, start=start_step):
+            yield Batch(step, inputs, labels)
+
+    def _requests(self, start_step: int, stop_step: int) -> Iterator[Request]:
+        order_of = lru_cache(maxsize=1)(self._order)
+        for step in range(start_step, stop_step):
+            epoch, position = divmod(step, self.steps_per_epoch)
+            begin = position * self._batch_size
+            indices = order_of(epoch)[begin : begin + self._batch_size].tolist()
+            yield Request(indices, randomness=(self._seed, "samples", epoch))
+
+    def _order(self, epoch: int) -> Tensor:
+        """Indices of all samples as this epoch goes through them."""
+        generator = torch.Generator().manual_seed(derive_seed(self._seed, "order", epoch))
+        return torch.randperm(self._samples, generator=generator)
+
+
+def evaluation_batches(dataset: Dataset, batch_size: int, workers: int = 0) -> Iterator[Batch]:
+    """All samples in order, the last batch as short as it comes; `step` counts the batches. Errors as in training."""
+    samples = _sample_count(dataset)
+    requests = (
+        Request(list(range(begin, min(begin + batch_size, samples))), randomness=("evaluation",))
+        for begin in range(0, samples, batch_size)
+    )
+    for step, (inputs, labels) in enumerate(read_batches(dataset, requests, workers)):
+        yield Batch(step, inputs, labels)
+
+
+def _sample_count(dataset: Dataset) -> int:
+    name = type(dataset).__name__
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise DataError(f"{name} is not a dataset; it must have __len__ and __getitem__")
+    if not len(dataset):
+        raise DataError(f"{name} is empty; it must have at least one sample")
+    return len(dataset)

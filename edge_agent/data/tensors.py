@@ -1,0 +1,78 @@
+"""A dataset held in memory, and what is done to an image on its way out. Knows no file format."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from shared.errors import DataError
+
+Split = Literal["train", "test"]
+Transform = Callable[[Tensor], Tensor]
+
+
+class TensorDataset:
+    """Samples in two tensors, for data that fits in memory.
+
+    inputs: samples along the first dimension. labels: integers, one a sample.
+    transform: applied to a sample each time that it is read; may draw from torch's default generator.
+    """
+
+    def __init__(self, inputs: Tensor, labels: Tensor, transform: Transform | None = None) -> None:
+        if len(inputs) != len(labels) or not len(inputs):
+            raise DataError(f"{len(inputs)} inputs and {len(labels)} labels; a dataset needs as many of each, and some")
+        self._inputs = inputs
+        self._labels = labels
+        self._transform = transform
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        sample = self._inputs[index]
+        return (self._transform(sample) if self._transform else sample), int(self._labels[index])
+
+
+class Normalise:
+    """Bytes of an image [C, H, W] to float32 of about zero mean and unit deviation.
+
+    mean, deviation: of each channel over the training set, for bytes scaled to 0..1.
+    """
+
+    def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
+        self._mean_C11 = torch.tensor(mean).reshape(-1, 1, 1) * 255
+        self._deviation_C11 = torch.tensor(deviation).reshape(-1, 1, 1) * 255
+
+    def __call__(self, pixels_CHW: Tensor) -> Tensor:
+        return (pixels_CHW.float() - self._mean_C11) / self._deviation_C11
+
+
+class CropAndFlip:
+    """The usual augmentation of small photographs: a random crop of the padded image, mirrored half the time."""
+
+    def __init__(self, padding_pixels: int, then: Transform) -> None:
+        self._padding = padding_pixels
+        self._then = then
+
+    def __call__(self, pixels_CHW: Tensor) -> Tensor:
+        _, height, width = pixels_CHW.shape
+        padded = F.pad(pixels_CHW, (self._padding,) * 4)
+        top, left = torch.randint(2 * self._padding + 1, (2,)).tolist()
+        cropped = padded[:, top : top + height, left : left + width]
+        if torch.rand(()) < 0.5:
+            cropped = cropped.flip(-1)
+        return self._then(cropped)
+
+
+def check_split(split: str) -> None:
+    """Raise DataError unless `split` is one."""
+    if split not in ("train", "test"):
+        raise DataError(f"split is {split!r}; it must be 'train' or 'test'")
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise DataError unless `limit` is absent or a number of samples."""
+    if limit is not None and limit < 1:
+        raise DataError(f"limit is {limit}; it must be 1 or more, or left out for all samples")

@@ -1,0 +1,61 @@
+"""What a configuration means before any trainer is asked: data, model, recipe, first deployment.
+
+Everything that can be wrong on the edge's side is found out by building it.
+"""
+
+from itertools import takewhile
+
+from edge_agent.config import EdgeConfig
+from edge_agent.data import BatchLoader, evaluation_batches
+from edge_agent.data.named import load_dataset
+from shared.codec import codec_by_name
+from shared.model.build import build_checked_chain, check_cut
+from shared.model.device import choose_device
+from shared.model.recipe import Recipe
+from shared.model.spec import TensorSpec
+from shared.model.stage import Stage
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+
+
+class Experiment:
+    """Raises ConfigError, DataError or ModelError for what cannot be trained."""
+
+    def __init__(self, config: EdgeConfig) -> None:
+        self.config = config
+        data, training, deployment = config.data, config.training, config.deployment
+        train = load_dataset(data.train.factory, data.train.kwargs)
+        self.test = load_dataset(data.test.factory, data.test.kwargs) if data.test is not None else None
+        self.loader = BatchLoader(train, data.batch_size, training.seed, data.drop_last, data.workers)
+        total_steps = training.epochs * self.loader.steps_per_epoch
+        self.steps = min(total_steps, training.max_steps or total_steps)
+        self.recipe = Recipe(
+            optimizer=training.optimizer,
+            schedule=training.schedule,
+            loss=training.loss,
+            seed=training.seed,
+            frozen=config.model.frozen,
+            steps_per_epoch=self.loader.steps_per_epoch,
+            total_steps=total_steps,
+        )
+        example = next(evaluation_batches(train, data.batch_size)).inputs
+        self.example = TensorSpec.of(example)
+        self.chain = build_checked_chain(
+            config.model.factory, config.model.kwargs, training.seed, example, frozen=config.model.frozen
+        )
+        cut = config.deployment.cut or len(self.chain.blocks) // 2
+        check_cut(cut, self.chain)
+        self.deployment = Deployment(
+            cut=cut,
+            staleness=self.staleness(0),
+            codec=codec_by_name(deployment.codec).name,
+            downlink_codec=codec_by_name(deployment.downlink_codec).name,
+        )
+        self.stage = Stage(self.chain, 0, cut, self.recipe, choose_device(config.compute.device))
+
+    def staleness(self, epoch: int) -> int:
+        """The limit K that the configuration sets for an epoch."""
+        schedule = self.config.deployment.staleness
+        if isinstance(schedule, int):
+            return schedule
+        *_, (_, limit) = takewhile(lambda pair: pair[0] <= epoch, schedule)
+        return limit

@@ -1,0 +1,78 @@
+"""The batches between their forward and their settling, and what the edge remembers of each.
+
+Also judges what the trainer sends: error gradients, one a step, in order, of the feature's own shape.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from shared.codec import codec_by_name
+from shared.errors import ProtocolError
+from shared.model.spec import TensorSpec
+from shared.tensor_wire import check_announcement, torch_dtype
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+
+
+@dataclass(slots=True)
+class BatchInFlight:
+    """One batch on its way: the deployment that it was sent under, and what its settling needs."""
+
+    step: int
+    deployment: Deployment
+    samples: int
+    feature: TensorSpec
+    forward_seconds: float
+    parts_due: int
+    """What is still to come from the trainer: a report, and a gradient where the edge learns."""
+    compression_error: Tensor | None = None
+
+
+class InFlight:
+    """At most K + 1 batches, oldest first."""
+
+    def __init__(self) -> None:
+        self._by_step: dict[int, BatchInFlight] = {}
+        self._gradients_due: deque[int] = deque()
+
+    def add(self, batch: BatchInFlight, *, gradient_due: bool) -> None:
+        """A batch was forwarded."""
+        self._by_step[batch.step] = batch
+        if gradient_due:
+            self._gradients_due.append(batch.step)
+
+    def answered(self, step: int) -> BatchInFlight:
+        """The batch that a gradient or report has come for; it is forgotten with the last of them.
+
+        Raises ProtocolError when it is not in flight.
+        """
+        batch = self._by_step.get(step)
+        if batch is None:
+            raise ProtocolError(f"the trainer speaks of step {step}, which is not in flight")
+        batch.parts_due -= 1
+        if batch.parts_due == 0:
+            del self._by_step[step]
+        return batch
+
+    def accept(self, frame: Frame) -> None:
+        """Agree to a tensor that the trainer announces, or raise ProtocolError."""
+        due = self._gradients_due[0] if self._gradients_due else None
+        if frame.role != Role.ROLE_ERROR_GRADIENT or frame.step != due:
+            raise ProtocolError(
+                f"the trainer sends role {frame.role} of step {frame.step}; the gradient of step {due} is due"
+            )
+        batch = self._by_step[frame.step]
+        if frame.deployment_epoch != batch.deployment.epoch:
+            raise ProtocolError(
+                f"the error gradient of step {frame.step} comes under deployment {frame.deployment_epoch}; its feature went "
+                f"under {batch.deployment.epoch}"
+            )
+        shape, feature = tuple(frame.tensor.shape), batch.feature
+        if shape != feature.shape or torch_dtype(frame.tensor.dtype) != feature.dtype:
+            raise ProtocolError(
+                f"the error gradient of step {frame.step} is {shape[:8]}; its feature is {feature.shape}"
+            )
+        check_announcement(frame, codec_by_name(batch.deployment.downlink_codec), 2 * feature.bytes + 1024)
+        self._gradients_due.popleft()

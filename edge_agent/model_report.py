@@ -1,0 +1,35 @@
+"""How a model's blocks and cuts are shown to a person and to a program. Measures nothing and computes next to nothing."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.table import Table
+
+from shared.model.report import CutRow
+
+
+def render_table(rows: Sequence[CutRow]) -> Table:
+    """One line a block, with what crosses the cut after it."""
+    table = Table(title=f"{len(rows)} blocks; feature sizes are those of the example batch, uncompressed")
+    table.add_column("cut", justify="right")
+    table.add_column("after block")
+    table.add_column("parameters", justify="right")
+    table.add_column("parameter KiB", justify="right")
+    table.add_column("feature", justify="right", no_wrap=True)
+    table.add_column("feature KiB", justify="right")
+    for row in rows:
+        table.add_row(
+            str(row.cut),
+            row.name if row.trainable or not row.parameters else f"{row.name} (frozen)",
+            f"{row.parameters:,}",
+            f"{row.parameter_bytes / 1024:,.1f}",
+            " x ".join(map(str, row.feature_shape)),
+            f"{row.feature_bytes / 1024:,.1f}",
+        )
+    return table
+
+
+def to_json(rows: Sequence[CutRow]) -> str:
+    """A list with one object a block, keys as in `CutRow`."""
+    return json.dumps([asdict(row) for row in rows], indent=2)

@@ -1,0 +1,71 @@
+"""A run on the terminal: a live bar while it trains, a table when it is done."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from edge_agent.observer import Progress
+from edge_agent.result import Summary
+
+
+def size(count: float) -> str:
+    """Bytes for a person: decimal units, as rates are."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+@contextmanager
+def live_bar(console: Console) -> Iterator[Callable[[Progress], None]]:
+    """Shows steps, loss, samples a second and bytes both ways; yields what to call after every step."""
+    columns = (
+        TextColumn("[bold]training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}  {task.fields[rate]:.0f} samples/s"),
+        TextColumn("up {task.fields[up]}  down {task.fields[down]}"),
+        TextColumn("{task.fields[accuracy]}"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=console, refresh_per_second=4) as bar:
+        task = bar.add_task("training", loss=float("nan"), rate=0.0, up="0 B", down="0 B", accuracy="")
+
+        def show(progress: Progress) -> None:
+            elapsed = bar.tasks[0].elapsed or 0.0
+            bar.update(
+                task,
+                total=progress.total_steps,
+                completed=progress.steps,
+                loss=progress.loss,
+                rate=progress.samples / elapsed if elapsed else 0.0,
+                up=size(progress.bytes_up),
+                down=size(progress.bytes_down),
+                accuracy="" if progress.accuracy is None else f"accuracy {progress.accuracy:.1%}",
+            )
+
+        yield show
+
+
+def summary_table(summary: Summary) -> Table:
+    """The figures of a finished run, and where its blocks ran."""
+    table = Table(title=f"session {summary.session}", show_header=False)
+    if summary.accuracy is not None:
+        table.add_row("accuracy", f"{summary.accuracy:.2%}")
+    if summary.test_loss is not None:
+        table.add_row("test loss", f"{summary.test_loss:.4f}")
+    table.add_row("train loss", f"{summary.train_loss:.4f}")
+    table.add_row(
+        "time", f"{summary.seconds:.1f} s for {summary.steps} steps, {summary.samples_per_second:.0f} samples/s"
+    )
+    table.add_row("bytes", f"{size(summary.bytes_up)} up, {size(summary.bytes_down)} down")
+    for side in ("edge", "cloud"):
+        blocks = [block for block in summary.blocks if block.side == side]
+        parameters = sum(block.parameters for block in blocks)
+        table.add_row(f"on the {side}", f"{', '.join(block.name for block in blocks)} ({parameters:,} parameters)")
+    return table

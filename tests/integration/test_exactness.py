@@ -1,0 +1,115 @@
+"""Invariant 1: with K = 0 and a lossless codec, split training equals one process, bit for bit, at every cut."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.running import edge_config, run_agent, running_trainer, train_with, trainer_process
+
+STEPS = 30
+
+MODELS = {
+    "mlp": [
+        'model.factory="shared.model.zoo:mlp"',
+        "model.kwargs={depth=4}",
+        'data.train={factory="tests.support.samples:FlatDigits"}',
+    ],
+    "cnn": ["model.kwargs={width=8, blocks=2, dropout=0.2}"],
+    "lstm": [
+        'model.factory="shared.model.zoo:bilstm"',
+        "model.kwargs={vocabulary=50, embedding=16, hidden=16, layers=2, classes=4, dropout=0.2}",
+        'data.train={factory="tests.support.samples:Sequences"}',
+    ],
+}
+OPTIMIZERS = {
+    "sgd": '{name="sgd", learning_rate=0.05, momentum=0.9, weight_decay=1e-4}',
+    "nesterov": '{name="sgd", learning_rate=0.05, momentum=0.9, nesterov=true, clip_norm=0.5}',
+    "adam": '{name="adam", learning_rate=0.003}',
+    "adamw": '{name="adamw", learning_rate=0.003, weight_decay=0.01, clip_norm=1.0}',
+    "rmsprop": '{name="rmsprop", learning_rate=0.001, momentum=0.5}',
+}
+SCHEDULE = 'training.schedule={name="cosine", every="step", warmup_steps=5}'
+CUTS = {"mlp": 3, "cnn": 3, "lstm": 3}
+"""How many cuts each model has; a test holds this against the chains."""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def flags(model, optimizer, *more):
+    return [
+        *MODELS[model],
+        f"training.optimizer={OPTIMIZERS[optimizer]}",
+        SCHEDULE,
+        f"training.max_steps={STEPS}",
+        *more,
+    ]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", MODELS)
+async def test_every_cut_equals_one_process(model, optimizer):
+    expected = plain_state(edge_config(*flags(model, optimizer)))
+    async with running_trainer() as server:
+        for cut in range(1, CUTS[model] + 1):
+            result = await train_with(server, *flags(model, optimizer, f"deployment.cut={cut}"))
+            assert result.summary.steps == STEPS
+            assert result.summary.cut == cut
+            assert_same_bits(expected, result.module.state_dict())
+        assert len(result.summary.blocks) == CUTS[model] + 1, "every cut of this model was tried"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_two_processes_equal_one(model, tmp_path):
+    chosen = flags(model, "adamw", "compute.threads=1", "deployment.cut=2", f"output.directory={tmp_path}")
+    expected = plain_state(edge_config(*flags(model, "adamw")))
+    with trainer_process("compute.threads=1") as (_, address):
+        done = run_agent("run", f"--trainer={address}", *(f"--set={flag}" for flag in chosen))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"summary: {tmp_path / 'summary.json'}"
+    assert_same_bits(expected, load_file(tmp_path / "model.safetensors"))
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_training_equals_one_process(data):
+    import asyncio
+
+    model = data.draw(st.sampled_from(sorted(MODELS)))
+    chosen = [
+        *flags(model, data.draw(st.sampled_from(sorted(OPTIMIZERS)))),
+        f"data.batch_size={data.draw(st.integers(2, 40))}",
+        f"training.seed={data.draw(st.integers(0, 2**31))}",
+        f"data.drop_last={data.draw(st.sampled_from(['true', 'false']))}",
+        f"training.max_steps={data.draw(st.integers(1, 12))}",
+        f"link.chunk_bytes={data.draw(st.sampled_from([1024, 4096, 1 << 20]))}",
+    ]
+    cut = data.draw(st.integers(1, CUTS[model]))
+
+    async def split():
+        async with running_trainer("link.chunk_bytes=2048") as server:
+            return await train_with(server, *chosen, f"deployment.cut={cut}")
+
+    assert_same_bits(plain_state(edge_config(*chosen)), asyncio.run(split()).module.state_dict())
+
+
+def test_a_lossy_codec_is_not_exact_or_the_comparison_compares_nothing():
+    import asyncio
+
+    chosen = flags("cnn", "sgd", "deployment.cut=2")
+
+    async def split():
+        async with running_trainer() as server:
+            return await train_with(server, *chosen, "deployment.codec=fp16")
+
+    state = asyncio.run(split()).module.state_dict()
+    with pytest.raises(AssertionError, match="differ"):
+        assert_same_bits(plain_state(edge_config(*chosen)), state)

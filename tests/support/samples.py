@@ -1,0 +1,44 @@
+"""Small data for tests that are about something else."""
+
+import torch
+from torch import Tensor
+
+
+class Sequences:
+    """Token sequences with a class each, drawn from a fixed seed."""
+
+    def __init__(self, samples: int = 200, length: int = 12, vocabulary: int = 50, classes: int = 4) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self._tokens = torch.randint(vocabulary, (samples, length), generator=generator)
+        self._labels = torch.randint(classes, (samples,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self._tokens[index], int(self._labels[index])
+
+
+class FlatDigits:
+    """The digits as vectors of 64."""
+
+    def __init__(self) -> None:
+        from edge_agent.data import digits
+
+        self._digits = digits("train")
+
+    def __len__(self) -> int:
+        return len(self._digits)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, label = self._digits[index]
+        return image.reshape(-1), label
+
+
+class Breaking(FlatDigits):
+    """Raises at one of its samples."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if index == 700:
+            raise OSError("the card was pulled out")
+        return super().__getitem__(index)

@@ -1,0 +1,246 @@
+"""The loader: the step is its whole position, and the samples do not depend on who reads them."""
+
+import multiprocessing
+import random
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.data import BatchLoader, TensorDataset, evaluation_batches
+from shared.errors import DataError
+
+torch.set_num_threads(1)
+
+
+def numbered(count: int) -> TensorDataset:
+    """Sample i is the number i, its label too."""
+    return TensorDataset(torch.arange(count).float().unsqueeze(1), torch.arange(count))
+
+
+class Noisy:
+    """Draws from every generator that an augmentation may use."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int):
+        drawn = [random.random(), np.random.rand(), torch.rand(()).item()]
+        return torch.tensor(drawn, dtype=torch.float64), index
+
+
+class Answering:
+    """Answers sample 3 with what it was told, the others with a number."""
+
+    def __init__(self, answer) -> None:
+        self.answer = answer
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int):
+        if index != 3:
+            return torch.zeros(2), index
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Unpicklable(Noisy):
+    def __init__(self) -> None:
+        self.function = lambda: None
+
+
+class Dying(Noisy):
+    def __getitem__(self, index: int):
+        raise SystemExit(3)
+
+
+def labels(batches) -> list[list[int]]:
+    return [batch.labels.tolist() for batch in batches]
+
+
+@given(
+    count=st.integers(1, 40),
+    batch_size=st.integers(1, 10),
+    drop_last=st.booleans(),
+    seed=st.integers(-(2**70), 2**70),
+    epoch=st.integers(0, 1000),
+)
+def test_an_epoch_is_a_permutation(count, batch_size, drop_last, seed, epoch):
+    batch_size = min(batch_size, count)
+    loader = BatchLoader(numbered(count), batch_size, seed, drop_last, workers=0)
+    first = epoch * loader.steps_per_epoch
+    seen = labels(loader.iterate(first, first + loader.steps_per_epoch))
+    sizes = [len(batch) for batch in seen]
+    assert sizes[:-1] == [batch_size] * (len(sizes) - 1)
+    flat = list(chain.from_iterable(seen))
+    assert len(set(flat)) == len(flat)
+    if drop_last:
+        assert sizes[-1] == batch_size
+        assert 0 <= count - len(flat) < batch_size
+    else:
+        assert sorted(flat) == list(range(count))
+
+
+@given(
+    seed=st.integers(0, 5),
+    drop_last=st.booleans(),
+    start=st.integers(0, 12),
+    length=st.integers(0, 8),
+    batch_size=st.integers(1, 4),
+)
+def test_a_run_that_goes_on_at_any_step_gets_the_same_batches(seed, drop_last, start, length, batch_size):
+    whole = list(BatchLoader(Noisy(), batch_size, seed, drop_last, workers=0).iterate(0, 20))
+    rest = list(BatchLoader(Noisy(), batch_size, seed, drop_last, workers=0).iterate(start, start + length))
+    assert [batch.step for batch in rest] == list(range(start, start + length))
+    for batch in rest:
+        assert torch.equal(batch.inputs, whole[batch.step].inputs)
+        assert torch.equal(batch.labels, whole[batch.step].labels)
+
+
+def test_epochs_and_seeds_differ_in_order_and_in_randomness():
+    def noise(seed: int, epoch: int) -> tuple[list[int], dict[int, list[float]]]:
+        (batch,) = BatchLoader(Noisy(), 10, seed, True, workers=0).iterate(epoch, epoch + 1)
+        return batch.labels.tolist(), dict(zip(batch.labels.tolist(), batch.inputs.tolist(), strict=True))
+
+    runs = [noise(seed, epoch) for seed, epoch in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    assert len({tuple(order) for order, _ in runs}) == 4
+    for generator in range(3):
+        values = {draws[generator] for _, noise in runs for draws in noise.values()}
+        assert len(values) == 4 * 10
+
+
+def test_worker_processes_read_the_same_samples():
+    here = list(BatchLoader(Noisy(), 3, 5, False, workers=0).iterate(2, 9))
+    there = list(BatchLoader(Noisy(), 3, 5, False, workers=2).iterate(2, 9))
+    assert [batch.step for batch in there] == [batch.step for batch in here]
+    for ours, theirs in zip(here, there, strict=True):
+        assert torch.equal(ours.inputs, theirs.inputs)
+        assert torch.equal(ours.labels, theirs.labels)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_generators_of_the_process_are_left_alone_between_and_after_batches(workers: int):
+    def draws() -> tuple[float, float, float]:
+        return random.random(), np.random.rand(), torch.rand(()).item()
+
+    def seed_all() -> None:
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+
+    seed_all()
+    expected = [draws() for _ in range(3)]
+    seed_all()
+    drawn = [draws() for _ in BatchLoader(Noisy(), 5, 0, True, workers).iterate(0, 2)]
+    assert [*drawn, draws()] == expected
+
+
+def test_whoever_stops_early_leaves_no_worker_behind():
+    batches = BatchLoader(Noisy(), 5, 0, True, workers=1).iterate(0, 1_000_000)
+    next(batches)
+    assert multiprocessing.active_children()
+    batches.close()
+    assert not multiprocessing.active_children()
+
+
+@given(count=st.integers(1, 20), batch_size=st.integers(1, 25))
+def test_evaluation_goes_through_all_samples_in_order(count: int, batch_size: int):
+    seen = labels(evaluation_batches(numbered(count), batch_size))
+    assert list(chain.from_iterable(seen)) == list(range(count))
+    assert all(len(batch) == batch_size for batch in seen[:-1])
+    assert [batch.step for batch in evaluation_batches(numbered(count), batch_size)] == list(range(len(seen)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (
+            ZeroDivisionError("on\npurpose"),
+            "sample 3 of Answering cannot be read: ZeroDivisionError: on purpose",
+        ),
+        (7, "sample 3 of Answering is of type int; it must be a pair of input and label"),
+        (
+            (torch.zeros(2), 1, 2),
+            "sample 3 of Answering is of type tuple of 3; it must be a pair of input and label",
+        ),
+        (
+            ("text", 1),
+            "the input of sample 3 of Answering is of type str; it must be a tensor or an array",
+        ),
+        (
+            (torch.zeros(2), 1.5),
+            "the label of sample 3 of Answering is of type float; it must be an integer, a tensor or an array",
+        ),
+        (
+            (torch.zeros(3), 1),
+            "the input of sample 3 of Answering is float32 of shape (3,), that of sample 0 float32 of shape (2,); "
+            "those of one batch must be alike",
+        ),
+        (
+            (torch.zeros(2, dtype=torch.float64), 1),
+            "the input of sample 3 of Answering is float64 of shape (2,), that of sample 0 float32 of shape (2,); "
+            "those of one batch must be alike",
+        ),
+        (
+            (torch.zeros(2), torch.zeros(2).long()),
+            "the label of sample 3 of Answering is int64 of shape (2,), that of sample 0 int64 of shape (); "
+            "those of one batch must be alike",
+        ),
+    ],
+)
+def test_a_sample_that_cannot_be_used_is_named(answer, sentence: str):
+    with pytest.raises(DataError) as caught:
+        list(evaluation_batches(Answering(answer), 5))
+    assert str(caught.value) == sentence
+
+
+def test_an_array_that_torch_cannot_hold_is_named():
+    with pytest.raises(DataError, match="sample 3 of Answering holds an array that torch has no type for"):
+        list(evaluation_batches(Answering((np.array(["a"]), 1)), 5))
+
+
+def test_a_sample_that_cannot_be_read_in_a_worker_is_named_the_same():
+    with pytest.raises(DataError) as caught:
+        list(evaluation_batches(Answering(ZeroDivisionError("there")), 5, workers=1))
+    assert str(caught.value) == "sample 3 of Answering cannot be read: ZeroDivisionError: there"
+
+
+def test_a_dataset_that_cannot_be_sent_to_a_worker_is_named():
+    with pytest.raises(DataError, match=r"Unpicklable cannot be sent to worker processes .*; use 0 workers"):
+        list(evaluation_batches(Unpicklable(), 5, workers=1))
+
+
+def test_a_worker_that_ends_is_an_error_and_no_wait():
+    with pytest.raises(DataError, match="a worker process of Dying ended"):
+        list(evaluation_batches(Dying(), 5, workers=1))
+
+
+@pytest.mark.parametrize(
+    "label", [np.int32(2), np.uint8(2), torch.tensor(2, dtype=torch.uint8), np.array(2, dtype=np.int16), True]
+)
+def test_integer_labels_of_any_kind_become_int64(label):
+    (batch,) = evaluation_batches([(np.zeros(2, np.float32), label)], 1)
+    assert batch.labels.dtype == torch.int64
+    assert batch.labels.tolist() == [int(label)]
+    assert batch.inputs.dtype == torch.float32
+
+
+def test_labels_that_are_numbers_with_a_fraction_stay_so():
+    (batch,) = evaluation_batches([(torch.zeros(2), torch.tensor([0.5]))], 1)
+    assert batch.labels.tolist() == [[0.5]]
+
+
+def test_a_dataset_that_cannot_fill_a_step_is_refused():
+    assert BatchLoader(numbered(4), 4, 0, True, 0).steps_per_epoch == 1
+    assert BatchLoader(numbered(4), 5, 0, False, 0).steps_per_epoch == 1
+    with pytest.raises(DataError, match="TensorDataset has 4 samples, fewer than one batch of 5"):
+        BatchLoader(numbered(4), 5, 0, True, 0)
+    with pytest.raises(DataError, match="list is empty"):
+        BatchLoader([], 1, 0, False, 0)
+    with pytest.raises(DataError, match="generator is not a dataset; it must have __len__ and __getitem__"):
+        list(evaluation_batches((x for x in [1]), 1))  # type: ignore[arg-type]
