@@ -1,0 +1,180 @@
+"""Two network namespaces and the link between them: an edge and a cloud on one machine, with nothing else in reach.
+
+Needs root, `ip` and `tc` (and `nft` for loss). Everything is made under a name of its own and goes when the context
+ends, by exception or SIGTERM too; what a killed process left is removed by the next. Knows nothing of gRPC or training.
+"""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.net import tun_relay
+from benchmarks.net.shaping import LinkEnd, Trace, playing
+from benchmarks.net.tools import Children, LinkError, kill_all, missing_for, run_tool, sigterm_unwinds, stop, wait_for
+
+_DEVICE = "link0"
+_EDGE_ADDRESS, _CLOUD_ADDRESS, _NETWORK = "10.77.0.1", "10.77.0.2", "10.77.0.0/30"
+"""The same for every link: a namespace sees its own link only."""
+_NAME = re.compile(r"isthmus-.*-(\d+)-\d+-(edge|cloud)")
+_serial = itertools.count()
+
+
+class Namespace:
+    """One side of a link: `address` is its own, and what is started through it sees only the link and its loopback."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self.end = LinkEnd(name, _DEVICE)
+        self._children = Children()
+
+    def command(self, args: Sequence[str]) -> list[str]:
+        """`args` as a command line that runs inside; `SlowDevice.popen` takes it."""
+        return ["ip", "netns", "exec", self.name, *args]
+
+    def popen(self, args: Sequence[str], **kwargs: Any) -> subprocess.Popen[Any]:
+        """`subprocess.Popen` inside; the process is ended with the link if it still runs then."""
+        return self._children.popen(self.command(args), **kwargs)
+
+    def run(self, args: Sequence[str], **kwargs: Any) -> subprocess.CompletedProcess[Any]:
+        """`subprocess.run` inside."""
+        return subprocess.run(self.command(args), **kwargs)
+
+    def create(self) -> None:
+        run_tool("ip", "netns", "add", self.name)
+        run_tool("ip", "-n", self.name, "link", "set", "lo", "up")
+        # What TCP learnt of the link under an earlier shape must not slow the next connection.
+        run_tool(*self.command(["sh", "-c", "echo 1 > /proc/sys/net/ipv4/tcp_no_metrics_save"]))
+
+    def configure(self) -> None:
+        run_tool("ip", "-n", self.name, "link", "set", _DEVICE, "addrgenmode", "none")
+        run_tool("ip", "-n", self.name, "address", "add", f"{self.address}/30", "dev", _DEVICE)
+        self.up()
+
+    def up(self) -> None:
+        run_tool("ip", "-n", self.name, "link", "set", _DEVICE, "up")
+        # The machine's default may be bbr, which misjudges a shaped link; the route goes when the device goes down.
+        run_tool("ip", "-n", self.name, "route", "replace", _NETWORK, "dev", _DEVICE, "congctl", "cubic")
+
+    def down(self) -> None:
+        run_tool("ip", "-n", self.name, "link", "set", _DEVICE, "down")
+
+    def remove(self) -> None:
+        """End what runs inside, our children first, then the namespace itself; nothing is done when there is none."""
+        self._children.stop()
+        if self.name in _existing():
+            kill_all(self._inhabitants())
+            wait_for(lambda: not self._inhabitants(), f"the end of all processes in namespace {self.name}")
+            run_tool("ip", "netns", "delete", self.name)
+
+    def _inhabitants(self) -> list[int]:
+        return [int(pid) for pid in run_tool("ip", "netns", "pids", self.name).split()]
+
+
+class Link:
+    """The link between `edge` and `cloud`; the uplink runs from edge to cloud. Bits per second count whole frames."""
+
+    def __init__(self, edge: Namespace, cloud: Namespace) -> None:
+        self.edge = edge
+        self.cloud = cloud
+
+    def shape(self, uplink_bits_per_second: float, downlink_bits_per_second: float) -> None:
+        """Limit both directions; may be called again at any time, and acts within 0.25 s."""
+        self.edge.end.shape(uplink_bits_per_second)
+        self.cloud.end.shape(downlink_bits_per_second)
+
+    def unshape(self) -> None:
+        """Lift both limits."""
+        self.edge.end.unshape()
+        self.cloud.end.unshape()
+
+    @contextmanager
+    def replay(self, uplink: Trace, downlink: Trace) -> Iterator[None]:
+        """Follow a trace in each direction while the body runs; the last rate reached stays."""
+        with playing(uplink, self.edge.end.shape), playing(downlink, self.cloud.end.shape):
+            yield
+
+    def lose(self, uplink_fraction: float, downlink_fraction: float) -> None:
+        """Lose packets at random; (0, 0) ends it, (1, 1) is a link that has fallen silent without going down."""
+        if reason := missing_for("nft"):
+            raise LinkError(f"loss {reason}")
+        for sender, receiver, fraction in (
+            (self.edge, self.cloud, uplink_fraction),
+            (self.cloud, self.edge, downlink_fraction),
+        ):
+            sender.end.limit_units(lossy=fraction > 0)
+            receiver.end.lose_arriving(fraction)
+
+    def down(self) -> None:
+        """Take both devices down: packets are lost, and a new connection finds no route."""
+        self.edge.down()
+        self.cloud.down()
+
+    def up(self) -> None:
+        """Undo `down`; shape and loss are as they were."""
+        self.edge.up()
+        self.cloud.up()
+
+
+def missing() -> str | None:
+    """Why no link can be made here (the reason to skip a test), or None."""
+    return missing_for("ip", "tc")
+
+
+@contextmanager
+def linked_namespaces(name_prefix: str, *, delay_seconds: float = 0.0) -> Iterator[Link]:
+    """Make a link, not shaped yet, and remove it and every process in it when the context ends.
+
+    delay_seconds: round trip, half in each direction. Without it the link is a veth pair; with it, two TUN devices and
+    a process that carries packets between them.
+    Raises LinkError when this is not root or a tool is missing.
+    """
+    if reason := missing():
+        raise LinkError(f"a link between namespaces {reason}; benchmarks.net.Relay shapes a connection without")
+    _remove_orphans()
+    name = f"isthmus-{name_prefix}-{os.getpid()}-{next(_serial)}"
+    link = Link(Namespace(f"{name}-edge", _EDGE_ADDRESS), Namespace(f"{name}-cloud", _CLOUD_ADDRESS))
+    with sigterm_unwinds() as guard, ExitStack() as stack:
+        try:
+            for side in (link.edge, link.cloud):
+                stack.callback(side.remove)
+                side.create()
+            if delay_seconds > 0:
+                _join_by_relay(link, delay_seconds, stack)
+            else:
+                veth = ("type", "veth", "peer", "name", _DEVICE, "netns", link.cloud.name)
+                run_tool("ip", "link", "add", "name", _DEVICE, "netns", link.edge.name, *veth)
+            link.edge.configure()
+            link.cloud.configure()
+            yield link
+        finally:
+            guard.hold()
+
+
+def _join_by_relay(link: Link, delay_seconds: float, stack: ExitStack) -> None:
+    args = [sys.executable, tun_relay.__file__, link.edge.name, link.cloud.name, _DEVICE, str(delay_seconds / 2)]
+    relay = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    stack.callback(stop, relay)
+    assert relay.stdout is not None
+    assert relay.stderr is not None
+    if not relay.stdout.readline():
+        raise LinkError(f"the delaying relay did not start: {relay.stderr.read().strip()}")
+
+
+def _existing() -> list[str]:
+    return [line.split()[0] for line in run_tool("ip", "netns", "list").splitlines()]
+
+
+def _remove_orphans() -> None:
+    """Delete namespaces whose maker was killed; a process still inside keeps its own until it ends."""
+    for name in _existing():
+        match = _NAME.fullmatch(name)
+        if match and not Path("/proc", match[1]).exists():
+            with suppress(LinkError):  # another process may be doing the same
+                run_tool("ip", "netns", "delete", name)
