@@ -11,12 +11,12 @@ from shared.config import MAX_CHUNK_BYTES, LinkConfig
 from shared.errors import ProtocolError, UnreachableError
 from shared.tensor_wire import check_announcement
 from shared.transport.duplex import Duplex
-from shared.transport.framing import Assembler, WireTensor, chunks
+from shared.transport.framing import Assembler, WireTensor, chunks, role_name
 from shared.transport.options import MESSAGE_OVERHEAD_BYTES, channel_options
 from shared.transport.packets import Damaged, Packet, deserializer, serialize
-from shared.transport.status import DamagedError, error_of
+from shared.transport.status import error_of, undamaged
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.tensor_pb2 import Frame
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 
 _PREFIX = "/isthmus.v1.TrainerService/"
 T = TypeVar("T")
@@ -39,8 +39,10 @@ class TrainerClient:
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
                 await self._control.channel_ready()
-        except TimeoutError as cause:
+        except BaseException as cause:
             await self.close()
+            if not isinstance(cause, TimeoutError):
+                raise
             raise UnreachableError(
                 f"no trainer answered at {self.address} within {self._connect_timeout_seconds:g} s "
                 "(trainer.address, trainer.connect_timeout_seconds)"
@@ -119,12 +121,19 @@ class TrainerClient:
             request_serializer=pb.DownloadBlockRequest.SerializeToString,
             response_deserializer=deserializer(pb.DownloadBlockResponse),
         )
-        assembler = Assembler(lambda frame: check_announcement(frame, codec_by_name("raw"), max_bytes), aligned_buffer)
+
+        def accept(frame: Frame) -> None:
+            if (frame.role, frame.step) != (Role.ROLE_BLOCK, block):
+                raise ProtocolError(
+                    f"the trainer sends the {role_name(frame.role)} of step {frame.step}; block {block} was asked for"
+                )
+            check_announcement(frame, codec_by_name("raw"), max_bytes)
+
+        assembler = Assembler(accept, aligned_buffer)
         call = method(pb.DownloadBlockRequest(session_id=session_id, block=block, weights_only=True))
         while (packet := await self.answered(call.read())) is not grpc.aio.EOF:
-            if isinstance(packet, Damaged):
-                raise DamagedError(f"damaged message: {packet.reason}")
-            if (tensor := assembler.add(packet.message.frame, packet.payload)) is not None:
+            received = undamaged(packet)
+            if (tensor := assembler.add(received.message.frame, received.payload)) is not None:
                 return tensor.payload
         raise ProtocolError(f"the stream of block {block} ended before it was whole")
 
@@ -173,6 +182,10 @@ class TrainingCall:
         event = await self.stream.receive()
         if event is None or not event[0].HasField("attached"):
             raise ProtocolError(f"the trainer at {self._client.address} did not answer the attach message")
+        if event[0].attached.next_step != next_step:
+            raise ProtocolError(
+                f"the trainer at {self._client.address} waits for step {event[0].attached.next_step}; step {next_step} is next"
+            )
 
     async def end(self) -> None:
         """Tell the trainer that no more comes, and wait until it has ended the stream."""
@@ -194,10 +207,10 @@ class TrainingCall:
     async def _write(self, packet: Packet[pb.TrainRequest]) -> None:
         try:
             await self._call.write(packet)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as cause:
             # What a failed write says is that the stream has ended; its status says why.
             await self._check_status()
-            raise
+            raise ProtocolError(f"the trainer at {self._client.address} ended the training stream early") from cause
 
     async def _check_status(self) -> None:
         code = await self._call.code()

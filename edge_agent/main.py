@@ -1,17 +1,19 @@
 """`edge-agent`: parses, builds, runs and closes."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from edge_agent.config import EdgeConfig
+from edge_agent.config import EdgeConfig, OutputConfig
 from edge_agent.model_report import render_table, to_json
 from edge_agent.progress import live_bar, summary_table
 from shared.cli import run_command
 from shared.config import example_toml, load_config
+from shared.errors import ConfigError
 from shared.model.build import build_checked_chain, parse_kwargs
 from shared.model.report import describe_chain
 from shared.model.spec import parse_example
@@ -41,6 +43,7 @@ def run(
     named = {"trainer.address": trainer, "deployment.cut": cut, "output.directory": output, "output.trace": trace}
     flags = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
     loaded = load_config(EdgeConfig, config, flags)
+    _make_folders(loaded.output)
     console = Console()
     configure_logs(loaded.log.level, loaded.log.format)
     keep_message_memory()
@@ -77,6 +80,20 @@ def show_config(
         typer.echo(example_toml(EdgeConfig), nl=False)
     else:
         typer.echo(load_config(EdgeConfig, config, overrides or []).model_dump_json(indent=2))
+
+
+def _make_folders(output: OutputConfig) -> None:
+    """Find out before a training, and not after it, that its results have no place."""
+    wanted = {"output.directory": output.directory, "output.trace": output.trace and output.trace.parent}
+    for key, folder in wanted.items():
+        if folder is None:
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as cause:
+            raise ConfigError(f"{key}: folder {folder} cannot be made: {cause.strerror}") from cause
+        if not os.access(folder, os.W_OK):
+            raise ConfigError(f"{key}: folder {folder} cannot be written to")
 
 
 def main() -> None:

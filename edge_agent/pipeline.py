@@ -5,13 +5,13 @@ Each module runs on its own and is joined to the next by a bounded queue; torch 
 
 import asyncio
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 from edge_agent.admission import Admission
+from edge_agent.batches import Prefetcher
 from edge_agent.client import Stream
 from edge_agent.data import Batch
 from edge_agent.in_flight import BatchInFlight, InFlight
@@ -26,8 +26,6 @@ from shared.transport.framing import WireTensor
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport, TrainRequest
 
-PREFETCHED_BATCHES = 2
-"""One that is being computed on and one that is ready."""
 UNLIMITED_QUEUE = 4
 """Features that wait for the link where no gradient comes back and so no K bounds them."""
 
@@ -92,6 +90,7 @@ class Pipeline:
         self.observer = observer
         self.in_flight = InFlight()
         self.announced_epoch = deployment.epoch
+        self._draining = False
 
     def change(
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
@@ -106,59 +105,73 @@ class Pipeline:
         changed.downlink_codec = codec_by_name(downlink_codec or changed.downlink_codec).name
         self.deployment = changed
 
-    async def run(self, stream: Stream, batches: Iterator[Batch], first_step: int, stop_step: int) -> None:
+    async def run(self, stream: Stream, batches: Prefetcher, first_step: int, stop_step: int) -> int:
         """Train on steps [first_step, stop_step), one batch each, until every one of them is settled on both sides.
 
-        Raises the first IsthmusError of any module; the stream is of no more use then.
+        Returns the step to go on with: `stop_step`, or an earlier one when `drain` was called. Raises the first
+        IsthmusError of any module; the stream is of no more use then.
         """
         run = _Run(self, stream, batches, first_step, stop_step)
-        await run_together(run.load(), run.compute(), run.upload(), run.receive())
+        self._draining = False
+        await run_together(run.compute(), run.upload(), run.receive())
+        return run.stop_step
+
+    def drain(self) -> None:
+        """Let the run end with the batch that starts next: what moves blocks needs both sides at one step."""
+        self._draining = True
+
+    @property
+    def draining(self) -> bool:
+        """Whether the batch that starts now shall be the last of this run."""
+        return self._draining
 
 
 class _Run:
     """One drained stretch of steps: the queues between the modules, and the modules."""
 
     def __init__(
-        self, pipeline: Pipeline, stream: Stream, batches: Iterator[Batch], first_step: int, stop_step: int
+        self, pipeline: Pipeline, stream: Stream, batches: Prefetcher, first_step: int, stop_step: int
     ) -> None:
         self._pipeline = pipeline
         self._stream = stream
         self._workers = pipeline.workers
         self._observer = pipeline.observer
         self._in_flight = pipeline.in_flight
-        self._source = batches
-        self._first_step, self._stop_step = first_step, stop_step
+        self._batches = batches
+        self._first_step, self.stop_step = first_step, stop_step
         self._admission = Admission(first_step)
-        self._batches: asyncio.Queue[Batch] = asyncio.Queue(PREFETCHED_BATCHES)
         # Admission bounds what is in these two; where no gradient comes back, the first bounds itself.
-        self._features: asyncio.Queue[tuple[BatchInFlight, Tensor, Tensor]] = asyncio.Queue(
+        self._features: asyncio.Queue[tuple[BatchInFlight, Tensor, Tensor] | None] = asyncio.Queue(
             0 if pipeline.gradients_come else UNLIMITED_QUEUE
         )
         self._gradients: asyncio.Queue[tuple[BatchInFlight, Tensor]] = asyncio.Queue()
         self._arrived = asyncio.Event()
-
-    async def load(self) -> None:
-        """Fetch batches ahead of the computation."""
-        for _ in range(self._first_step, self._stop_step):
-            await self._batches.put(await self._workers.load.run(next, self._source))
-            self._arrived.set()
+        batches.on_ready = self._arrived.set
 
     async def compute(self) -> None:
-        """P1: a gradient that has come goes first, then the next batch, if it may start."""
-        gradients_left = self._stop_step - self._first_step if self._pipeline.gradients_come else 0
-        while self._admission.started < self._stop_step or gradients_left:
-            if not self._gradients.empty():
+        """P1: the next batch goes first, if it may start, then a gradient that has come.
+
+        The other way round, all K + 1 batches are settled before the next one starts, and link and cloud stand still.
+        """
+        while self._admission.started < self.stop_step or self._gradients_left(self._admission.settled):
+            if self._may_start() and not self._batches.empty:
+                if self._pipeline.draining:
+                    self.stop_step = self._admission.started + 1
+                await self._forward(self._batches.take())
+            elif not self._gradients.empty():
                 await self._apply(*self._gradients.get_nowait())
-                gradients_left -= 1
-            elif self._may_start() and not self._batches.empty():
-                await self._forward(self._batches.get_nowait())
             else:
                 self._arrived.clear()
                 await self._arrived.wait()
+        await self._features.put(None)
+
+    def _gradients_left(self, gradients: int) -> bool:
+        """Whether there are more to come than those before step `gradients`."""
+        return self._pipeline.gradients_come and gradients < self.stop_step
 
     def _may_start(self) -> bool:
         limit = self._pipeline.deployment.staleness if self._pipeline.gradients_come else None
-        return self._admission.started < self._stop_step and self._admission.open(limit)
+        return self._admission.started < self.stop_step and self._admission.open(limit)
 
     async def _forward(self, batch: Batch) -> None:
         step, deployment = self._admission.start(), self._pipeline.deployment
@@ -192,8 +205,8 @@ class _Run:
     async def upload(self) -> None:
         """P2: encode and send features, and labels with them."""
         raw = codec_by_name("raw")
-        for _ in range(self._first_step, self._stop_step):
-            batch, feature, labels = await self._features.get()
+        while (item := await self._features.get()) is not None:
+            batch, feature, labels = item
             started = time.monotonic()
             encoded = await self._workers.codec.run(self._encode, batch, feature)
             self._observer.span("codec", "encode", batch.step, started, time.monotonic())
@@ -213,9 +226,8 @@ class _Run:
 
     async def receive(self) -> None:
         """P4: take gradients and reports until there is one of each for every step."""
-        reports_left = self._stop_step - self._first_step
-        gradients_left = reports_left if self._pipeline.gradients_come else 0
-        while reports_left or gradients_left:
+        reports = gradients = self._first_step
+        while reports < self.stop_step or self._gradients_left(gradients):
             event = await self._stream.receive()
             if event is None:
                 raise ProtocolError("the trainer ended the stream in the middle of training")
@@ -227,10 +239,10 @@ class _Run:
                 gradient = await self._workers.codec.run(codec.decode, from_wire(tensor))
                 self._gradients.put_nowait((batch, gradient))
                 self._arrived.set()
-                gradients_left -= 1
+                gradients += 1
             if message.HasField("report"):
                 self._report(message.report)
-                reports_left -= 1
+                reports += 1
 
     def _report(self, report: StepReport) -> None:
         batch = self._in_flight.answered(report.step)

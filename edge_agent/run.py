@@ -13,6 +13,7 @@ import structlog
 import torch
 from prometheus_client import CollectorRegistry
 
+from edge_agent.batches import Prefetcher
 from edge_agent.client import TrainerClient
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment import Experiment
@@ -23,6 +24,7 @@ from edge_agent.session import EdgeSession
 from edge_agent.timeline import Timeline
 from shared.codec import FeedbackMode
 from shared.errors import IsthmusError
+from shared.model.device import prepare_compute_thread
 from shared.model.policies import POLICIES
 from shared.telemetry.metrics import TrainingMetrics, serve_metrics
 from shared.threads import Worker
@@ -69,7 +71,7 @@ async def run_training(config: EdgeConfig, on_progress: Callable[[Progress], Non
         _log.info("metrics", address=serve_metrics(config.metrics.listen, metrics.registry))
     timeline = Timeline() if config.output.trace is not None else None
     observer = RunObserver(metrics, Progress(experiment.steps), on_progress, timeline)
-    workers = Workers(Worker("compute"), Worker("codec"), Worker("load"))
+    workers = Workers(Worker("compute", prepare_compute_thread), Worker("codec"), Worker("load"))
     trainer = config.trainer
     try:
         async with TrainerClient(trainer.address, config.link, trainer.connect_timeout_seconds) as client:
@@ -120,23 +122,22 @@ class _Run:
         """All epochs over one stream; returns the loss of the last evaluation."""
         call = await session.attach(0, self._pipeline.in_flight.accept, self._observer.delivered)
         self._observer.watch(call.stream)
-        batches = self._experiment.loader.iterate(0, self._experiment.steps)
-        per_epoch = self._experiment.loader.steps_per_epoch
+        loader, steps, step = self._experiment.loader, self._experiment.steps, 0
         test_loss = None
         try:
-            for first_step in range(0, self._experiment.steps, per_epoch):
-                epoch, stop_step = first_step // per_epoch, min(first_step + per_epoch, self._experiment.steps)
-                if self._pipeline.deployment.staleness != (staleness := self._experiment.staleness(epoch)):
-                    self._pipeline.change(staleness=staleness)
-                await self._pipeline.run(call.stream, batches, first_step, stop_step)
-                if self._evaluation_due(epoch + 1, last=stop_step == self._experiment.steps):
-                    test_loss = await self._evaluate(session, epoch + 1)
+            async with Prefetcher(loader.iterate(step, steps), self._workers.load) as batches:
+                while step < steps:
+                    epoch = step // loader.steps_per_epoch
+                    stop_step = min((epoch + 1) * loader.steps_per_epoch, steps)
+                    if self._pipeline.deployment.staleness != (staleness := self._experiment.staleness(epoch)):
+                        self._pipeline.change(staleness=staleness)
+                    step = await self._pipeline.run(call.stream, batches, step, stop_step)
+                    if step == stop_step and self._evaluation_due(epoch + 1, last=step == steps):
+                        test_loss = await self._evaluate(session, epoch + 1)
             await call.end()
         except BaseException:
             call.cancel()
             raise
-        finally:
-            await self._workers.load.run(batches.close)
         return test_loss
 
     def _evaluation_due(self, epochs_done: int, *, last: bool) -> bool:

@@ -16,8 +16,9 @@ T = TypeVar("T")
 class Worker:
     """A thread that runs what the event loop gives it, one call after the other, in the order of giving."""
 
-    def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+    def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:
+        """prepare: called on the thread before anything else."""
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name, initializer=prepare)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function` on the thread and wait for its result."""

@@ -25,7 +25,7 @@ _SHOWN_VALUE_CHARACTERS = 80
 
 
 def load_config(
-    cls: type[ConfigT], path: Path | None, overrides: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+    cls: type[ConfigT], path: Path | str | None, overrides: Sequence[str] = (), environ: Mapping[str, str] = os.environ
 ) -> ConfigT:
     """The configuration of type `cls`.
 
@@ -37,7 +37,7 @@ def load_config(
         it is none or its key holds text. It replaces what stood at its key; a table is replaced whole.
     Raises ConfigError: one sentence that names the key, the source and what is allowed.
     """
-    layers = _Layers(_read_file(path) if path else {}, str(path))
+    layers = _Layers(_read_file(Path(path)) if path else {}, str(path))
     for key, text, source in (*_variables(cls.environment_prefix, environ), *_flags(overrides)):
         layers.set(key, _parse_value(text, schema_at(cls, key), source), source)
     try:

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from shared.errors import ModelError
@@ -29,7 +30,8 @@ class Block:
     name: str
     """Unique in the chain: the qualified name of the block, or of the first layer in it that has weights."""
     module: nn.Module
-    """One tensor in, one tensor out. Its train(), eval() and to() reach all that it runs, and no other block."""
+    """One tensor in, one tensor out. Its train(), eval() and to() reach all that it runs; blocks may share modules without
+    state (a dropout, say), and then the mode of these."""
     modifies_input: bool
     """Whether it writes to the tensor that it is given, as an in-place activation does."""
     draws_random: bool
@@ -79,6 +81,8 @@ def build_chain(module: nn.Module, example: Tensor) -> Chain:
     Buffers, gradients, modes and random state are afterwards as they were. Shapes other than the batch size are taken
     to stay as they are in the example. Raises ModelError.
     """
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        raise ModelError(f"{type(module).__name__} is or holds a TorchScript module; give the module it was made of")
     for name, parameter in module.named_parameters():
         if nn.parameter.is_lazy(parameter):
             raise ModelError(f"parameter {name!r} has no shape yet; let the factory run the module once on an example")
@@ -88,7 +92,8 @@ def build_chain(module: nn.Module, example: Tensor) -> Chain:
         named_modules = _declared_blocks(module) or _traced_blocks(module, example)
         if len(named_modules) < 2:
             raise ModelError(f"{type(module).__name__} consists of a single block; a chain needs two or more")
-        slots = assign_state(module, named_modules)
+    slots = assign_state(module, named_modules)
+    with unchanged(module):
         observed = verification.check(named_modules)
         for _, block in named_modules:
             block.train(mode)

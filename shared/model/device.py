@@ -15,3 +15,12 @@ def choose_device(name: str) -> torch.device:
             f"compute.device is {name!r}, but torch sees {torch.cuda.device_count()} GPUs here; use auto or cpu"
         )
     return chosen
+
+
+def prepare_compute_thread() -> None:
+    """Give the calling thread the process's number of torch threads.
+
+    A new thread has OpenMP's own default until torch sets it, and a matrix product does not wait for that: the first
+    ones would run on another number of threads, which is another order of sums and so other bits.
+    """
+    torch.set_num_threads(torch.get_num_threads())

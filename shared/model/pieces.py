@@ -115,7 +115,7 @@ class _Builder:
             self._copies[node] = self._graph.create_node(
                 node.op, node.target, map_aggregate(args, self._copy), map_aggregate(kwargs, self._copy), node.name
             )
-        self._graph.output(self._copies[self._piece.result])
+        self._graph.output(self._copy(self._piece.result))
         for path, names in self._borrowed.items():
             owner = self._trace.root.get_submodule(path)
             self._attributes[self._lenders[path]] = Borrowed(owner, frozenset(names))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from shared.model.stage import Graph, Stage, Weights
 
@@ -46,6 +46,8 @@ class Replay:
         """See `BackwardPolicy`."""
         if not self._stage.trainable:
             return self._stage.forward_only(step, inputs)
+        if self._history and isinstance(self._history[-1][1], Graph):  # K was 0 a moment ago
+            _renew_buffers(self._stage)
         if alone:
             graph = self._stage.forward(step, inputs, input_gradient=False)
             self._history.append((step, graph))
@@ -81,6 +83,8 @@ class Stash:
             return self._stage.forward_only(step, inputs)
         if self._weights is None:
             self._weights = self._stage.copy_weights()
+        if self._history:
+            _renew_buffers(self._stage)
         graph = self._stage.forward(step, inputs, input_gradient=False, weights=self._weights)
         self._history.append((step, graph, self._weights))
         return graph.output.detach()
@@ -101,11 +105,23 @@ POLICIES: dict[str, Callable[[Stage], BackwardPolicy]] = {"replay": Replay, "sta
 @contextmanager
 def _buffers_kept(stage: Stage) -> Iterator[None]:
     """Let a forward write to copies of the stage's buffers, and put the real ones back behind it."""
-    owners = [(module, dict(module._buffers)) for block in stage.blocks for module in block.module.modules()]
-    for module, buffers in owners:
-        module._buffers.update({name: None if value is None else value.clone() for name, value in buffers.items()})
+    before = _renew_buffers(stage)
     try:
         yield
     finally:
-        for module, buffers in owners:
+        for module, buffers in before:
             module._buffers.update(buffers)
+
+
+def _renew_buffers(stage: Stage) -> list[tuple[nn.Module, dict[str, Tensor | None]]]:
+    """Put copies in the place of the stage's buffers, and return each module with those that it had.
+
+    A graph in flight may hold the ones that were there, and a forward writes to what it finds.
+    """
+    before = [(module, dict(module._buffers)) for block in stage.blocks for module in block.module.modules()]
+    copies: dict[int, Tensor] = {}  # a buffer with two names stays one
+    for module, buffers in before:
+        for name, value in buffers.items():
+            if value is not None:
+                module._buffers[name] = copies.setdefault(id(value), value.detach().clone())
+    return before

@@ -4,6 +4,7 @@ Says which submodule's forward cannot be traced, and leaves it to the caller to 
 modules meanwhile, which torch.fx by itself would not allow.
 """
 
+import inspect
 import os
 import sys
 import threading
@@ -19,8 +20,6 @@ from torch import Tensor, fx, nn
 
 from shared.model.snapshot import same_attributes
 
-PATCHING = threading.Lock()
-"""torch.fx replaces methods of nn.Module while it traces, for the whole process."""
 _CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 _NOT_THE_USERS = (f"{Path(torch.__file__).parent}{os.sep}", __file__)
 
@@ -35,6 +34,8 @@ class Call:
     start: int = 0
     stop: int = 0
     items: list["Call | fx.Node"] = field(default_factory=list)
+    grad_enabled: bool = field(default_factory=torch.is_grad_enabled)
+    """Gradient mode in which the call begins."""
 
 
 class OpaqueError(Exception):
@@ -97,6 +98,7 @@ class Tracer(fx.Tracer):
         return root_fn, [self.root, self.create_proxy("placeholder", "input", (), {})]
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        self._check_gradient_mode()
         node = super().create_node(*args, **kwargs)
         self.calls[node] = self.call
         self.lines[node] = _caller_line()
@@ -108,6 +110,7 @@ class Tracer(fx.Tracer):
     ) -> Any:
         if threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
+        self._check_gradient_mode()
         path = self.path_of_module(m)
         if self.is_leaf_module(m, path):
             return super().call_module(m, forward, args, kwargs)
@@ -126,12 +129,22 @@ class Tracer(fx.Tracer):
             call.stop = len(self.calls)
             self.call = call.parent or call
 
+    def _check_gradient_mode(self) -> None:
+        if torch.is_grad_enabled() != self.call.grad_enabled:
+            raise fx.proxy.TraceError(
+                "forward() switches gradients on or off, which a trace does not keep (to freeze layers, use "
+                "requires_grad_(False))"
+            )
+
 
 def trace_in_mode(root: nn.Module, leaves: Leaves, *, training: bool) -> Tracer:
-    """Record the forward of `root` in one mode. Raises OpaqueError."""
-    tracer = Tracer(root, leaves)
+    """Record the forward of `root` in one mode. Raises OpaqueError.
+
+    While torch.fx traces, it replaces methods of nn.Module for the whole process: the caller lets one thread in at a time.
+    """
     attributes_before = set(vars(root))
-    with same_attributes(root):
+    with same_attributes(root), torch.enable_grad():
+        tracer = Tracer(root, leaves)
         root.train(training)
         try:
             tracer.trace(root)
@@ -199,7 +212,8 @@ def _failing_line(module: nn.Module, trace_back: TracebackType | None) -> str:
 
 
 def definition_line(module: nn.Module) -> str:
-    code = type(module).forward.__code__
+    """Where the forward of a module begins."""
+    code = inspect.unwrap(type(module).forward).__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 

@@ -16,7 +16,6 @@ from shared.errors import ModelError
 from shared.model.random_state import random_state
 from shared.model.snapshot import same_bits
 from shared.model.tracer import (
-    PATCHING,
     Call,
     Leaves,
     OpaqueError,
@@ -86,7 +85,7 @@ def trace(root: nn.Module, example: Tensor) -> Trace:
     leaves = Leaves()
     while True:
         try:
-            with PATCHING, random_state("trace"):
+            with random_state("trace"):  # which also lets one thread trace at a time
                 trained = trace_in_mode(root, leaves, training=True)
                 evaluated = trace_in_mode(root, leaves, training=False)
                 arguments = _follow_mode(trained, evaluated)
@@ -137,14 +136,11 @@ def _follow_mode(trained: Tracer, evaluated: Tracer) -> dict[fx.Node, tuple[tupl
             )
         except _DiffersError:
             raise _mode_dependent(trained, call, ours_node) from None
-        constant, same_constant = (
-            trained.constants.get(str(ours_node.target)),
-            evaluated.constants.get(str(theirs_node.target)),
-        )
-        if constant is not None and same_constant is not None and not same_bits(constant, same_constant):
-            raise OpaqueError(
-                call.module, trained.lines[ours_node], "forward() makes a tensor that changes from call to call"
-            )
+        if ours_node.target in trained.constants:
+            constants = trained.constants[str(ours_node.target)], evaluated.constants[str(theirs_node.target)]
+            if not same_bits(*constants):
+                reason = "forward() makes a tensor that changes from call to call"
+                raise OpaqueError(call.module, trained.lines[ours_node], reason)
     return merged
 
 

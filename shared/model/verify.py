@@ -33,8 +33,8 @@ class Verification:
 
     def __init__(self, module: nn.Module, example: Tensor) -> None:
         """Run the module. Raises ModelError when it fails, or does not make one tensor of one."""
-        if example.dim() == 0:
-            raise ModelError("the example input is a single number; it must be a batch, such as 32x3x32x32")
+        if example.dim() == 0 or len(example) == 0:
+            raise ModelError("the example input is empty or a single number; it must be a batch, such as 32x3x32x32")
         self._name = type(module).__name__
         self._module = module
         self._buffers = BufferValues(module)
@@ -50,7 +50,7 @@ class Verification:
         """Raises ModelError unless the named blocks, one after another, do in each pass what the module does."""
         results = []
         for case, expected in zip(self._passes, self._expected, strict=True):
-            result = self._run(blocks, case)
+            result = self._run([(f"block {name!r} of {self._name}", block) for name, block in blocks], case)
             if not _same(result, expected):
                 raise ModelError(self._difference(case, expected))
             results.append(result)
@@ -67,23 +67,23 @@ class Verification:
             "method blocks() that returns its blocks in order, and a forward() that does no more than run them"
         )
 
-    def _run(self, blocks: Sequence[tuple[str, nn.Module]], case: "_Pass") -> "_Result":
+    def _run(self, titled: Sequence[tuple[str, nn.Module]], case: "_Pass") -> "_Result":
         features, modifies, draws = [TensorSpec.of(case.inputs)], [], []
         value = case.inputs.clone()
         self._buffers.restore()
         with torch.no_grad(), random_state("verify"):
-            for name, block in blocks:
+            for title, block in titled:
                 block.train(case.training)
                 version, generators = value._version, generator_states()
                 try:
                     output = block(value)
                 except Exception as cause:  # the user's own code may raise anything
                     raise ModelError(
-                        f"{name} fails {case.label} on an input of shape {tuple(value.shape)}: {_sentence(cause)}"
+                        f"{title} fails {case.label} on an input of shape {tuple(value.shape)}: {_sentence(cause)}"
                     ) from cause
                 if not isinstance(output, Tensor):
                     raise ModelError(
-                        f"{name} returns a {type(output).__name__} {case.label}; it must return one tensor"
+                        f"{title} returns a {type(output).__name__} {case.label}; it must return one tensor"
                     )
                 modifies.append(value._version != version)
                 draws.append(not all(map(torch.equal, generators, generator_states())))

@@ -472,6 +472,23 @@ def test_submodules_that_cannot_be_traced_are_blocks():
     assert chain.blocks[3].named_buffers().keys() == {"layers.3.mean"}
 
 
+def test_gradients_that_a_submodule_switches_off_stay_off():
+    class Backbone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.Sequential(nn.Linear(WIDTH, WIDTH), Residual())
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return self.parts(x)
+
+    module = nn.Sequential(nn.Sequential(Backbone(), nn.Linear(WIDTH, WIDTH)))
+    chain = build_chain(module, example())
+    assert names(chain) == ["0.0", "0.1"]
+    run_chain(chain, example()).sum().backward()
+    assert [parameter.grad is None for parameter in module.parameters()] == [True] * 6 + [False] * 2
+
+
 def test_tied_weights_keep_their_layers_in_one_block():
     module = Generated(["linear", "linear", "relu", "linear", "linear"])
     module.layers["3"].weight = module.layers["1"].weight
@@ -700,6 +717,13 @@ class RandomSide(ControlFlow):
         return self.second(self.first(x) * random.random())
 
 
+class Ungraded(ControlFlow):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = self.first(x)  # no gradient
+        return self.second(x)
+
+
 class Replacing(ControlFlow):
     def __init__(self) -> None:
         super().__init__()
@@ -715,6 +739,8 @@ def test_a_forward_that_cannot_be_traced_is_named_with_its_line():
         build_chain(ControlFlow(), example())
     with pytest.raises(ModelError, match=line_of(TrainOnly, "train only") + ".* train mode than in eval mode"):
         build_chain(TrainOnly(), example())
+    with pytest.raises(ModelError, match=line_of(Ungraded, "no gradient") + r".* requires_grad_\(False\)"):
+        build_chain(Ungraded(), example())
     with pytest.raises(ModelError, match=line_of(Replacing, "replacing") + r".* replaces the buffer 'last'"):
         build_chain(Replacing(), example())
 
@@ -774,7 +800,7 @@ def test_a_block_that_stays_in_one_mode_is_refused():
         def blocks(self) -> list[nn.Module]:
             return [Wrapper(part) for part in self.parts]
 
-    with pytest.raises(ModelError, match="do not give what Stuck gives in train mode"):
+    with pytest.raises(ModelError, match="do not give what Stuck gives in eval mode"):
         build_chain(Stuck(["linear", "dropout"]), example())
 
 
@@ -847,7 +873,9 @@ def test_blocks_pass_one_tensor():
         def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
             return super().forward(pair[0] + pair[1])
 
-    with pytest.raises(ModelError, match="0 returns a tuple in train mode; it must return one tensor"):
+    with pytest.raises(
+        ModelError, match="block '0' of Sequential returns a tuple in train mode; it must return one tensor"
+    ):
         build_chain(nn.Sequential(Two(), Add(WIDTH, WIDTH)), example())
 
 
@@ -884,10 +912,19 @@ def test_inputs_that_do_not_fit_are_refused():
     module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
     with pytest.raises(ModelError, match=r"Sequential fails in train mode on an input of shape \(4, 7\): RuntimeError"):
         build_chain(module, example(4, 7))
-    with pytest.raises(ModelError, match="a batch"):
-        build_chain(module, torch.tensor(1.0))
+    for inputs in (torch.tensor(1.0), torch.ones(0, WIDTH)):
+        with pytest.raises(ModelError, match="it must be a batch"):
+            build_chain(module, inputs)
 
 
 def test_parameters_without_a_shape_are_refused():
     with pytest.raises(ModelError, match=r"parameter '1.weight' has no shape yet"):
         build_chain(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LazyLinear(2)), example())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_modules_are_refused():
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()))
+    for module in (scripted, nn.Sequential(scripted, nn.Linear(WIDTH, WIDTH))):
+        with pytest.raises(ModelError, match="TorchScript"):
+            build_chain(module, example())
