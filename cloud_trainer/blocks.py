@@ -2,18 +2,17 @@
 
 from collections.abc import AsyncIterator
 
-import grpc
 import torch
 
+from cloud_trainer.announcements import check_epoch
 from cloud_trainer.session import Session
 from shared.codec import aligned_buffer, codec_by_name
 from shared.errors import ProtocolError
 from shared.model import block_state
 from shared.tensor_wire import check_announcement, to_wire
 from shared.threads import Worker
-from shared.transport.framing import Assembler, WireTensor, chunks
-from shared.transport.packets import Damaged, Packet
-from shared.transport.status import DamagedError, Refusal
+from shared.transport.framing import Assembler, WireTensor, chunks, role_name
+from shared.transport.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, UploadBlockRequest
 
@@ -22,35 +21,34 @@ class BlockReceiver:
     """Takes the chunks of one block of a session."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
         self._assembler = Assembler(self._accept, aligned_buffer)
 
-    def add(self, packet: Packet[UploadBlockRequest] | Damaged) -> WireTensor | None:
+    def add(self, packet: Packet[UploadBlockRequest]) -> WireTensor | None:
         """One more chunk; the whole block when it was the last."""
-        if isinstance(packet, Damaged):
-            raise DamagedError(f"damaged message: {packet.reason}")
+        self.session.check_named(packet.message.session_id)
         return self._assembler.add(packet.message.frame, packet.payload)
 
     def _accept(self, frame: Frame) -> None:
-        index = self._session.check_owned(frame.step)
+        index = self.session.check_arriving(frame.step)
         if frame.role != Role.ROLE_BLOCK:
-            raise ProtocolError(f"role {frame.role} came where a block was due")
-        limit = block_state.max_serialized_bytes(self._session.chain.blocks[index])
+            raise ProtocolError(f"the {role_name(frame.role)} of step {frame.step} came where a block was due")
+        check_epoch(frame, self.session.deployment)
+        limit = block_state.max_serialized_bytes(self.session.chain.blocks[index])
         check_announcement(frame, codec_by_name("raw"), limit)
 
 
-async def load_block(session: Session, tensor: WireTensor, compute: Worker) -> int:
-    """Replace a block of the session by what arrived; returns its digest."""
-    if session.attached:
-        raise Refusal(
-            grpc.StatusCode.FAILED_PRECONDITION, f"session {session.id} is training; its blocks cannot be replaced"
-        )
+async def take_block(session: Session, tensor: WireTensor, compute: Worker) -> int:
+    """Replace a block by what arrived, or keep it aside for a migration; returns the digest of the trainer's block."""
 
-    def load() -> int:
-        session.stage.load_block(tensor.step, block_state.deserialize(bytes(tensor.payload)))
+    def take() -> int:
+        try:
+            session.take_block(tensor.step, block_state.deserialize(bytes(tensor.payload)))
+        except (RuntimeError, TypeError, OverflowError) as cause:  # what torch makes of a shape that cannot be
+            raise ProtocolError(f"the state of block {tensor.step} cannot be loaded: {cause}") from cause
         return block_state.digest(session.chain.blocks[tensor.step])
 
-    return await compute.run(load)
+    return await compute.run(take)
 
 
 async def send_block(

@@ -10,7 +10,7 @@ from shared.tensor_wire import from_wire
 from shared.threads import Worker
 from shared.transport.framing import Assembler, WireTensor
 from shared.transport.packets import Damaged, Packet
-from shared.transport.status import DamagedError
+from shared.transport.status import undamaged
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import EvaluateRequest, EvaluateResponse
 
@@ -28,12 +28,12 @@ async def evaluate(
     session: Session | None = None
     assembler: Assembler | None = None
     feature: WireTensor | None = None
-    async for packet in requests:
-        if isinstance(packet, Damaged):
-            raise DamagedError(f"damaged message: {packet.reason}")
+    async for received in requests:
+        packet = undamaged(received)
         if session is None or assembler is None:
             session = find_session(packet.message.session_id)
             assembler = Assembler(BatchAnnouncements(session, 0, max_tensor_bytes).accept, aligned_buffer)
+        session.check_named(packet.message.session_id)
         tensor = assembler.add(packet.message.frame, packet.payload)
         if tensor is None:
             continue
@@ -42,12 +42,13 @@ async def evaluate(
             continue
         assert feature is not None, "announcements come as feature, then label"
         decoded = await codec.run(codec_by_name(feature.header.codec).decode, from_wire(feature))
-        labels = codec_by_name("raw").decode(from_wire(tensor))
+        labels = await codec.run(codec_by_name("raw").decode, from_wire(tensor))
+        feature = None
         batch = await compute.run(session.evaluate, decoded, labels)
         samples += batch.samples
         loss_sum += batch.loss * batch.samples
         has_classes = has_classes and batch.correct is not None
         correct += batch.correct or 0
-    if samples == 0 or assembler is None or not assembler.at_boundary:
+    if samples == 0 or feature is not None or assembler is None or not assembler.at_boundary:
         raise ProtocolError("the stream ended before a batch was whole")
     return EvaluateResponse(samples=samples, loss=loss_sum / samples, correct=correct if has_classes else None)

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.service import SERVICE, TrainerService
-from shared.errors import ListenError
+from shared.errors import ConfigError, ListenError
 from shared.model.device import choose_device
 from shared.telemetry.metrics import TrainingMetrics, serve_metrics
 from shared.transport.options import server_options
@@ -44,7 +44,9 @@ class TrainerServer:
         try:
             port = server.add_insecure_port(config.listen)
         except RuntimeError as cause:
-            raise ListenError(f"server.listen: cannot listen on {config.listen}; is it in use, or not ours?") from cause
+            raise ListenError(
+                f"server.listen: cannot listen on {config.listen}; is the port in use, or the address not this machine's?"
+            ) from cause
         await server.start()
         self._server = server
         self.address = f"{config.listen.rpartition(':')[0]}:{port}"
@@ -87,5 +89,8 @@ async def serve(config: TrainerConfig) -> None:
 def _write_address(path: Path, address: str) -> None:
     """Whole or not at all: whoever waits for the file must not read half an address."""
     scratch = path.with_name(path.name + ".new")
-    scratch.write_text(address + "\n")
-    scratch.replace(path)
+    try:
+        scratch.write_text(address + "\n")
+        scratch.replace(path)
+    except OSError as cause:
+        raise ConfigError(f"server.address_file: {path} cannot be written: {cause.strerror}") from cause

@@ -9,7 +9,7 @@ import structlog
 from torch import device
 
 from cloud_trainer.announcements import BatchAnnouncements
-from cloud_trainer.blocks import BlockReceiver, load_block, send_block
+from cloud_trainer.blocks import BlockReceiver, send_block, take_block
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.evaluation import evaluate
 from cloud_trainer.session import Limits, Session, open_session
@@ -17,12 +17,13 @@ from cloud_trainer.sessions import Sessions
 from cloud_trainer.training import TrainingStream
 from shared.codec import aligned_buffer
 from shared.errors import IsthmusError, ProtocolError
+from shared.model.device import prepare_compute_thread
 from shared.telemetry.metrics import TrainingMetrics
 from shared.threads import Worker
 from shared.transport.duplex import Duplex
 from shared.transport.framing import Assembler
-from shared.transport.packets import Damaged, Packet, deserializer, serialize
-from shared.transport.status import DamagedError, Refusal, status_of
+from shared.transport.packets import Damaged, Packet, deserializer, message_deserializer, serialize
+from shared.transport.status import Refusal, one_line, status_of, undamaged
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -42,7 +43,7 @@ class TrainerService:
         self._limits = Limits(config.server.max_tensor_bytes, config.server.max_staleness)
         self._metrics = metrics
         self._sessions = Sessions(config.server.max_sessions)
-        self._compute = Worker("compute")
+        self._compute = Worker("compute", prepare_compute_thread)
         self._codec = Worker("codec")
 
     def close(self) -> None:
@@ -76,10 +77,13 @@ class TrainerService:
 
     async def train(self, _requests: object, context: Context) -> None:
         """Attach a stream to its session and serve it to its end."""
-        first = await _read(context)
-        if first is None or isinstance(first, Damaged) or not first.message.HasField("attach"):
-            raise ProtocolError("a training stream begins with an attach message")
-        attach: pb.Attach = first.message.attach
+        received = await _read(context)
+        if received is None:
+            raise ProtocolError("the training stream ended before it was attached")
+        first = undamaged(received)
+        attach = first.message.attach
+        if first.message != pb.TrainRequest(attach=attach) or first.payload:
+            raise ProtocolError("a training stream begins with a message that attaches it and does nothing else")
         session = self._sessions.get(attach.session_id)
         if session.attached:
             raise Refusal(grpc.StatusCode.ALREADY_EXISTS, f"session {session.id} has a training stream already")
@@ -91,8 +95,8 @@ class TrainerService:
         session.attached = True
         try:
             await self._serve(session, context)
-        except IsthmusError:
-            # The cloud may have applied a step that the edge has not: such a session cannot be gone on with.
+        except BaseException:
+            # A lost edge too: the cloud may have applied a step that the edge has not: such a session cannot be gone on with.
             self._remove(session.id)
             raise
         finally:
@@ -126,13 +130,11 @@ class TrainerService:
     ) -> pb.UploadBlockResponse:
         """Replace one block."""
         receiver: BlockReceiver | None = None
-        async for packet in requests:
-            if isinstance(packet, Damaged):
-                raise DamagedError(f"damaged message: {packet.reason}")
-            session = self._sessions.get(packet.message.session_id)
-            receiver = receiver or BlockReceiver(session)
+        async for received in requests:
+            packet = undamaged(received)
+            receiver = receiver or BlockReceiver(self._sessions.get(packet.message.session_id))
             if (tensor := receiver.add(packet)) is not None:
-                return pb.UploadBlockResponse(block_digest=await load_block(session, tensor, self._compute))
+                return pb.UploadBlockResponse(block_digest=await take_block(receiver.session, tensor, self._compute))
         raise ProtocolError("the stream ended before the block was whole")
 
     async def download_block(self, request: pb.DownloadBlockRequest, context: Context) -> None:
@@ -143,6 +145,15 @@ class TrainerService:
             session, request.block, chunk_bytes, self._compute, weights_only=request.weights_only
         ):
             await context.write(packet)
+
+    async def commit_migration(
+        self, request: pb.CommitMigrationRequest, _context: Context
+    ) -> pb.CommitMigrationResponse:
+        """Move the cut of a session."""
+        session = self._sessions.get(request.session_id)
+        await self._compute.run(session.migrate, request.deployment, request.next_step)
+        _log.info("cut moved", session=session.id, cut=session.deployment.cut, step=session.next_step)
+        return pb.CommitMigrationResponse()
 
     async def get_session(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:
         """What a session is doing."""
@@ -165,7 +176,7 @@ class TrainerService:
         unary, up = grpc.unary_unary_rpc_method_handler, grpc.stream_unary_rpc_method_handler
 
         def message(request: Any) -> dict[str, Any]:
-            return {"request_deserializer": request.FromString, "response_serializer": _to_bytes}
+            return {"request_deserializer": message_deserializer(request), "response_serializer": _to_bytes}
 
         def packets(request: Any, response: Callable[..., bytes]) -> dict[str, Any]:
             return {"request_deserializer": deserializer(request), "response_serializer": response}
@@ -175,12 +186,13 @@ class TrainerService:
             {
                 "OpenSession": unary(self._refusing(self.open_session), **message(pb.OpenSessionRequest)),
                 "GetSession": unary(self._refusing(self.get_session), **message(pb.GetSessionRequest)),
+                "CommitMigration": unary(self._refusing(self.commit_migration), **message(pb.CommitMigrationRequest)),
                 "CloseSession": unary(self._refusing(self.close_session), **message(pb.CloseSessionRequest)),
                 "Evaluate": up(self._refusing(self.evaluate), **packets(pb.EvaluateRequest, _to_bytes)),
                 "UploadBlock": up(self._refusing(self.upload_block), **packets(pb.UploadBlockRequest, _to_bytes)),
                 "DownloadBlock": grpc.unary_stream_rpc_method_handler(
                     self._refusing(self.download_block),
-                    request_deserializer=pb.DownloadBlockRequest.FromString,
+                    request_deserializer=message_deserializer(pb.DownloadBlockRequest),
                     response_serializer=serialize,
                 ),
                 "Train": grpc.stream_stream_rpc_method_handler(
@@ -206,16 +218,16 @@ class TrainerService:
         @functools.wraps(method)
         async def call(request: Any, context: Context) -> T:
             try:
-                return await method(request, context)
+                return await method(undamaged(request), context)
             except IsthmusError as error:
-                code, sentence = status_of(error), str(error)
+                code, sentence = status_of(error), one_line(str(error))
                 _log.warning("call refused", method=method.__name__, code=code.name, reason=sentence)
             except grpc.aio.AbortError:
                 raise
             except Exception as defect:
                 code, sentence = (
                     grpc.StatusCode.INTERNAL,
-                    f"a defect in the trainer ({type(defect).__name__}: {defect})",
+                    one_line(f"a defect in the trainer ({type(defect).__name__}: {defect})"),
                 )
                 _log.exception("call failed", method=method.__name__)
             self._metrics.errors.labels(code.name).inc()

@@ -92,6 +92,8 @@ class TrainingStream:
     async def _compute(self) -> None:
         session, worker = self._session, self._compute_worker
         while (batch := await self._batches.get()) is not None:
+            if batch.deployment.cut != session.deployment.cut:
+                raise ProtocolError(f"step {batch.step} was sent at cut {batch.deployment.cut}, which has moved since")
             started = time.monotonic_ns()
             done = await worker.run(session.compute, batch.step, batch.feature, batch.labels)
             if done.gradient is not None:

@@ -65,6 +65,11 @@ class TrainerClient:
         """See `TrainerService.GetSession`."""
         return await self._call("GetSession", pb.GetSessionRequest(session_id=session_id), pb.GetSessionResponse)
 
+    async def commit_migration(self, session_id: str, next_step: int, deployment: pb.Deployment) -> None:
+        """See `TrainerService.CommitMigration`."""
+        request = pb.CommitMigrationRequest(session_id=session_id, next_step=next_step, deployment=deployment)
+        await self._call("CommitMigration", request, pb.CommitMigrationResponse)
+
     async def close_session(self, session_id: str) -> None:
         """See `TrainerService.CloseSession`."""
         await self._call("CloseSession", pb.CloseSessionRequest(session_id=session_id), pb.CloseSessionResponse)
@@ -114,8 +119,8 @@ class TrainerClient:
         response: pb.UploadBlockResponse = await self.answered(method(packets))
         return response.block_digest
 
-    async def download_weights(self, session_id: str, block: int, max_bytes: int) -> memoryview:
-        """The parameters and buffers of one of the cloud's blocks, refused when they are more than `max_bytes`."""
+    async def download_block(self, session_id: str, block: int, max_bytes: int, *, weights_only: bool) -> memoryview:
+        """The state of one of the cloud's blocks, refused when it is more than `max_bytes`."""
         method: Any = self._tensors.unary_stream(
             _PREFIX + "DownloadBlock",
             request_serializer=pb.DownloadBlockRequest.SerializeToString,
@@ -130,7 +135,7 @@ class TrainerClient:
             check_announcement(frame, codec_by_name("raw"), max_bytes)
 
         assembler = Assembler(accept, aligned_buffer)
-        call = method(pb.DownloadBlockRequest(session_id=session_id, block=block, weights_only=True))
+        call = method(pb.DownloadBlockRequest(session_id=session_id, block=block, weights_only=weights_only))
         while (packet := await self.answered(call.read())) is not grpc.aio.EOF:
             received = undamaged(packet)
             if (tensor := assembler.add(received.message.frame, received.payload)) is not None:

@@ -52,6 +52,10 @@ class Experiment:
         )
         self.stage = Stage(self.chain, 0, cut, self.recipe, choose_device(config.compute.device))
 
+    def staleness_changes(self, epoch: int) -> bool:
+        """Whether the configuration sets another K from this epoch on."""
+        return epoch > 0 and self.staleness(epoch) != self.staleness(epoch - 1)
+
     def staleness(self, epoch: int) -> int:
         """The limit K that the configuration sets for an epoch."""
         schedule = self.config.deployment.staleness

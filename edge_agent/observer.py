@@ -103,6 +103,15 @@ class RunObserver:
             self._metrics.downlink_rate.set(report.downlink_bits_per_second)
         self._on_progress(self.progress)
 
+    def migrated(self, pause_seconds: float) -> None:
+        """The cut was moved."""
+        self._metrics.migrations_done.inc()
+        self._metrics.migration_seconds.observe(pause_seconds)
+
+    def migration_failed(self) -> None:
+        """The cut was to be moved and stayed."""
+        self._metrics.migrations_failed.inc()
+
     def evaluated(self, accuracy: float | None) -> None:
         """An evaluation is done."""
         self.progress.accuracy = accuracy

@@ -77,19 +77,17 @@ class Pipeline:
         policy: BackwardPolicy,
         deployment: Deployment,
         feedback: FeedbackMode,
-        *,
-        gradients_come: bool,
         workers: Workers,
         observer: Observer,
     ) -> None:
         self.policy = policy
         self.deployment = deployment
         self.feedback = feedback
-        self.gradients_come = gradients_come
         self.workers = workers
         self.observer = observer
         self.in_flight = InFlight()
-        self.announced_epoch = deployment.epoch
+        self.announced = deployment
+        """What the trainer has been told last; the deployment of everything that is sent now."""
         self._draining = False
 
     def change(
@@ -112,9 +110,18 @@ class Pipeline:
         IsthmusError of any module; the stream is of no more use then.
         """
         run = _Run(self, stream, batches, first_step, stop_step)
-        self._draining = False
         await run_together(run.compute(), run.upload(), run.receive())
+        self._draining = False
         return run.stop_step
+
+    def redeploy(self, deployment: Deployment) -> None:
+        """Go on under a deployment that the trainer holds already; between two runs."""
+        self.deployment = self.announced = deployment
+
+    @property
+    def gradients_come(self) -> bool:
+        """Whether anything on the edge learns."""
+        return self.policy.needs_gradients
 
     def drain(self) -> None:
         """Let the run end with the batch that starts next: what moves blocks needs both sides at one step."""
@@ -210,9 +217,9 @@ class _Run:
             started = time.monotonic()
             encoded = await self._workers.codec.run(self._encode, batch, feature)
             self._observer.span("codec", "encode", batch.step, started, time.monotonic())
-            if batch.deployment.epoch != self._pipeline.announced_epoch:
+            if batch.deployment.epoch != self._pipeline.announced.epoch:
                 await self._stream.write(TrainRequest(deployment=batch.deployment))
-                self._pipeline.announced_epoch = batch.deployment.epoch
+                self._pipeline.announced = batch.deployment
             for part, role in ((encoded, Role.ROLE_FEATURE), (raw.encode(labels), Role.ROLE_LABEL)):
                 await self._stream.send(to_wire(part, batch.step, role, batch.deployment.epoch))
             self._observer.uploaded(len(encoded.payload) + labels.nbytes, batch.feature.bytes + labels.nbytes)

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from edge_agent.batches import Prefetcher
 from edge_agent.client import TrainerClient
 from edge_agent.config import EdgeConfig
+from edge_agent.deployer import Deployer
 from edge_agent.experiment import Experiment
 from edge_agent.observer import Progress, RunObserver
 from edge_agent.pipeline import Pipeline, Workers
@@ -32,7 +33,7 @@ from shared.threads import Worker
 _log = structlog.get_logger(__name__)
 
 
-def _ignore(_progress: Progress) -> None:
+def _ignore(_news: object) -> None:
     pass
 
 
@@ -61,8 +62,15 @@ def train(config: EdgeConfig, on_progress: Callable[[Progress], None] = _ignore)
             raise
 
 
-async def run_training(config: EdgeConfig, on_progress: Callable[[Progress], None] = _ignore) -> TrainingResult:
-    """`train` for callers that have an event loop of their own; nothing heavy runs on it."""
+async def run_training(
+    config: EdgeConfig,
+    on_progress: Callable[[Progress], None] = _ignore,
+    on_start: Callable[[Deployer], None] = _ignore,
+) -> TrainingResult:
+    """`train` for callers that have an event loop of their own; nothing heavy runs on it.
+
+    on_start: given, before the first step, what can change the deployment while the run goes on.
+    """
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     experiment = await asyncio.to_thread(Experiment, config)
@@ -75,7 +83,7 @@ async def run_training(config: EdgeConfig, on_progress: Callable[[Progress], Non
     trainer = config.trainer
     try:
         async with TrainerClient(trainer.address, config.link, trainer.connect_timeout_seconds) as client:
-            result = await _Run(experiment, observer, workers).over(client)
+            result = await _Run(experiment, observer, workers, on_start).over(client)
     finally:
         workers.close()
     if timeline is not None and config.output.trace is not None:
@@ -86,7 +94,13 @@ async def run_training(config: EdgeConfig, on_progress: Callable[[Progress], Non
 class _Run:
     """The steps of an experiment, once, with one trainer."""
 
-    def __init__(self, experiment: Experiment, observer: RunObserver, workers: Workers) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        observer: RunObserver,
+        workers: Workers,
+        on_start: Callable[[Deployer], None],
+    ) -> None:
         self._experiment = experiment
         self._observer = observer
         self._workers = workers
@@ -95,10 +109,11 @@ class _Run:
             POLICIES[settings.backward](experiment.stage),
             experiment.deployment,
             FeedbackMode(settings.feedback),
-            gradients_come=experiment.stage.trainable,
-            workers=workers,
-            observer=observer,
+            workers,
+            observer,
         )
+        self._deployer = Deployer(self._pipeline, experiment.chain, experiment.stage, observer.migration_failed)
+        on_start(self._deployer)
 
     async def over(self, client: TrainerClient) -> TrainingResult:
         """The whole run with a trainer that answers; its session is closed at the end, whatever happens."""
@@ -108,7 +123,7 @@ class _Run:
         _log.info("session opened", cut=self._experiment.deployment.cut, steps=self._experiment.steps)
         try:
             test_loss = await self._train(session)
-            await session.collect()
+            await session.collect(self._pipeline.announced.cut)
         except BaseException:
             with suppress(IsthmusError):  # the reason of the failure matters, not that of the farewell
                 await session.close()
@@ -129,9 +144,11 @@ class _Run:
                 while step < steps:
                     epoch = step // loader.steps_per_epoch
                     stop_step = min((epoch + 1) * loader.steps_per_epoch, steps)
-                    if self._pipeline.deployment.staleness != (staleness := self._experiment.staleness(epoch)):
-                        self._pipeline.change(staleness=staleness)
+                    if step == epoch * loader.steps_per_epoch and self._experiment.staleness_changes(epoch):
+                        self._pipeline.change(staleness=self._experiment.staleness(epoch))
                     step = await self._pipeline.run(call.stream, batches, step, stop_step)
+                    if (pause_seconds := await self._deployer.settle(session, step)) is not None:
+                        self._observer.migrated(pause_seconds)
                     if step == stop_step and self._evaluation_due(epoch + 1, last=step == steps):
                         test_loss = await self._evaluate(session, epoch + 1)
             await call.end()
@@ -146,14 +163,14 @@ class _Run:
 
     async def _evaluate(self, session: EdgeSession, epoch: int) -> float:
         assert self._experiment.test is not None
-        totals = await session.evaluate(self._experiment.test, self._pipeline.deployment)
+        totals = await session.evaluate(self._experiment.test, self._pipeline.announced)
         accuracy = totals.correct / totals.samples if totals.HasField("correct") else None
         self._observer.evaluated(accuracy)
         _log.info("evaluated", epoch=epoch, loss=round(totals.loss, 4), accuracy=accuracy)
         return totals.loss
 
     def _summary(self, session_id: str, test_loss: float | None, seconds: float) -> Summary:
-        progress, cut = self._observer.progress, self._experiment.deployment.cut
+        progress, cut = self._observer.progress, self._pipeline.announced.cut
         return Summary(
             session=session_id,
             accuracy=progress.accuracy,

@@ -11,8 +11,9 @@ from edge_agent.data import Dataset, evaluation_batches
 from edge_agent.experiment import Experiment
 from edge_agent.pipeline import Workers
 from shared.codec import codec_by_name
-from shared.errors import ConfigError
+from shared.errors import ConfigError, UnreachableError
 from shared.model import block_state
+from shared.model.chain import Block
 from shared.tensor_wire import to_wire, wire_dtype
 from shared.transport.framing import WireTensor
 from shared.version import PROTOCOL_VERSION
@@ -75,24 +76,47 @@ class EdgeSession:
 
         return await self._client.evaluate(self.id, tensors())
 
-    async def collect(self) -> None:
-        """Bring the cloud's weights home, so that the user's module is whole."""
-        for block in self._experiment.chain.blocks[self._experiment.deployment.cut :]:
-            limit = block_state.max_serialized_bytes(block)
-            data = await self._client.download_weights(self.id, block.index, limit)
-            tensors = await self._workers.compute.run(block_state.deserialize, bytes(data))
+    async def collect(self, cut: int) -> None:
+        """Bring the weights of the cloud's blocks [cut, L) home, so that the user's module is whole."""
+        for block in self._experiment.chain.blocks[cut:]:
+            tensors = await self.download_block(block, weights_only=True)
             await self._workers.compute.run(block_state.restore, block, None, frozenset(), tensors)
+
+    async def download_block(self, block: Block, *, weights_only: bool) -> block_state.BlockTensors:
+        """The state of one of the cloud's blocks. Raises ProtocolError when it is no state of a block."""
+        limit = block_state.max_serialized_bytes(block)
+        data = await self._client.download_block(self.id, block.index, limit, weights_only=weights_only)
+        return await self._workers.compute.run(block_state.deserialize, bytes(data))
+
+    async def upload_block(self, block: Block, tensors: block_state.BlockTensors, deployment_epoch: int) -> None:
+        """Bring the state of a block to the trainer."""
+        data = await self._workers.compute.run(block_state.serialize, tensors)
+        encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        await self._client.upload_block(self.id, to_wire(encoded, block.index, Role.ROLE_BLOCK, deployment_epoch))
+
+    async def commit_migration(self, next_step: int, deployment: pb.Deployment) -> None:
+        """Move the cut at the trainer; when the answer is lost, ask what holds.
+
+        Raises UnreachableError when that cannot be found out, RefusedError when the trainer keeps the old deployment.
+        """
+        try:
+            await self._client.commit_migration(self.id, next_step, deployment)
+        except UnreachableError:
+            if await self.deployment() != deployment:
+                await self._client.commit_migration(self.id, next_step, deployment)
+
+    async def deployment(self) -> pb.Deployment:
+        """The deployment that the trainer holds."""
+        return (await self._client.get_session(self.id)).deployment
 
     async def close(self) -> None:
         """End the session at the trainer."""
         await self._client.close_session(self.id)
 
     async def _upload_differing(self, digests: list[int]) -> None:
-        cloud_blocks = self._experiment.chain.blocks[self._experiment.deployment.cut :]
-        for block, digest in zip(cloud_blocks, digests, strict=True):
-            if await self._workers.compute.run(block_state.digest, block) == digest:
-                continue
-            _log.info("the trainer starts from other weights; uploading ours", block=block.name)
-            data = await self._workers.compute.run(block_state.serialize, block_state.collect(block, None))
-            encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-            await self._client.upload_block(self.id, to_wire(encoded, block.index, Role.ROLE_BLOCK, 0))
+        cut = self._experiment.deployment.cut
+        for block, digest in zip(self._experiment.chain.blocks, digests, strict=True):
+            needed = block.index >= cut or block_state.is_static(block)
+            if needed and await self._workers.compute.run(block_state.digest, block) != digest:
+                _log.info("the trainer starts from other weights; uploading ours", block=block.name)
+                await self.upload_block(block, block_state.collect(block, None), deployment_epoch=0)

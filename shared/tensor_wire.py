@@ -3,12 +3,10 @@
 The one place that knows both torch's element types and the protos'.
 """
 
-import math
-
 import torch
 
 from shared.codec import Codec, Encoded, check_layout
-from shared.errors import ProtocolError
+from shared.errors import DataError, ProtocolError
 from shared.transport.framing import WireTensor, role_name
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 
@@ -58,10 +56,8 @@ def check_announcement(frame: Frame, codec: Codec, max_bytes: int) -> None:
     expected = codec.encoded_bytes(transmitted_shape(shape, strides), dtype)
     if header.encoded_bytes != expected:
         raise ProtocolError(f"{what}: announces {header.encoded_bytes} bytes; {codec.name} of {shape} has {expected}")
-    # Of an empty tensor too, because torch multiplies the sizes of one and fails where they are absurd.
-    largest = max(expected, math.prod(size for size in shape if size) * dtype.itemsize)
-    if largest > max_bytes:
-        raise ProtocolError(f"{what}: a shape of {shape} takes {largest} bytes; at most {max_bytes} are allowed")
+    if expected > max_bytes:
+        raise ProtocolError(f"{what}: {codec.name} of {shape} takes {expected} bytes; at most {max_bytes} are allowed")
 
 
 def transmitted_shape(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
@@ -70,9 +66,9 @@ def transmitted_shape(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple
 
 
 def wire_dtype(dtype: torch.dtype) -> DataType.ValueType:
-    """The proto's name of an element type. Raises ProtocolError for one that the contract has not."""
+    """The proto's name of an element type. Raises DataError for one that the contract has not."""
     if dtype not in _DTYPES:
-        raise ProtocolError(f"tensors of {dtype} are not sent; the contract has {', '.join(map(str, _DTYPES))}")
+        raise DataError(f"tensors of {dtype} cannot be sent; {', '.join(map(str, _DTYPES))} can")
     return _DTYPES[dtype]
 
 

@@ -9,7 +9,7 @@ import safetensors
 import safetensors.torch
 import torch
 import xxhash
-from torch import Tensor, nn
+from torch import Tensor
 
 from shared.errors import ProtocolError
 from shared.model.chain import Block
@@ -23,8 +23,7 @@ def collect(block: Block, optimizer: torch.optim.Optimizer | None) -> BlockTenso
     An optimizer that has not stepped yet has no state; then there are no `optimizer/` entries.
     """
     parameters = block.named_parameters()
-    tensors = {f"parameter/{name}": parameter.detach() for name, parameter in parameters.items()}
-    tensors |= {f"buffer/{name}": buffer for name, buffer in block.named_buffers().items()}
+    tensors = {name: tensor.detach() for name, tensor in _targets(block).items()}
     if optimizer is not None:
         for name, parameter in parameters.items():
             for key, value in optimizer.state.get(parameter, {}).items():
@@ -41,14 +40,31 @@ def restore(
 ) -> None:
     """Write a block's state in place, so that every reference to its parameters stays good.
 
-    optimizer_keys: what the optimizer keeps for a parameter that it has updated (`shared.model.optimizer.state_keys`).
-    Raises ProtocolError, and changes nothing, unless exactly the block's parameters and buffers are there with their own
-    shapes and types, and optimizer state for its parameters only, whole or not at all.
+    Raises ProtocolError, and changes nothing, when it does not fit; see `check`.
     """
-    parameters, buffers = block.named_parameters(), block.named_buffers()
-    targets: dict[str, Tensor] = {f"parameter/{name}": parameter for name, parameter in parameters.items()}
-    targets |= {f"buffer/{name}": buffer for name, buffer in buffers.items()}
-    optimizer_state = _optimizer_state(block, parameters, optimizer_keys, tensors)
+    optimizer_state = check(block, optimizer_keys, tensors)
+    with torch.no_grad():
+        for name, target in _targets(block).items():
+            target.copy_(tensors[name])
+    if optimizer is not None:
+        for name, parameter in block.named_parameters().items():
+            optimizer.state.pop(parameter, None)
+            if name in optimizer_state:
+                optimizer.state[parameter] = {
+                    # A step counter stays on the host, as torch.optim keeps it; moments lie beside their parameter.
+                    key: tensor.clone() if tensor.dim() == 0 else tensor.to(parameter.device, copy=True)
+                    for key, tensor in optimizer_state[name].items()
+                }
+
+
+def check(block: Block, optimizer_keys: frozenset[str], tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Refuse a state that is not this block's; returns the optimizer's part of it, by parameter and key.
+
+    optimizer_keys: what the optimizer keeps for a parameter that it has updated (`shared.model.optimizer.state_keys`).
+    Raises ProtocolError unless exactly the block's parameters and buffers are there with their own shapes and types, and
+    optimizer state for its parameters only, whole or not at all.
+    """
+    targets = _targets(block)
     given = {name for name in tensors if not name.startswith("optimizer/")}
     if given != targets.keys():
         odd = sorted(given ^ targets.keys())[0]
@@ -61,14 +77,12 @@ def restore(
                 f"state of block {block.name!r}: {name!r} is {tensors[name].dtype} {tuple(tensors[name].shape)}; "
                 f"it must be {target.dtype} {tuple(target.shape)}"
             )
-    with torch.no_grad():
-        for name, target in targets.items():
-            target.copy_(tensors[name])
-    if optimizer is not None:
-        for name, parameter in parameters.items():
-            optimizer.state.pop(parameter, None)
-            if name in optimizer_state:
-                optimizer.state[parameter] = optimizer_state[name]
+    return _optimizer_state(block, optimizer_keys, tensors)
+
+
+def is_static(block: Block) -> bool:
+    """Whether training leaves the block as it was, so that both sides hold it equal once and for all."""
+    return not block.trainable and not block.named_buffers()
 
 
 def serialize(tensors: BlockTensors) -> bytes:
@@ -105,24 +119,23 @@ def digest(block: Block) -> int:
     return state.intdigest()
 
 
-def _optimizer_state(
-    block: Block,
-    parameters: Mapping[str, nn.Parameter],
-    keys: frozenset[str],
-    tensors: Mapping[str, Tensor],
-) -> dict[str, dict[str, Tensor]]:
+def _targets(block: Block) -> dict[str, Tensor]:
+    targets: dict[str, Tensor] = {f"parameter/{name}": value for name, value in block.named_parameters().items()}
+    return targets | {f"buffer/{name}": value for name, value in block.named_buffers().items()}
+
+
+def _optimizer_state(block: Block, keys: frozenset[str], tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    parameters = block.named_parameters()
     state: dict[str, dict[str, Tensor]] = {}
     for entry, tensor in tensors.items():
         if not entry.startswith("optimizer/"):
             continue
         name, _, key = entry.removeprefix("optimizer/").rpartition("/")
         parameter = parameters.get(name)
-        if parameter is None or (tensor.dim() > 0 and tensor.shape != parameter.shape):
+        like_parameter = parameter is not None and (tensor.shape, tensor.dtype) == (parameter.shape, parameter.dtype)
+        if parameter is None or not (like_parameter or tensor.dim() == 0):
             raise ProtocolError(f"state of block {block.name!r}: {entry[:120]!r} fits no parameter of it")
-        # A step counter stays on the host, as torch.optim keeps it; moments lie beside their parameter.
-        state.setdefault(name, {})[key] = (
-            tensor.clone() if tensor.dim() == 0 else tensor.to(parameter.device, copy=True)
-        )
+        state.setdefault(name, {})[key] = tensor
     for name, entries in state.items():
         if entries.keys() != keys:
             raise ProtocolError(

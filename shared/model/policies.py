@@ -18,6 +18,10 @@ from shared.model.stage import Graph, Stage, Weights
 class BackwardPolicy(Protocol):
     """Forward now, backward when the gradient is there."""
 
+    @property
+    def needs_gradients(self) -> bool:
+        """Whether `backward` is to be called: not when nothing in the stage learns."""
+
     def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
         """The feature of a batch, detached; whatever its backward needs is kept.
 
@@ -41,6 +45,11 @@ class Replay:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._history: deque[tuple[int, Tensor | Graph]] = deque()
+
+    @property
+    def needs_gradients(self) -> bool:
+        """See `BackwardPolicy`."""
+        return self._stage.trainable
 
     def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
         """See `BackwardPolicy`."""
@@ -76,6 +85,11 @@ class Stash:
         self._stage = stage
         self._history: deque[tuple[int, Graph, Weights]] = deque()
         self._weights: Weights | None = None
+
+    @property
+    def needs_gradients(self) -> bool:
+        """See `BackwardPolicy`."""
+        return self._stage.trainable
 
     def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:  # noqa: ARG002 - the same either way
         """See `BackwardPolicy`."""

@@ -38,11 +38,11 @@ class Stage:
         self._chain = chain
         self._recipe = recipe
         self.device = device
-        self.first, self.stop = first, stop
-        self._optimizer_keys = state_keys(recipe.optimizer)
+        self.first, self.stop = first, first
+        self.optimizer_keys = state_keys(recipe.optimizer)
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
-        for block in self.blocks:
-            self._place(block)
+        self._training: bool | None = None
+        self.move(first, stop, {})
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -141,20 +141,39 @@ class Stage:
                 value = block.module(value)
         return value
 
+    def move(self, first: int, stop: int, arriving: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Run blocks [first, stop) from now on; those that leave take their optimizers with them.
+
+        arriving: the states of blocks that come from elsewhere. Raises ProtocolError, and changes nothing, if one of
+        them does not fit.
+        """
+        for index, tensors in arriving.items():
+            block_state.check(self._chain.blocks[index], self.optimizer_keys, tensors)
+        staying = range(max(first, self.first), min(stop, self.stop))
+        self._optimizers = {index: kept for index, kept in self._optimizers.items() if index in staying}
+        self.first, self.stop = first, stop
+        for block in self.blocks:
+            if block.index not in staying:
+                self._place(block)
+            if block.index in arriving:
+                self.load_block(block.index, arriving[block.index])
+
     def block_tensors(self, index: int) -> block_state.BlockTensors:
         """The state of one of this stage's blocks, not copied."""
         return block_state.collect(self._chain.blocks[index], self._optimizers.get(index))
 
     def load_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state of one of this stage's blocks. Raises ProtocolError, and changes nothing, if it does not fit."""
-        block_state.restore(self._chain.blocks[index], self._optimizers.get(index), self._optimizer_keys, tensors)
+        block_state.restore(self._chain.blocks[index], self._optimizers.get(index), self.optimizer_keys, tensors)
 
     def _set_mode(self, *, training: bool) -> None:
-        for block in self.blocks:
-            if block.module.training != training:
+        if self._training is not training:
+            self._training = training
+            for block in self.blocks:
                 block.module.train(training)
 
     def _place(self, block: Block) -> None:
+        self._training = None
         block.module.to(self.device)
         parameters = [parameter for parameter in block.named_parameters().values() if parameter.requires_grad]
         if parameters:

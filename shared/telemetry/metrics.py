@@ -47,6 +47,19 @@ class TrainingMetrics:
             buckets=(0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64),
             registry=registry,
         )
+        migrations = Counter(
+            "isthmus_migrations",
+            "Times that the cut was to be moved: done, or failed with both sides as they were.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.migrations_done, self.migrations_failed = migrations.labels("done"), migrations.labels("failed")
+        self.migration_seconds = Histogram(
+            "isthmus_migration_seconds",
+            "Seconds that training stood still while the cut was moved, after the pipeline was drained.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self.loss = Gauge("isthmus_loss", "Mean training loss of the last step.", registry=registry)
         self.sessions = Gauge("isthmus_sessions", "Open sessions.", registry=registry)
         self.errors = Counter(

@@ -79,7 +79,9 @@ class Assembler:
         if self._first is None:
             dimensions = max(len(frame.tensor.shape), len(frame.tensor.strides))
             if dimensions > MAX_DIMENSIONS:
-                raise ProtocolError(f"{what}: {dimensions} dimensions are announced; a tensor has {MAX_DIMENSIONS} at most")
+                raise ProtocolError(
+                    f"{what}: {dimensions} dimensions are announced; a tensor has {MAX_DIMENSIONS} at most"
+                )
             self._accept(frame)
             self._buffer = self._allocate(announced)
             self._first = frame

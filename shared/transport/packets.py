@@ -70,6 +70,18 @@ def deserializer(message_type: type[M]) -> Callable[[bytes], Packet[M] | Damaged
     return deserialize
 
 
+def message_deserializer(message_type: type[M]) -> Callable[[bytes], M | Damaged]:
+    """The same for messages that are not streamed and have neither payload nor checksum."""
+
+    def deserialize(data: bytes) -> M | Damaged:
+        try:
+            return message_type.FromString(data)
+        except DecodeError:
+            return Damaged("it is not a message of this contract")
+
+    return deserialize
+
+
 def _split(body: memoryview) -> tuple[int, memoryview | bytes]:
     """Where the header's fields end, and the payload. Raises IndexError where the bytes end too early."""
     position = 0

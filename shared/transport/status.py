@@ -1,8 +1,17 @@
 """Our errors as gRPC statuses, and statuses as our errors."""
 
+from typing import TypeVar
+
 import grpc
 
 from shared.errors import ConfigError, IsthmusError, ModelError, ProtocolError, RefusedError, UnreachableError
+from shared.transport.packets import Damaged
+from shared.version import PROTOCOL_VERSION
+
+T = TypeVar("T")
+
+_MAX_SENTENCE_BYTES = 2000
+"""gRPC drops a status of more than 8 KiB, and each byte beyond ASCII is sent as three."""
 
 
 class Refusal(IsthmusError):
@@ -15,6 +24,19 @@ class Refusal(IsthmusError):
 
 class DamagedError(ProtocolError):
     """A message whose checksum or encoding is wrong."""
+
+
+def undamaged(received: T | Damaged) -> T:
+    """What arrived, when it can be believed. Raises DamagedError."""
+    if isinstance(received, Damaged):
+        raise DamagedError(f"damaged message: {received.reason}")
+    return received
+
+
+def one_line(text: str) -> str:
+    """`text` as a status can carry it and a terminal may show it, whatever a peer or a user's code has put into it."""
+    printable = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    return printable.encode()[:_MAX_SENTENCE_BYTES].decode(errors="ignore")
 
 
 def status_of(error: IsthmusError) -> grpc.StatusCode:
@@ -32,12 +54,16 @@ def status_of(error: IsthmusError) -> grpc.StatusCode:
 
 def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
     """What a failed call means to the person at the edge. trainer: its address, for the sentence."""
-    details = failure.details() or "no reason given"
+    details = one_line(failure.details() or "no reason given")
     match failure.code():
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
             return UnreachableError(f"the trainer at {trainer} cannot be reached: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
-            return ProtocolError(f"{trainer} answers, but not as a trainer of protocol version 1: {details}")
+            return ProtocolError(
+                f"{trainer} answers, but not as a trainer of protocol version {PROTOCOL_VERSION}: {details}"
+            )
+        case grpc.StatusCode.FAILED_PRECONDITION:
+            return ProtocolError(f"the trainer at {trainer} and this agent do not go together: {details}")
         case grpc.StatusCode.DATA_LOSS:
             return ProtocolError(f"the trainer at {trainer} received damaged data: {details}")
         case grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN:

@@ -31,7 +31,7 @@ class Deployment(_message.Message):
     CODEC_FIELD_NUMBER: _builtins.int
     DOWNLINK_CODEC_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """Counts the deployments of a session, from 0."""
+    """Rises with every deployment of a session, from 0."""
     cut: _builtins.int
     """How many blocks run on the edge: [0, cut) there, [cut, L) in the cloud."""
     staleness: _builtins.int
@@ -148,7 +148,7 @@ class OpenSessionResponse(_message.Message):
     """The largest message that the trainer takes."""
     @_builtins.property
     def block_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """XXH3-64 digests of the trainer's blocks [cut, L): of the parameters and buffers they start with."""
+        """XXH3-64 digests of the trainer's blocks, of all L: of the parameters and buffers they start with."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ Global___StepReport: _TypeAlias = StepReport  # noqa: Y015
 @_typing.final
 class TrainRequest(_message.Message):
     """From the edge: the first message attaches; each later one holds a frame with its payload, an ack, or both. A deployment
-    comes between two batches and holds for every batch after it; its epoch is one more than the last one's and its cut the
+    comes between two batches and holds for every batch after it; its epoch is higher than the last one's and its cut the
     same. Batches before it are not waited for: their gradients come back under the deployment that they were sent under.
     """
 
@@ -547,6 +547,55 @@ class DownloadBlockResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DownloadBlockResponse: _TypeAlias = DownloadBlockResponse  # noqa: Y015
+
+@_typing.final
+class CommitMigrationRequest(_message.Message):
+    """Moves the cut of a session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    NEXT_STEP_FIELD_NUMBER: _builtins.int
+    DEPLOYMENT_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    next_step: _builtins.int
+    """The step that the edge goes on with; the trainer must wait for the same."""
+    @_builtins.property
+    def deployment(self) -> Global___Deployment:
+        """What holds from that step on; its epoch is higher than that of the deployment in force."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        next_step: _builtins.int = ...,
+        deployment: Global___Deployment | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "next_step", b"next_step", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitMigrationRequest: _TypeAlias = CommitMigrationRequest  # noqa: Y015
+
+@_typing.final
+class CommitMigrationResponse(_message.Message):
+    """The cut was moved."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitMigrationResponse: _TypeAlias = CommitMigrationResponse  # noqa: Y015
 
 @_typing.final
 class GetSessionRequest(_message.Message):

@@ -65,6 +65,11 @@ class TrainerServiceStub:
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.DownloadBlockRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.DownloadBlockResponse.FromString,
                 _registered_method=True)
+        self.CommitMigration = channel.unary_unary(
+                '/isthmus.v1.TrainerService/CommitMigration',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.CommitMigrationRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.CommitMigrationResponse.FromString,
+                _registered_method=True)
         self.GetSession = channel.unary_unary(
                 '/isthmus.v1.TrainerService/GetSession',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.GetSessionRequest.SerializeToString,
@@ -116,7 +121,9 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UploadBlock(self, request_iterator, context):
-        """Replaces the state of one block by the edge's. The names, shapes and types of its tensors must be the block's own.
+        """Brings the state of one block from the edge. Before the training stream is attached it replaces the trainer's own.
+        While it is attached, the block must be one that the edge runs: its state is kept aside until a CommitMigration takes
+        it over, or until the next step makes it stale. The names, shapes and types of its tensors must be the block's own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,6 +131,18 @@ class TrainerServiceServicer:
 
     def DownloadBlock(self, request, context):
         """Sends the state of one block: parameters, buffers and optimizer state.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitMigration(self, request, context):
+        """Moves the cut, whole or not at all. The edge has drained its training stream, has uploaded every block that the cloud
+        takes over and downloaded every block that it takes over itself; blocks without trainable parameters and buffers are
+        equal on both sides since the session was opened and need not be sent. Repeating a commit that was done changes
+        nothing, so that an edge which did not hear the answer may ask again.
+        FAILED_PRECONDITION: a batch is in flight, a block was not uploaded, or the deployment does not follow the one in
+        force. After any error the old deployment is in force.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,6 +189,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.DownloadBlock,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.DownloadBlockRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.DownloadBlockResponse.SerializeToString,
+            ),
+            'CommitMigration': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitMigration,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.CommitMigrationRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.CommitMigrationResponse.SerializeToString,
             ),
             'GetSession': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSession,
@@ -323,6 +347,33 @@ class TrainerService:
             '/isthmus.v1.TrainerService/DownloadBlock',
             isthmus_dot_v1_dot_trainer__pb2.DownloadBlockRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.DownloadBlockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitMigration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/CommitMigration',
+            isthmus_dot_v1_dot_trainer__pb2.CommitMigrationRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.CommitMigrationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,50 @@
+"""Moving the cut while training: drained, transferred, committed; until the commit both sides can go back.
+
+The commit is the trainer's: whichever deployment it has is the one in force, and a lost answer is asked for again. So
+a link that dies leaves the old deployment or the new one, never a third.
+"""
+
+import time
+
+import structlog
+
+from edge_agent.pipeline import Workers
+from edge_agent.session import EdgeSession
+from shared.model import block_state
+from shared.model.chain import Chain
+from shared.model.stage import Stage
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+
+_log = structlog.get_logger(__name__)
+
+
+async def migrate(
+    session: EdgeSession,
+    chain: Chain,
+    stage: Stage,
+    workers: Workers,
+    next_step: int,
+    old: Deployment,
+    new: Deployment,
+) -> float:
+    """Move the cut from `old` to `new` between two steps, with nothing in flight; returns the seconds it took.
+
+    Blocks whose state training does not change are not sent: both sides have held them equal since the session was
+    opened. Raises IsthmusError when it could not be done; then both sides are as they were.
+    """
+    started = time.monotonic()
+    for block in chain.blocks[new.cut : old.cut]:
+        if not block_state.is_static(block):
+            await session.upload_block(block, stage.block_tensors(block.index), old.epoch)
+    arriving = {
+        block.index: await session.download_block(block, weights_only=False)
+        for block in chain.blocks[old.cut : new.cut]
+        if not block_state.is_static(block)
+    }
+    for index, tensors in arriving.items():
+        block_state.check(chain.blocks[index], stage.optimizer_keys, tensors)
+    await session.commit_migration(next_step, new)
+    await workers.compute.run(stage.move, 0, new.cut, arriving)
+    seconds = time.monotonic() - started
+    _log.info("cut moved", step=next_step, from_cut=old.cut, to_cut=new.cut, seconds=round(seconds, 3))
+    return seconds
