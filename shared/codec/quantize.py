@@ -45,8 +45,8 @@ def quantize(values_OCI: Tensor, bits: int, out_OCI: Tensor, *, noise: bool) -> 
     values_OCI: float32, contiguous, not empty. out_OCI: uint8, or int16 for 16 bits, whose bits are those of a uint16.
     noise: round up or down at random (torch's default generator), so that the mean over draws is the value.
     """
-    low_C, high_C = _extremes(values_OCI)
     levels = 2**bits - 1
+    low_C, high_C = _extremes(values_OCI)
     if not _is_plain(low_C, high_C):
         low_C, high_C = _finite_extremes(values_OCI, low_C)
         low, inverse = _in_float64(low_C, _inverse(low_C, high_C, levels))
@@ -54,46 +54,66 @@ def quantize(values_OCI: Tensor, bits: int, out_OCI: Tensor, *, noise: bool) -> 
         if noise:
             _add_noise(exact_OCI, bits)
         out_OCI.copy_(exact_OCI.round_().clamp_(0, levels).nan_to_num_(0.0).int())  # NaN has no integer
-        return low_C, high_C
-    from_zero = not low_C.any()
-    inverse_C = _inverse(low_C, high_C, levels).astype(np.float32)
-    work = integers = _MAGIC
-    for values, low, inverse, out in _tiles(values_OCI, low_C, inverse_C, out_OCI):
-        if work.shape != values.shape:
+    elif len(low_C) == 1 and not noise:
+        _quantize_one_group(values_OCI.view(-1), low_C.item(), high_C.item(), levels, out_OCI.view(-1))
+    else:
+        from_zero = not low_C.any()
+        inverse_C = _inverse(low_C, high_C, levels).astype(np.float32)
+        for values, low, inverse, out in _tiles(values_OCI, low_C, inverse_C, out_OCI):
             work = scratch.take("tile", values.numel(), torch.float32).view(values.shape)
-            integers = work.view(torch.int32)
-        if not from_zero:
-            values = torch.sub(values, low, out=work)
-        if noise:
-            _add_noise(torch.mul(values, inverse, out=work), bits)
-            work.clamp_(0, levels).add_(_MAGIC)
-        elif len(low_C) == 1:
-            torch.add(_MAGIC, values, alpha=inverse.item(), out=work)
-        elif values.shape[2] == 1:
-            torch.addcmul(_MAGIC, values, inverse, out=work)
-        else:
-            torch.mul(values, inverse, out=work).add_(_MAGIC)
-        out.copy_(integers)
+            if not from_zero:
+                values = torch.sub(values, low, out=work)
+            if noise:
+                _add_noise(torch.mul(values, inverse, out=work), bits)
+                work.clamp_(0, levels).add_(_MAGIC)
+            elif values.shape[2] == 1:
+                torch.addcmul(_MAGIC, values, inverse, out=work)
+            else:
+                torch.mul(values, inverse, out=work).add_(_MAGIC)
+            out.copy_(work.view(torch.int32))
     return low_C, high_C
 
 
 def dequantize(levels_OCI: Tensor, low_C: Floats, high_C: Floats, bits: int, out_OCI: Tensor) -> None:
     """Write what each level stands for into `out_OCI` (float32, contiguous). levels_OCI: uint8, uint16 for 16 bits."""
     levels = 2**bits - 1
-    step_C = (high_C.astype(np.float64) - low_C) / levels
     if not _is_plain(low_C, high_C):
-        low, step = _in_float64(low_C, step_C)
-        out_OCI.copy_(levels_OCI.double() * step + low)
-        return
-    from_zero = not low_C.any()
-    for source, low, step, out in _tiles(levels_OCI, low_C, step_C.astype(np.float32), out_OCI):
-        out.copy_(source)
-        if from_zero:
-            out.mul_(step)
-        elif len(low_C) == 1:
-            torch.add(low, out, alpha=step.item(), out=out)
-        else:
-            out.mul_(step).add_(low)
+        low, high = _in_float64(low_C, high_C)
+        out_OCI.copy_(levels_OCI.double() * ((high - low) / levels) + low)
+    elif len(low_C) == 1:
+        _dequantize_one_group(levels_OCI.view(-1), low_C.item(), high_C.item(), levels, out_OCI.view(-1))
+    else:
+        from_zero = not low_C.any()
+        step_C = ((high_C.astype(np.float64) - low_C) / levels).astype(np.float32)
+        for source, low, step, out in _tiles(levels_OCI, low_C, step_C, out_OCI):
+            out.copy_(source).mul_(step)
+            if not from_zero:
+                out.add_(low)
+
+
+def _quantize_one_group(values: Tensor, low: float, high: float, levels: int, out: Tensor) -> None:
+    """`quantize` for one plain group, all of one dimension: a multiplication and an addition in one pass."""
+    inverse = levels / (high - low) if high > low else 0.0
+    tile = min(_tile_elements(), len(values))
+    work = scratch.take("tile", tile, torch.float32)
+    integers = work.view(torch.int32)
+    for start in range(0, len(values), tile):
+        part = values[start : start + tile]
+        if len(part) < tile:
+            work, integers = work[: len(part)], integers[: len(part)]
+        if low != 0:
+            part = torch.sub(part, low, out=work)
+        torch.add(_MAGIC, part, alpha=inverse, out=work)
+        out[start : start + tile].copy_(integers)
+
+
+def _dequantize_one_group(source: Tensor, low: float, high: float, levels: int, out: Tensor) -> None:
+    """`dequantize` for one plain group, all of one dimension."""
+    step, low_0 = (high - low) / levels, torch.tensor(low)
+    tile = _tile_elements()
+    for start in range(0, len(source), tile):
+        part = out[start : start + tile].copy_(source[start : start + tile])
+        torch.add(low_0, part, alpha=step, out=part)
 
 
 def _is_plain(low_C: Floats, high_C: Floats) -> bool:
@@ -137,8 +157,9 @@ def _extremes(values_OCI: Tensor) -> tuple[Floats, Floats]:
     if channels == 1:
         values = values_OCI.view(-1)
         tiles = [values[start : start + elements] for start in range(0, inner, elements)]
-        low, high = [tile.amin().item() for tile in tiles], [tile.amax().item() for tile in tiles]
-        return np.array([np.minimum.reduce(low)], np.float32), np.array([np.maximum.reduce(high)], np.float32)
+        lows = np.array([tile.amin().item() for tile in tiles], np.float32)
+        highs = np.array([tile.amax().item() for tile in tiles], np.float32)
+        return lows.min(keepdims=True), highs.max(keepdims=True)
     if together := _samples_together(outer, channels, inner):
         rows = values_OCI.view(outer // together, together * channels * inner)
         parts = torch.split(rows, max(1, elements // rows.shape[1]))
@@ -154,19 +175,14 @@ def _extremes(values_OCI: Tensor) -> tuple[Floats, Floats]:
 def _tiles(
     source_OCI: Tensor, low_C: Floats, factor_C: Floats, out_OCI: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """(source, low, factor, out) of one tile after the other; source and out contiguous, low and factor broadcast to them.
+    """(source, low, factor, out) of one tile after the other: source and out contiguous, of three dimensions.
 
-    One group has tiles of one dimension, several have tiles of three. Tiles of the same size have the same shape.
+    low and factor are [channels of the tile, 1], so that they broadcast over the other two.
     """
     source, out = source_OCI.view(-1), out_OCI.view(-1)
-    low, factor = torch.from_numpy(low_C), torch.from_numpy(factor_C)
+    low, factor = torch.from_numpy(low_C)[:, None], torch.from_numpy(factor_C)[:, None]
     outer, channels, inner = source_OCI.shape
     elements = _tile_elements()
-    if channels == 1:
-        for start in range(0, inner, elements):
-            yield source[start : start + elements], low, factor, out[start : start + elements]
-        return
-    low, factor = low[:, None], factor[:, None]
     if together := _samples_together(outer, channels, inner):
         low, factor = (of_C.expand(together, channels, inner).reshape(-1, 1) for of_C in (low, factor))
         outer, channels, inner = outer // together, together * channels * inner, 1

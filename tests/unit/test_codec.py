@@ -68,6 +68,7 @@ def carried(encoded, payload=None, **changes):
 # --- strides and values
 
 
+@settings(deadline=None)
 @given(tensor=tensors(FLOATS + OTHERS))
 def test_raw_gives_back_every_bit_and_stride_of_any_tensor(tensor):
     decoded = codec_by_name("raw").decode(carried(codec_by_name("raw").encode(tensor)))
@@ -76,6 +77,7 @@ def test_raw_gives_back_every_bit_and_stride_of_any_tensor(tensor):
     assert same_bits(decoded, tensor)
 
 
+@settings(deadline=None)
 @given(tensor=tensors(), name=names)
 def test_every_codec_gives_back_dtype_shape_and_strides(tensor, name):
     codec = codec_by_name(name)
@@ -85,6 +87,7 @@ def test_every_codec_gives_back_dtype_shape_and_strides(tensor, name):
     assert (decoded.dtype, decoded.shape, decoded.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
 
 
+@settings(deadline=None)
 @given(words=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40), name=st.sampled_from(LOSSLESS))
 @example(words=[0x7FC00001, 0xFFFFFFFF, 0x7F800001, 0x80000000, 0x00000001, 0xFF800000], name="fp32")
 def test_float32_is_lossless_down_to_the_payload_of_a_nan(words, name):
@@ -92,6 +95,7 @@ def test_float32_is_lossless_down_to_the_payload_of_a_nan(words, name):
     assert same_bits(codec_by_name(name).decode(carried(codec_by_name(name).encode(tensor))), tensor)
 
 
+@settings(deadline=None)
 @given(tensor=tensors((torch.float16, torch.bfloat16)))
 def test_fp32_is_lossless_for_narrower_floats(tensor):
     assert same_bits(codec_by_name("fp32").decode(carried(codec_by_name("fp32").encode(tensor))), tensor)
@@ -111,6 +115,7 @@ def test_elements_that_overlap_are_sent_as_a_contiguous_copy():
     assert torch.equal(codec_by_name("raw").decode(encoded), tensor)
 
 
+@settings(deadline=None)
 @given(shape=st.lists(st.integers(0, 9), max_size=4), name=names, dtype=st.sampled_from(FLOATS), order=st.randoms())
 def test_encoded_bytes_is_exact_for_a_dense_tensor(shape, name, dtype, order):
     tensor = torch.zeros(shape, dtype=dtype)
@@ -122,6 +127,7 @@ def test_encoded_bytes_is_exact_for_a_dense_tensor(shape, name, dtype, order):
     assert codec.encode(permuted).payload.nbytes == codec.encoded_bytes(shape, dtype)
 
 
+@settings(deadline=None)
 @given(tensor=tensors(expanded=True), name=names)
 def test_encoded_bytes_is_a_bound_for_any_tensor(tensor, name):
     codec = codec_by_name(name)
@@ -141,6 +147,7 @@ def test_a_gap_is_not_sent():
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+@settings(deadline=None)
 @given(tensor=tensors((torch.float32, torch.float64)))
 @example(tensor=torch.tensor([65519.0]))
 def test_narrowing_rounds_as_torch_does(name, dtype, tensor):
@@ -294,6 +301,7 @@ def test_an_unknown_name_is_answered_with_the_names_there_are():
     assert all(codec_by_name(name).name == name for name in codec_names())
 
 
+@settings(deadline=None)
 @given(name=names, tensor=tensors(), change=st.sampled_from([-1, 1, 64]))
 def test_a_payload_of_the_wrong_length_is_refused(name, tensor, change):
     encoded = codec_by_name(name).encode(tensor)
@@ -320,7 +328,7 @@ def test_booleans_are_zero_or_one():
         codec_by_name("raw").decode(carried(encoded, b"\x02\x00"))
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 @given(
     name=names,
     dtype=st.sampled_from(FLOATS + OTHERS),
@@ -347,6 +355,7 @@ def test_whatever_a_peer_claims_the_answer_is_a_tensor_or_a_protocol_error(name,
     assert (decoded.dtype, list(decoded.shape), list(decoded.stride())) == (dtype, shape, strides)
 
 
+@settings(deadline=None)
 @given(tensor=tensors(), room=st.integers(-1, 1))
 def test_a_layout_may_take_just_what_is_allowed(tensor, room):
     sizes = [max(1, size) for size in tensor.shape]
@@ -388,6 +397,7 @@ def test_as_many_dimensions_as_allowed_are_decoded():
     assert torch.equal(codec_by_name("raw").decode(carried(codec_by_name("raw").encode(tensor))), tensor)
 
 
+@settings(deadline=None)
 @given(tensor=tensors())
 def test_what_we_send_is_a_layout_that_we_accept(tensor):
     encoded = codec_by_name("raw").encode(tensor)
@@ -397,7 +407,7 @@ def test_what_we_send_is_a_layout_that_we_accept(tensor):
 def test_the_strategy_makes_tensors_with_gaps_and_without():
     seen = set()
 
-    @settings(max_examples=200, database=None)
+    @settings(deadline=None, max_examples=200, database=None)
     @given(tensor=tensors())
     def look(tensor):
         seen.add((is_dense(tensor), tensor.is_contiguous()))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.codec import FeedbackMode, codec_by_name, codec_names, compensate, compression_error
@@ -14,6 +14,7 @@ def made(seed, *shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+@settings(deadline=None)
 @given(seed=seeds, batch=st.integers(1, 64))
 def test_for_a_mean_over_a_batch_the_term_is_that_of_each_sample_alone(seed, batch):
     """B times the compensated gradient of the mean loss is the literal formula on the gradients of the samples."""
@@ -44,6 +45,7 @@ def test_it_recovers_the_gradient_where_the_hessian_is_the_squared_gradient(batc
         assert distance(FeedbackMode.LITERAL) > 0.95 * distance(FeedbackMode.OFF)
 
 
+@settings(deadline=None)
 @given(seed=seeds, mode=st.sampled_from(FeedbackMode))
 def test_without_an_error_the_gradient_stays_and_it_is_never_written_to(seed, mode):
     gradient, error = made(seed, 3, 4), made(seed + 1, 3, 4)

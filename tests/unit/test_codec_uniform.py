@@ -79,6 +79,7 @@ def check_within_half_a_step(tensor, decoded, bits, by_channel, *, steps=0.5):
 # --- Eq. 2
 
 
+@settings(deadline=None)
 @given(tensor=features(), bits=bit_widths, ending=endings)
 def test_no_value_moves_by_more_than_half_a_step(tensor, bits, ending):
     decoded = through(f"uniform{bits}{ending}", tensor)
@@ -99,6 +100,7 @@ def test_tiles_do_not_show(shape, bits, ending, offset):
         check_within_half_a_step(strided, decoded, bits, "channel" in ending, steps=steps)
 
 
+@settings(deadline=None)
 @given(tensor=features(), bits=bit_widths, by_channel=st.booleans())
 def test_the_lowest_value_is_exact_and_the_highest_nearly(tensor, bits, by_channel):
     decoded = through(f"uniform{bits}{'-channel' * by_channel}", tensor)
@@ -116,6 +118,7 @@ def test_the_middle_between_two_levels_goes_to_the_even_one(bits):
     assert torch.equal(through(f"uniform{bits}", tensor)[2:], middles.round())
 
 
+@settings(deadline=None)
 @given(tensor=features(), bits=bit_widths, by_channel=st.booleans())
 def test_encoding_what_was_decoded_changes_no_level(tensor, bits, by_channel):
     codec = codec_by_name(f"uniform{bits}{'-channel' * by_channel}")
@@ -127,6 +130,7 @@ def test_encoding_what_was_decoded_changes_no_level(tensor, bits, by_channel):
     assert levels_of(once, len(groups)) == levels_of(again, len(groups))
 
 
+@settings(deadline=None)
 @given(tensor=features(), by_channel=st.booleans())
 def test_more_bits_never_make_it_worse(tensor, by_channel):
     ending = "-channel" * by_channel
@@ -164,6 +168,7 @@ def test_float64_beyond_float32_is_taken_as_the_largest_float32():
 # --- what the equation leaves open
 
 
+@settings(deadline=None)
 @given(value=st.floats(width=32, allow_nan=False, allow_infinity=False), bits=bit_widths, ending=endings)
 def test_a_constant_is_exact(value, bits, ending):
     tensor = torch.full((2, 3, 4), value)
@@ -218,6 +223,7 @@ def test_a_scalar_is_exact():
         assert through(f"uniform1{ending}", torch.tensor(-2.5)).item() == -2.5
 
 
+@settings(deadline=None)
 @given(
     values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20),
     bits=bit_widths,
@@ -288,6 +294,7 @@ def test_the_seed_decides_and_rounding_to_nearest_takes_nothing_from_the_generat
 # --- packing
 
 
+@settings(deadline=None)
 @given(count=st.integers(0, 1100), bits=st.integers(1, 7), seed=seeds)
 def test_unpacking_gives_what_was_packed_in_the_fewest_bytes(count, bits, seed):
     values = torch.randint(0, 2**bits, (count,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
@@ -299,6 +306,7 @@ def test_unpacking_gives_what_was_packed_in_the_fewest_bytes(count, bits, seed):
     assert torch.equal(unpacked, values)
 
 
+@settings(deadline=None)
 @given(blocks=st.integers(0, 20), bits=st.integers(1, 7), seed=seeds)
 def test_no_bit_is_wasted(blocks, bits, seed):
     """Every string of bytes is the packing of some values, so none could be shorter."""
@@ -345,7 +353,7 @@ def test_a_range_that_is_never_sent_is_refused(name, low, high):
         codec_by_name(name).decode(Encoded(name, encoded.dtype, encoded.shape, encoded.strides, payload))
 
 
-@settings(max_examples=200)
+@settings(deadline=None, max_examples=200)
 @given(
     bits=bit_widths,
     ending=endings,
