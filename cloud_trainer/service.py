@@ -87,6 +87,10 @@ class TrainerService:
         session = self._sessions.get(attach.session_id)
         if session.attached:
             raise Refusal(grpc.StatusCode.ALREADY_EXISTS, f"session {session.id} has a training stream already")
+        if session.measured:
+            raise Refusal(
+                grpc.StatusCode.FAILED_PRECONDITION, f"session {session.id} was measured, which spoilt its weights"
+            )
         if attach.next_step != session.next_step:
             raise Refusal(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -155,6 +159,12 @@ class TrainerService:
         _log.info("cut moved", session=session.id, cut=session.deployment.cut, step=session.next_step)
         return pb.CommitMigrationResponse()
 
+    async def measure_stage(self, request: pb.MeasureStageRequest, _context: Context) -> pb.MeasureStageResponse:
+        """Time the cloud's blocks at a cut."""
+        session = self._sessions.get(request.session_id)
+        seconds = await self._compute.run(session.measure, request.cut, request.repeats)
+        return pb.MeasureStageResponse(seconds=seconds)
+
     async def get_session(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:
         """What a session is doing."""
         session = self._sessions.get(request.session_id)
@@ -187,6 +197,7 @@ class TrainerService:
                 "OpenSession": unary(self._refusing(self.open_session), **message(pb.OpenSessionRequest)),
                 "GetSession": unary(self._refusing(self.get_session), **message(pb.GetSessionRequest)),
                 "CommitMigration": unary(self._refusing(self.commit_migration), **message(pb.CommitMigrationRequest)),
+                "MeasureStage": unary(self._refusing(self.measure_stage), **message(pb.MeasureStageRequest)),
                 "CloseSession": unary(self._refusing(self.close_session), **message(pb.CloseSessionRequest)),
                 "Evaluate": up(self._refusing(self.evaluate), **packets(pb.EvaluateRequest, _to_bytes)),
                 "UploadBlock": up(self._refusing(self.upload_block), **packets(pb.UploadBlockRequest, _to_bytes)),

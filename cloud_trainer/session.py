@@ -18,6 +18,7 @@ from shared.model import block_state
 from shared.model.build import build_checked_chain, check_cut, parse_kwargs
 from shared.model.chain import Chain
 from shared.model.losses import BatchLoss, LossHead
+from shared.model.measure import measure_stage
 from shared.model.recipe import Recipe
 from shared.model.spec import TensorSpec
 from shared.model.stage import Graph, Stage
@@ -28,6 +29,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment, OpenSessionRequest
 
 _IGNORED_CLASS = -100
 """The label that torch's cross_entropy leaves out of the mean."""
+_MAX_REPEATS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Session:
         self.stage = Stage(chain, deployment.cut, len(chain.blocks), recipe, on)
         self.next_step = 0
         self.attached = False
+        self.measured = False
         self.received_bytes = 0
         self.sent_bytes = 0
         self._head = head
@@ -116,6 +119,23 @@ class Session:
         self.stage.move(deployment.cut, len(self.chain.blocks), arriving)
         self._arriving.clear()
         self.deployment = deployment
+
+    def measure(self, cut: int, repeats: int) -> list[float]:
+        """Seconds of each of `repeats` steps of blocks [cut, L), on made-up features; spoils the weights.
+
+        Raises Refusal when the session trains, ModelError for a cut out of range, ProtocolError for too many repeats.
+        """
+        check_cut(cut, self.chain)
+        if not 1 <= repeats <= _MAX_REPEATS:
+            raise ProtocolError(f"{repeats} repeats were asked for; 1 to {_MAX_REPEATS} can be")
+        if self.attached or self.next_step:
+            raise Refusal(
+                grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} trains; measuring would spoil its weights"
+            )
+        self.measured = True
+        needs_gradient = any(block.trainable for block in self.chain.blocks[:cut])
+        stage = Stage(self.chain, cut, len(self.chain.blocks), self.recipe, self.stage.device)
+        return measure_stage(stage, self.chain.features[cut], input_gradient=needs_gradient, repeats=repeats)
 
     def take_block(self, index: int, tensors: block_state.BlockTensors) -> None:
         """Take a block's state: at once before training, aside while it goes on. Raises ProtocolError if it does not fit."""

@@ -70,6 +70,11 @@ class TrainerClient:
         request = pb.CommitMigrationRequest(session_id=session_id, next_step=next_step, deployment=deployment)
         await self._call("CommitMigration", request, pb.CommitMigrationResponse)
 
+    async def measure_stage(self, session_id: str, cut: int, repeats: int) -> list[float]:
+        """See `TrainerService.MeasureStage`."""
+        request = pb.MeasureStageRequest(session_id=session_id, cut=cut, repeats=repeats)
+        return list((await self._call("MeasureStage", request, pb.MeasureStageResponse)).seconds)
+
     async def close_session(self, session_id: str) -> None:
         """See `TrainerService.CloseSession`."""
         await self._call("CloseSession", pb.CloseSessionRequest(session_id=session_id), pb.CloseSessionResponse)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from edge_agent.config import EdgeConfig, OutputConfig
 from edge_agent.model_report import render_table, to_json
-from edge_agent.progress import live_bar, summary_table
+from edge_agent.progress import counting_bar, live_bar, summary_table
 from shared.cli import run_command
 from shared.config import example_toml, load_config
 from shared.errors import ConfigError
@@ -67,6 +67,25 @@ def model(
         typer.echo(to_json(rows))
     else:
         Console().print(render_table(rows))
+
+
+@app.command()
+def profile(
+    out: Annotated[Path, typer.Option(help="The profile to write (JSON).")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    trainer: Annotated[str | None, typer.Option(help="host:port of the trainer (trainer.address).")] = None,
+    repeats: Annotated[int, typer.Option(help="Steps timed at each cut.", min=2, max=1000)] = 10,
+) -> None:
+    """Measure what each cut of the model costs on this device and on the trainer; an interrupted run goes on."""
+    from edge_agent.profiling import profile_model
+
+    flags = [*(overrides or []), *([f"trainer.address={trainer}"] if trainer else [])]
+    loaded = load_config(EdgeConfig, config, flags)
+    configure_logs(loaded.log.level, loaded.log.format)
+    with counting_bar(Console(stderr=True), "profiling cuts") as on_cut:
+        asyncio.run(profile_model(loaded, repeats, out, on_cut))
+    typer.echo(f"profile: {out}")
 
 
 @app.command("config")

@@ -8,8 +8,8 @@ import time
 
 import structlog
 
-from edge_agent.pipeline import Workers
 from edge_agent.session import EdgeSession
+from edge_agent.workers import Workers
 from shared.model import block_state
 from shared.model.chain import Chain
 from shared.model.stage import Stage

@@ -5,7 +5,6 @@ Each module runs on its own and is joined to the next by a bounded queue; torch 
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -15,33 +14,19 @@ from edge_agent.batches import Prefetcher
 from edge_agent.client import Stream
 from edge_agent.data import Batch
 from edge_agent.in_flight import BatchInFlight, InFlight
+from edge_agent.workers import Workers
 from shared.codec import Encoded, FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
 from shared.errors import ProtocolError
 from shared.model.policies import BackwardPolicy
 from shared.model.spec import TensorSpec
 from shared.tasks import run_together
 from shared.tensor_wire import from_wire, to_wire
-from shared.threads import Worker
 from shared.transport.framing import WireTensor
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport, TrainRequest
 
 UNLIMITED_QUEUE = 4
 """Features that wait for the link where no gradient comes back and so no K bounds them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """The threads of one agent, one a kind of work."""
-
-    compute: Worker
-    codec: Worker
-    load: Worker
-
-    def close(self) -> None:
-        """End all three."""
-        for worker in (self.compute, self.codec, self.load):
-            worker.close()
 
 
 class Observer(Protocol):

@@ -52,6 +52,14 @@ def live_bar(console: Console) -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
+@contextmanager
+def counting_bar(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar for work that comes in pieces; yields what to call with how many of how many are done."""
+    with Bar(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 def summary_table(summary: Summary) -> Table:
     """The figures of a finished run, and where its blocks ran."""
     table = Table(title=f"session {summary.session}", show_header=False)

@@ -19,16 +19,15 @@ from edge_agent.config import EdgeConfig
 from edge_agent.deployer import Deployer
 from edge_agent.experiment import Experiment
 from edge_agent.observer import Progress, RunObserver
-from edge_agent.pipeline import Pipeline, Workers
+from edge_agent.pipeline import Pipeline
 from edge_agent.result import BlockPlace, Summary, TrainingResult
 from edge_agent.session import EdgeSession
 from edge_agent.timeline import Timeline
+from edge_agent.workers import Workers
 from shared.codec import FeedbackMode
 from shared.errors import IsthmusError
-from shared.model.device import prepare_compute_thread
 from shared.model.policies import POLICIES
 from shared.telemetry.metrics import TrainingMetrics, serve_metrics
-from shared.threads import Worker
 
 _log = structlog.get_logger(__name__)
 
@@ -79,13 +78,10 @@ async def run_training(
         _log.info("metrics", address=serve_metrics(config.metrics.listen, metrics.registry))
     timeline = Timeline() if config.output.trace is not None else None
     observer = RunObserver(metrics, Progress(experiment.steps), on_progress, timeline)
-    workers = Workers(Worker("compute", prepare_compute_thread), Worker("codec"), Worker("load"))
     trainer = config.trainer
-    try:
+    with Workers.started() as workers:
         async with TrainerClient(trainer.address, config.link, trainer.connect_timeout_seconds) as client:
             result = await _Run(experiment, observer, workers, on_start).over(client)
-    finally:
-        workers.close()
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)
     return result

@@ -9,7 +9,7 @@ import torch
 from edge_agent.client import TrainerClient, TrainingCall
 from edge_agent.data import Dataset, evaluation_batches
 from edge_agent.experiment import Experiment
-from edge_agent.pipeline import Workers
+from edge_agent.workers import Workers
 from shared.codec import codec_by_name
 from shared.errors import ConfigError, UnreachableError
 from shared.model import block_state
@@ -104,6 +104,10 @@ class EdgeSession:
         except UnreachableError:
             if await self.deployment() != deployment:
                 await self._client.commit_migration(self.id, next_step, deployment)
+
+    async def measure_cloud(self, cut: int, repeats: int) -> list[float]:
+        """Seconds of each of `repeats` steps of the cloud's blocks at `cut`; the session cannot train afterwards."""
+        return await self._client.measure_stage(self.id, cut, repeats)
 
     async def deployment(self) -> pb.Deployment:
         """The deployment that the trainer holds."""

@@ -598,6 +598,60 @@ class CommitMigrationResponse(_message.Message):
 Global___CommitMigrationResponse: _TypeAlias = CommitMigrationResponse  # noqa: Y015
 
 @_typing.final
+class MeasureStageRequest(_message.Message):
+    """Asks for T3 at a cut."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
+    REPEATS_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    cut: _builtins.int
+    """How many blocks would run on the edge."""
+    repeats: _builtins.int
+    """How many steps to time, 1 to 1000."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        cut: _builtins.int = ...,
+        repeats: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cut", b"cut", "repeats", b"repeats", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureStageRequest: _TypeAlias = MeasureStageRequest  # noqa: Y015
+
+@_typing.final
+class MeasureStageResponse(_message.Message):
+    """T3 at a cut."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECONDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def seconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Seconds of each step."""
+
+    def __init__(
+        self,
+        *,
+        seconds: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureStageResponse: _TypeAlias = MeasureStageResponse  # noqa: Y015
+
+@_typing.final
 class GetSessionRequest(_message.Message):
     """Asks what a session is doing."""
 

@@ -70,6 +70,11 @@ class TrainerServiceStub:
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.CommitMigrationRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.CommitMigrationResponse.FromString,
                 _registered_method=True)
+        self.MeasureStage = channel.unary_unary(
+                '/isthmus.v1.TrainerService/MeasureStage',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.MeasureStageRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.MeasureStageResponse.FromString,
+                _registered_method=True)
         self.GetSession = channel.unary_unary(
                 '/isthmus.v1.TrainerService/GetSession',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.GetSessionRequest.SerializeToString,
@@ -148,6 +153,15 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MeasureStage(self, request, context):
+        """Times the cloud's blocks at a cut, for a profile: forward, backward and update on made-up features, as often as asked.
+        A session that was measured cannot train: its weights are spoilt.
+        FAILED_PRECONDITION: the session has begun to train. INVALID_ARGUMENT: a cut or count out of range.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSession(self, request, context):
         """What a session is doing.
         """
@@ -194,6 +208,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.CommitMigration,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.CommitMigrationRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.CommitMigrationResponse.SerializeToString,
+            ),
+            'MeasureStage': grpc.unary_unary_rpc_method_handler(
+                    servicer.MeasureStage,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.MeasureStageRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.MeasureStageResponse.SerializeToString,
             ),
             'GetSession': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSession,
@@ -374,6 +393,33 @@ class TrainerService:
             '/isthmus.v1.TrainerService/CommitMigration',
             isthmus_dot_v1_dot_trainer__pb2.CommitMigrationRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.CommitMigrationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MeasureStage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/MeasureStage',
+            isthmus_dot_v1_dot_trainer__pb2.MeasureStageRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.MeasureStageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,28 @@
+"""The threads of one agent."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from shared.model.device import prepare_compute_thread
+from shared.threads import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The threads of one agent, one a kind of work."""
+
+    compute: Worker
+    codec: Worker
+    load: Worker
+
+    @classmethod
+    @contextmanager
+    def started(cls) -> Iterator["Workers"]:
+        """Three threads, ended at exit."""
+        workers = cls(Worker("compute", prepare_compute_thread), Worker("codec"), Worker("load"))
+        try:
+            yield workers
+        finally:
+            for worker in (workers.compute, workers.codec, workers.load):
+                worker.close()
