@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Callable
 
 from cloud_trainer.announcements import BatchAnnouncements
 from cloud_trainer.session import Session
-from shared.codec import aligned_buffer, codec_by_name
+from shared.codec import aligned_buffer
 from shared.errors import ProtocolError
-from shared.tensor_wire import from_wire
+from shared.tensor_wire import decoded
 from shared.threads import Worker
 from shared.transport.framing import Assembler, WireTensor
 from shared.transport.packets import Damaged, Packet
@@ -41,10 +41,9 @@ async def evaluate(
             feature = tensor
             continue
         assert feature is not None, "announcements come as feature, then label"
-        decoded = await codec.run(codec_by_name(feature.header.codec).decode, from_wire(feature))
-        labels = await codec.run(codec_by_name("raw").decode, from_wire(tensor))
+        inputs, labels = await decoded(feature, codec), await decoded(tensor, codec)
         feature = None
-        batch = await compute.run(session.evaluate, decoded, labels)
+        batch = await compute.run(session.evaluate, inputs, labels)
         samples += batch.samples
         loss_sum += batch.loss * batch.samples
         has_classes = has_classes and batch.correct is not None

@@ -10,7 +10,6 @@ from cloud_trainer.config import TrainerConfig
 from shared.cli import run_command
 from shared.config import example_toml, load_config
 from shared.telemetry.logs import configure_logs
-from shared.transport.malloc import keep_message_memory
 
 app = typer.Typer(help="The cloud's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -32,8 +31,6 @@ def serve(
     flags = [*(overrides or []), *([f"server.listen={listen}"] if listen else [])]
     loaded = load_config(TrainerConfig, config, flags)
     configure_logs(loaded.log.level, loaded.log.format)
-    keep_message_memory()
-    __import__("sys").setswitchinterval(float(__import__("os").environ.get("SWI", "0.005")))
     asyncio.run(serve_until_stopped(loaded))
 
 

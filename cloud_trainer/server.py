@@ -16,6 +16,7 @@ from cloud_trainer.service import SERVICE, TrainerService
 from shared.errors import ConfigError, ListenError
 from shared.model.device import choose_device
 from shared.telemetry.metrics import TrainingMetrics, serve_metrics
+from shared.transport.malloc import keep_message_memory
 from shared.transport.options import server_options
 
 _log = structlog.get_logger(__name__)
@@ -35,6 +36,7 @@ class TrainerServer:
 
     async def start(self) -> None:
         """Listen. Raises ListenError when the address cannot be had; nothing is left listening then."""
+        keep_message_memory()
         config = self._config.server
         options = server_options(config.max_message_bytes, self._config.link.keepalive_seconds)
         server = grpc.aio.server(options=options)

@@ -235,6 +235,9 @@ class TrainerService:
                 _log.warning("call refused", method=method.__name__, code=code.name, reason=sentence)
             except grpc.aio.AbortError:
                 raise
+            except grpc.aio.InternalError:
+                _log.warning("connection lost", method=method.__name__)  # what a write to an edge that has gone raises
+                raise
             except Exception as defect:
                 code, sentence = (
                     grpc.StatusCode.INTERNAL,

@@ -15,7 +15,7 @@ from shared.codec import codec_by_name
 from shared.errors import ProtocolError
 from shared.tasks import run_together
 from shared.telemetry.metrics import TrainingMetrics
-from shared.tensor_wire import from_wire, to_wire
+from shared.tensor_wire import decoded, encoded, to_wire
 from shared.threads import Worker
 from shared.transport.duplex import Duplex
 from shared.transport.framing import WireTensor
@@ -84,10 +84,9 @@ class TrainingStream:
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"step {feature.step} is the {self._in_flight}th batch in flight; K is {deployment.staleness}",
             )
-        decoded = await self._codec_worker.run(codec_by_name(deployment.codec).decode, from_wire(feature))
-        await self._batches.put(
-            _Batch(feature.step, deployment, decoded, codec_by_name("raw").decode(from_wire(labels)))
-        )
+        worker = self._codec_worker
+        batch = _Batch(feature.step, deployment, await decoded(feature, worker), await decoded(labels, worker))
+        await self._batches.put(batch)
 
     async def _compute(self) -> None:
         session, worker = self._session, self._compute_worker
@@ -119,8 +118,8 @@ class TrainingStream:
         while (item := await self._gradients.get()) is not None:
             batch, gradient = item
             codec = codec_by_name(batch.deployment.downlink_codec)
-            encoded = await self._codec_worker.run(codec.encode, gradient)
-            tensor = to_wire(encoded, batch.step, Role.ROLE_ERROR_GRADIENT, batch.deployment.epoch)
+            encoding = await encoded(gradient, codec, self._codec_worker)
+            tensor = to_wire(encoding, batch.step, Role.ROLE_ERROR_GRADIENT, batch.deployment.epoch)
             # Once it is under way, the edge may settle the step and send the next one before we know.
             self._in_flight -= 1
             await self._stream.send(tensor)

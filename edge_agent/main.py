@@ -18,7 +18,6 @@ from shared.model.build import build_checked_chain, parse_kwargs
 from shared.model.report import describe_chain
 from shared.model.spec import parse_example
 from shared.telemetry.logs import configure_logs
-from shared.transport.malloc import keep_message_memory
 
 app = typer.Typer(help="The edge's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -46,7 +45,6 @@ def run(
     _make_folders(loaded.output)
     console = Console()
     configure_logs(loaded.log.level, loaded.log.format)
-    keep_message_memory()
     with live_bar(Console(stderr=True)) as on_progress:
         result = asyncio.run(run_training(loaded, on_progress))
     console.print(summary_table(result.summary))

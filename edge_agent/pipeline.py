@@ -15,12 +15,12 @@ from edge_agent.client import Stream
 from edge_agent.data import Batch
 from edge_agent.in_flight import BatchInFlight, InFlight
 from edge_agent.workers import Workers
-from shared.codec import Encoded, FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
+from shared.codec import Codec, Encoded, FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
 from shared.errors import ProtocolError
 from shared.model.policies import BackwardPolicy
 from shared.model.spec import TensorSpec
 from shared.tasks import run_together
-from shared.tensor_wire import from_wire, to_wire
+from shared.tensor_wire import decoded, encoded, to_wire
 from shared.transport.framing import WireTensor
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport, TrainRequest
@@ -200,21 +200,22 @@ class _Run:
         while (item := await self._features.get()) is not None:
             batch, feature, labels = item
             started = time.monotonic()
-            encoded = await self._workers.codec.run(self._encode, batch, feature)
+            encoding = await self._encode(batch, feature)
             self._observer.span("codec", "encode", batch.step, started, time.monotonic())
             if batch.deployment.epoch != self._pipeline.announced.epoch:
                 await self._stream.write(TrainRequest(deployment=batch.deployment))
                 self._pipeline.announced = batch.deployment
-            for part, role in ((encoded, Role.ROLE_FEATURE), (raw.encode(labels), Role.ROLE_LABEL)):
+            for part, role in ((encoding, Role.ROLE_FEATURE), (raw.encode(labels), Role.ROLE_LABEL)):
                 await self._stream.send(to_wire(part, batch.step, role, batch.deployment.epoch))
-            self._observer.uploaded(len(encoded.payload) + labels.nbytes, batch.feature.bytes + labels.nbytes)
+            self._observer.uploaded(len(encoding.payload) + labels.nbytes, batch.feature.bytes + labels.nbytes)
 
-    def _encode(self, batch: BatchInFlight, feature: Tensor) -> Encoded:
+    async def _encode(self, batch: BatchInFlight, feature: Tensor) -> Encoded:
         codec = codec_by_name(batch.deployment.codec)
-        encoded = codec.encode(feature)
-        if self._pipeline.gradients_come and self._pipeline.feedback is not FeedbackMode.OFF and is_lossy(codec.name):
-            batch.compression_error = compression_error(codec.decode(encoded), feature.cpu())
-        return encoded
+        feedback = self._pipeline.gradients_come and self._pipeline.feedback is not FeedbackMode.OFF
+        if feedback and is_lossy(codec.name):
+            encoding, batch.compression_error = await self._workers.codec.run(_encode_with_error, codec, feature)
+            return encoding
+        return await encoded(feature, codec, self._workers.codec)
 
     async def receive(self) -> None:
         """P4: take gradients and reports until there is one of each for every step."""
@@ -227,9 +228,7 @@ class _Run:
             if tensor is not None:
                 batch = self._in_flight.answered(tensor.step)
                 self._observer.downloaded(tensor, batch.feature.bytes)
-                codec = codec_by_name(batch.deployment.downlink_codec)
-                gradient = await self._workers.codec.run(codec.decode, from_wire(tensor))
-                self._gradients.put_nowait((batch, gradient))
+                self._gradients.put_nowait((batch, await decoded(tensor, self._workers.codec)))
                 self._arrived.set()
                 gradients += 1
             if message.HasField("report"):
@@ -243,3 +242,8 @@ class _Run:
             self._admission.settle(report.step)
             self._observer.edge_computed(report.step, batch.forward_seconds)
             self._arrived.set()
+
+
+def _encode_with_error(codec: Codec, feature: Tensor) -> tuple[Encoded, Tensor]:
+    encoding = codec.encode(feature)
+    return encoding, compression_error(codec.decode(encoding), feature.cpu())

@@ -28,6 +28,7 @@ from shared.codec import FeedbackMode
 from shared.errors import IsthmusError
 from shared.model.policies import POLICIES
 from shared.telemetry.metrics import TrainingMetrics, serve_metrics
+from shared.transport.malloc import keep_message_memory
 
 _log = structlog.get_logger(__name__)
 
@@ -70,6 +71,7 @@ async def run_training(
 
     on_start: given, before the first step, what can change the deployment while the run goes on.
     """
+    keep_message_memory()
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     experiment = await asyncio.to_thread(Experiment, config)

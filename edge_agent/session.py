@@ -14,7 +14,7 @@ from shared.codec import codec_by_name
 from shared.errors import ConfigError, UnreachableError
 from shared.model import block_state
 from shared.model.chain import Block
-from shared.tensor_wire import to_wire, wire_dtype
+from shared.tensor_wire import encoded, to_wire, wire_dtype
 from shared.transport.framing import WireTensor
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -69,8 +69,8 @@ class EdgeSession:
             number = 0
             while (batch := await self._workers.load.run(next, batches, None)) is not None:
                 feature = await self._workers.compute.run(self._experiment.stage.evaluate, batch.inputs)
-                encoded = await self._workers.codec.run(codec.encode, feature)
-                yield to_wire(encoded, number, Role.ROLE_FEATURE, deployment.epoch)
+                encoding = await encoded(feature, codec, self._workers.codec)
+                yield to_wire(encoding, number, Role.ROLE_FEATURE, deployment.epoch)
                 yield to_wire(raw.encode(batch.labels), number, Role.ROLE_LABEL, deployment.epoch)
                 number += 1
 

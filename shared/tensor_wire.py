@@ -4,9 +4,11 @@ The one place that knows both torch's element types and the protos'.
 """
 
 import torch
+from torch import Tensor
 
-from shared.codec import Codec, Encoded, check_layout
+from shared.codec import Codec, Encoded, check_layout, codec_by_name, is_lossy
 from shared.errors import DataError, ProtocolError
+from shared.threads import Worker
 from shared.transport.framing import WireTensor, role_name
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 
@@ -39,6 +41,21 @@ def from_wire(tensor: WireTensor) -> Encoded:
     """The encoded tensor that arrived; its announcement was checked by `check_announcement` before."""
     header = tensor.header
     return Encoded(header.codec, torch_dtype(header.dtype), tuple(header.shape), tuple(header.strides), tensor.payload)
+
+
+async def encoded(tensor: Tensor, codec: Codec, worker: Worker) -> Encoded:
+    """Encode on the codec's thread; what is sent as it lies in this machine's memory needs none."""
+    if tensor.is_cuda or is_lossy(codec.name):
+        return await worker.run(codec.encode, tensor)
+    return codec.encode(tensor)
+
+
+async def decoded(tensor: WireTensor, worker: Worker) -> Tensor:
+    """Decode on the codec's thread; what lies in the payload's own memory needs none."""
+    codec = codec_by_name(tensor.header.codec)
+    if is_lossy(codec.name):
+        return await worker.run(codec.decode, from_wire(tensor))
+    return codec.decode(from_wire(tensor))
 
 
 def check_announcement(frame: Frame, codec: Codec, max_bytes: int) -> None:

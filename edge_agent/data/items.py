@@ -1,7 +1,7 @@
 """Samples of a dataset read and put together to batches, here or in worker processes; the same samples either way.
 
 Whatever a dataset draws while it is read (augmentation) depends on what the caller asks for and on nothing else: the
-generators of torch, `random` and numpy are set before each sample. The order of samples is not decided here.
+generators of torch, `random` and numpy are set before each batch. The order of samples is not decided here.
 """
 
 import random
@@ -38,7 +38,7 @@ class Request:
 
     indices: list[int]
     randomness: tuple[int | str, ...]
-    """With the index, all that the random numbers of a sample depend on."""
+    """All that the random numbers of these samples depend on."""
 
 
 def read_batches(dataset: Dataset, requests: Iterable[Request], workers: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -87,20 +87,21 @@ class _Reader(TorchDataset[tuple[Tensor, Tensor] | str]):
             return str(error)
 
     def read(self, request: Request) -> tuple[Tensor, Tensor]:
-        samples = [self._sample(index, request.randomness) for index in request.indices]
+        # Seeded once a batch: seeding each sample cost more than reading it.
+        with random_state(*request.randomness):
+            seed = derive_seed(*request.randomness)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            samples = [self._sample(index) for index in request.indices]
         inputs, labels = zip(*samples, strict=True)
         return self._stack(inputs, request.indices, "input"), self._stack(labels, request.indices, "label")
 
-    def _sample(self, index: int, randomness: tuple[int | str, ...]) -> tuple[Tensor, Tensor]:
-        with random_state(*randomness, index):
-            seed = derive_seed(*randomness, index)
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            try:
-                sample = self._dataset[index]
-            except Exception as error:
-                what = f"{type(error).__name__}: {_one_line(error)}"
-                raise DataError(f"sample {index} of {self.name} cannot be read: {what}") from error
+    def _sample(self, index: int) -> tuple[Tensor, Tensor]:
+        try:
+            sample = self._dataset[index]
+        except Exception as error:
+            what = f"{type(error).__name__}: {_one_line(error)}"
+            raise DataError(f"sample {index} of {self.name} cannot be read: {what}") from error
         if not isinstance(sample, tuple | list) or len(sample) != 2:
             raise DataError(f"sample {index} of {self.name} is {_kind(sample)}; it must be a pair of input and label")
         return self._input(sample[0], index), self._label(sample[1], index)

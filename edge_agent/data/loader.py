@@ -64,7 +64,7 @@ class BatchLoader:
             epoch, position = divmod(step, self.steps_per_epoch)
             begin = position * self._batch_size
             indices = order_of(epoch)[begin : begin + self._batch_size].tolist()
-            yield Request(indices, randomness=(self._seed, "samples", epoch))
+            yield Request(indices, randomness=(self._seed, "samples", step))
 
     def _order(self, epoch: int) -> Tensor:
         """Indices of all samples as this epoch goes through them."""
@@ -76,7 +76,7 @@ def evaluation_batches(dataset: Dataset, batch_size: int, workers: int = 0) -> I
     """All samples in order, the last batch as short as it comes; `step` counts the batches. Errors as in training."""
     samples = _sample_count(dataset)
     requests = (
-        Request(list(range(begin, min(begin + batch_size, samples))), randomness=("evaluation",))
+        Request(list(range(begin, min(begin + batch_size, samples))), randomness=("evaluation", begin))
         for begin in range(0, samples, batch_size)
     )
     for step, (inputs, labels) in enumerate(read_batches(dataset, requests, workers)):

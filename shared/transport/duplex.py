@@ -18,8 +18,9 @@ from shared.wire.isthmus.v1.tensor_pb2 import Ack
 from shared.wire.isthmus.v1.trainer_pb2 import TrainRequest, TrainResponse
 
 ACK_DELAY_SECONDS = 0.002
-"""How long an ack waits for a message that goes the same way and can carry it. Far below any round trip that credits
-have to cover, and it spares most steps two messages."""
+"""How long an ack waits for a message that goes the same way and can carry it: it spares a quick step half its messages."""
+ACK_AT_ONCE_BYTES = 256 * 1024
+"""Unacknowledged bytes that do not wait: the sender may be short of credit."""
 
 INITIAL_WINDOW_BYTES = 512 * 1024
 """Under way before the link is known."""
@@ -27,6 +28,12 @@ FIRST_CHUNK_BYTES = 64 * 1024
 """A chunk before the link is known: small enough that the first tensor measures it."""
 LEAST_CHUNK_BYTES = 16 * 1024
 """Below this, messages cost more than they say."""
+LEAST_CHUNKS_OF_A_TENSOR = 4
+"""So that a tensor measures the link, where it is not known or has become slower than the last measurement said."""
+SUSPICIOUS_SECONDS = 0.01
+"""A round trip of a chunk that took longer says that the link may have become slow."""
+LEAST_CHUNKS_UNDER_WAY = 3
+"""One that arrives, one on its way and one behind it."""
 CHUNK_SECONDS = 0.025
 """How long a chunk takes on the link: what a control message waits for at most, and how often the link is measured."""
 
@@ -60,6 +67,8 @@ class Duplex(Generic[Out, In]):
         self._chunk_bytes = chunk_bytes
         self._writing = asyncio.Lock()
         self._due: Ack | None = None
+        self._last_ack_bytes, self._last_ack_seconds = 0, 0.0
+        self._ack_timer: asyncio.TimerHandle | None = None
         self._ack_task: asyncio.Task[None] | None = None
         self._tensors_under_way: deque[tuple[int, float, WireTensor]] = deque()
         self._chunks_under_way: deque[tuple[int, float]] = deque()
@@ -67,6 +76,7 @@ class Duplex(Generic[Out, In]):
         self._credits = SendCredits(INITIAL_WINDOW_BYTES)
         self._ledger = ReceiveLedger(window_bytes)
         self.link = LinkRate()
+        self._link_is_known = False
         self.peer_clock = PeerClock()
 
     async def write(self, message: Out, payload: memoryview | bytes = b"") -> None:
@@ -74,6 +84,7 @@ class Duplex(Generic[Out, In]):
         async with self._writing:
             if self._due is not None:
                 message.ack.CopyFrom(self._due)
+                self._last_ack_bytes, self._last_ack_seconds = self._due.received_bytes, time.monotonic()
                 self._due = None
             await self._write(Packet(message, payload))
 
@@ -81,7 +92,7 @@ class Duplex(Generic[Out, In]):
         """Send a tensor chunk by chunk as credits allow. One tensor at a time."""
         started = time.monotonic_ns()
         self._tensors_under_way.append((self._credits.sent_bytes + len(tensor.payload), started / 1e9, tensor))
-        for frame, payload in chunks(tensor, self._next_chunk_bytes(), started):
+        for frame, payload in chunks(tensor, self._chunk_bytes_of(tensor), started):
             if not self._credits.under_way_bytes:
                 self.link.idle()
             await self._credits.take(len(payload))
@@ -109,21 +120,35 @@ class Duplex(Generic[Out, In]):
             if message.HasField("frame"):
                 tensor = self._assembler.add(message.frame, packet.payload)
                 message.ClearField("frame")
-                self._acknowledge(len(packet.payload))
+                self._acknowledge(len(packet.payload), more_follows=tensor is None)
             elif packet.payload:
                 raise ProtocolError("a payload came without a frame")
             if tensor is not None or message.ByteSize() > 0:
                 return message, tensor
 
-    def _acknowledge(self, count: int) -> None:
+    def _acknowledge(self, count: int, *, more_follows: bool) -> None:
         self._due = self._ledger.add(count)
-        if self._ack_task is None or self._ack_task.done():
+        slow = more_follows and time.monotonic() - self._last_ack_seconds > ACK_DELAY_SECONDS
+        if slow or self._due.received_bytes - self._last_ack_bytes >= ACK_AT_ONCE_BYTES:
+            self._ack_soon(0.0)
+        else:
+            self._ack_soon(ACK_DELAY_SECONDS)
+
+    def _ack_soon(self, delay_seconds: float) -> None:
+        if self._ack_timer is not None:
+            if delay_seconds > 0:
+                return
+            self._ack_timer.cancel()
+        self._ack_timer = asyncio.get_running_loop().call_later(delay_seconds, self._start_ack)
+
+    def _start_ack(self) -> None:
+        self._ack_timer = None
+        if self._due is not None:
             self._ack_task = asyncio.create_task(self._send_ack())
 
     async def _send_ack(self) -> None:
-        await asyncio.sleep(ACK_DELAY_SECONDS)
-        if self._due is not None:
-            with suppress(Exception):  # the stream has ended; its reader sees why
+        with suppress(Exception):  # the stream has ended; its reader sees why
+            if self._due is not None:
                 await self.write(self._outgoing())
 
     def _acknowledged(self, ack: Ack) -> None:
@@ -133,14 +158,22 @@ class Duplex(Generic[Out, In]):
             _, written = self._chunks_under_way.popleft()
         if written is not None:
             self.peer_clock.observe(written, now, ack.receiver_nanoseconds)
+            self._link_is_known = self.link.bits_per_second is not None and now - written < SUSPICIOUS_SECONDS
             self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, now - written)
-            window_bytes = self.link.window_bytes or INITIAL_WINDOW_BYTES
-            self._credits.window_bytes = max(window_bytes, 2 * self._next_chunk_bytes())
+            # Until the link is known, what has arrived is what it can carry at least.
+            window_bytes = self.link.window_bytes or INITIAL_WINDOW_BYTES + ack.received_bytes
+            self._credits.window_bytes = max(window_bytes, LEAST_CHUNKS_UNDER_WAY * self._largest_chunk_bytes())
         while self._tensors_under_way and self._tensors_under_way[0][0] <= ack.received_bytes:
             _, started, tensor = self._tensors_under_way.popleft()
             self._on_delivered(tensor, now - started, ack.receiver_nanoseconds)
 
-    def _next_chunk_bytes(self) -> int:
+    def _chunk_bytes_of(self, tensor: WireTensor) -> int:
+        if self._link_is_known:
+            return self._largest_chunk_bytes()
+        a_share = -(-len(tensor.payload) // LEAST_CHUNKS_OF_A_TENSOR)
+        return min(max(a_share, LEAST_CHUNK_BYTES), self._largest_chunk_bytes())
+
+    def _largest_chunk_bytes(self) -> int:
         rate = self.link.bits_per_second
         fitting = FIRST_CHUNK_BYTES if rate is None else int(rate / 8 * CHUNK_SECONDS)
         return min(max(fitting, LEAST_CHUNK_BYTES), self._chunk_bytes)

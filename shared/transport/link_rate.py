@@ -10,6 +10,8 @@ SAMPLES = 16
 """Rates that the estimate looks back on."""
 SAMPLE_SECONDS = 0.004
 """Shortest span of one rate: below it, what is measured is how the receiver's event loop reads."""
+LEAST_SAMPLE_SECONDS = 0.0002
+"""Shortest span that counts at the end of a transfer. Being short it weighs little, but on a fast link it is all there is."""
 WINDOW_ROUND_TRIPS = 2.0
 """Bandwidth-delay products that should be under way: one fills the link, the other bridges the ack's way back."""
 
@@ -20,11 +22,14 @@ class LinkRate:
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=SAMPLES)
         self._base: tuple[int, int] | None = None
+        self._latest: tuple[int, int] | None = None
         self._round_trips: deque[float] = deque(maxlen=4 * SAMPLES)
 
     def idle(self) -> None:
         """Nothing is under way: the time until the next arrival says nothing about the link."""
-        self._base = None
+        if self._base is not None and self._latest is not None:
+            self._sample(*self._latest, LEAST_SAMPLE_SECONDS)  # what is left of a transfer too short for a whole one
+        self._base = self._latest = None
 
     def acknowledged(self, received_bytes: int, receiver_nanoseconds: int, round_trip_seconds: float) -> None:
         """An ack came. round_trip_seconds: since the write of the last byte that it acknowledges."""
@@ -32,10 +37,15 @@ class LinkRate:
         if self._base is None:
             self._base = (received_bytes, receiver_nanoseconds)
             return
+        self._latest = (received_bytes, receiver_nanoseconds)
+        self._sample(received_bytes, receiver_nanoseconds, SAMPLE_SECONDS)
+
+    def _sample(self, received_bytes: int, receiver_nanoseconds: int, least_seconds: float) -> None:
+        assert self._base is not None
         seconds = (receiver_nanoseconds - self._base[1]) / 1e9
-        if seconds >= SAMPLE_SECONDS:
+        if seconds >= least_seconds:
             self._samples.append(((received_bytes - self._base[0]) * 8 / seconds, seconds))
-            self._base = (received_bytes, receiver_nanoseconds)
+            self._base, self._latest = (received_bytes, receiver_nanoseconds), None
 
     @property
     def bits_per_second(self) -> float | None:

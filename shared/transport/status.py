@@ -13,6 +13,9 @@ T = TypeVar("T")
 _MAX_SENTENCE_BYTES = 2000
 """gRPC drops a status of more than 8 KiB, and each byte beyond ASCII is sent as three."""
 
+_BROKEN_WRITE = "Internal error from Core"
+"""gRPC's own words, under the status INTERNAL, for a write that met a connection which was just then lost."""
+
 
 class Refusal(IsthmusError):
     """Raised inside a call to end it with one status and one sentence."""
@@ -56,6 +59,8 @@ def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
     """What a failed call means to the person at the edge. trainer: its address, for the sentence."""
     details = one_line(failure.details() or "no reason given")
     match failure.code():
+        case grpc.StatusCode.INTERNAL if details == _BROKEN_WRITE:
+            return UnreachableError(f"the connection to the trainer at {trainer} was lost")
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
             return UnreachableError(f"the trainer at {trainer} cannot be reached: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:

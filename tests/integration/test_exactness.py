@@ -69,9 +69,9 @@ async def test_every_cut_equals_one_process(model, optimizer):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_two_processes_equal_one(model, tmp_path):
-    chosen = flags(model, "adamw", "compute.threads=1", "deployment.cut=2", f"output.directory={tmp_path}")
+    chosen = flags(model, "adamw", "compute.threads=1", "compute.device=cpu", "deployment.cut=2", f"output.directory={tmp_path}")
     expected = plain_state(edge_config(*flags(model, "adamw")))
-    with trainer_process("compute.threads=1") as (_, address):
+    with trainer_process("compute.threads=1", "compute.device=cpu") as (_, address):
         done = run_agent("run", f"--trainer={address}", *(f"--set={flag}" for flag in chosen))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"summary: {tmp_path / 'summary.json'}"

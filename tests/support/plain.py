@@ -1,8 +1,11 @@
 """The plain PyTorch loop that split training is compared with, bit for bit: one process, one module, torch's own optimizer.
 
 It shares with the product what defines the experiment (first weights, order of samples, seeds of dropout, learning rate
-of a step) and nothing of how the product computes it.
+of a step) and nothing of how the product computes it. `PlainEdge` does the same for late gradients.
 """
+
+import copy
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -47,26 +50,71 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
         total_steps=total,
     )
     module = build_model(config.model.factory, config.model.kwargs, training.seed).train()
+    for name, parameter in module.named_parameters():
+        if f"{name}.".startswith(tuple(f"{frozen}." for frozen in config.model.frozen)):
+            parameter.requires_grad_(False)
     example = next(evaluation_batches(dataset, data.batch_size)).inputs
     blocks = build_chain(module, example).blocks
     optimizer = plain_optimizer(module, training.optimizer)
     random = any(block.draws_random for block in blocks)
+    clipped = [list(block.named_parameters().values()) for block in blocks]
     for batch in loader.iterate(0, min(total, training.max_steps or total)):
-        optimizer.param_groups[0]["lr"] = learning_rate(recipe, batch.step)
         if random:
-            output = batch.inputs
-            for block in blocks:
-                with random_state(training.seed, batch.step, block.index):
-                    output = block.module(output)
+            output = plain_forward([block.module for block in blocks], training.seed, batch.step, batch.inputs)
         else:
             output = module(batch.inputs)
-        optimizer.zero_grad()
         nn.functional.cross_entropy(output, batch.labels).backward()
-        if training.optimizer.clip_norm is not None:
-            for block in blocks:
-                torch.nn.utils.clip_grad_norm_(block.named_parameters().values(), training.optimizer.clip_norm)
-        optimizer.step()
+        plain_update(clipped, optimizer, recipe, batch.step)
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+class PlainEdge:
+    """The first blocks of a module with gradients that come late: deep copies and autograd, nothing else.
+
+    Replay (paper 000, Eq. 3) is the gradient at the weights of now; stash is that at the weights of then.
+    """
+
+    def __init__(self, blocks: Iterable[nn.Module], recipe: Recipe, policy: str) -> None:
+        self.blocks = nn.ModuleList(blocks).train()
+        self._recipe = recipe
+        self._policy = policy
+        self._optimizer = plain_optimizer(self.blocks, recipe.optimizer)
+        self._then: dict[int, tuple[Tensor, nn.ModuleList]] = {}
+
+    def forward(self, step: int, inputs: Tensor) -> Tensor:
+        """The feature of a batch."""
+        self._then[step] = inputs, copy.deepcopy(self.blocks)
+        with torch.no_grad():
+            return plain_forward(self.blocks, self._recipe.seed, step, inputs.clone())
+
+    def backward(self, step: int, gradient: Tensor, *, alone: bool) -> None:
+        """Apply the error gradient of a batch. alone: no update has come since its forward."""
+        inputs, then = self._then.pop(step)
+        source = then if self._policy == "stash" or alone else copy.deepcopy(self.blocks)
+        plain_forward(source, self._recipe.seed, step, inputs.clone()).backward(gradient)
+        for ours, theirs in zip(self.blocks.parameters(), source.parameters(), strict=True):
+            ours.grad = theirs.grad
+        plain_update([block.parameters() for block in self.blocks], self._optimizer, self._recipe, step)
+
+
+def plain_forward(blocks: Iterable[nn.Module], seed: int, step: int, value: Tensor, first: int = 0) -> Tensor:
+    """Blocks from number `first` on, each with its own random numbers."""
+    for index, block in enumerate(blocks, first):
+        with random_state(seed, step, index):
+            value = block(value)
+    return value
+
+
+def plain_update(
+    blocks: Iterable[Iterable[nn.Parameter]], optimizer: torch.optim.Optimizer, recipe: Recipe, step: int
+) -> None:
+    """Clip the parameters of each block, step, and drop the gradients."""
+    if recipe.optimizer.clip_norm is not None:
+        for parameters in blocks:
+            torch.nn.utils.clip_grad_norm_(parameters, recipe.optimizer.clip_norm)
+    optimizer.param_groups[0]["lr"] = learning_rate(recipe, step)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def assert_same_bits(expected: dict[str, Tensor], actual: dict[str, Tensor]) -> None:

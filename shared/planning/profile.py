@@ -1,0 +1,230 @@
+"""The profile: what was measured on a pair of devices, as data and as the file that others can write.
+
+One JSON object (schema `isthmus.profile/v1`, paper 000, 5.2). This module reads it, refuses what is wrong with one sentence that
+names file and key, and writes it. It knows nothing of what the numbers are used for.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shared.errors import PlanError
+
+SCHEMA = "isthmus.profile/v1"
+
+BIT_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
+"""Widths that a feature can be sent in; 32 is float32 as it is."""
+
+Entries = tuple[float | None, ...]
+"""One number for each cut 0..L; None where it was not measured."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block and what moving it carries."""
+
+    name: str
+    bytes: float
+    """Parameters, buffers and optimizer state."""
+
+
+@dataclass(frozen=True)
+class Encode:
+    """Time of encoding a feature, linear in the bytes of its float32 form (paper 000, Fig. 11)."""
+
+    seconds_per_byte: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A model of L blocks on one pair of devices. Lists by cut have L + 1 entries; index = blocks on the edge."""
+
+    model: str
+    batch_size: int
+    blocks: tuple[Block, ...]
+    feature_bytes: Entries
+    """Bytes of the float32 feature that crosses the cut forward."""
+    gradient_bytes: Entries
+    """Bytes of the float32 error gradient that crosses it backward."""
+    edge_seconds: Entries
+    """Seconds per step of forward, replay, backward and update on the edge, run up to the cut."""
+    cloud_seconds: Entries
+    """Seconds per step of the rest on the trainer."""
+    encode: Encode | None
+    """None when encoding was not measured: then only 32 bits can be planned with."""
+    min_bits: tuple[int | None, ...] | None
+    """Smallest width within the accuracy budget at each cut; None as a whole when nothing was calibrated, so any is allowed."""
+    max_staleness: int
+    """Largest K within the accuracy budget."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the file beyond the schema, kept as they were."""
+
+    def __len__(self) -> int:
+        """L, the number of blocks."""
+        return len(self.blocks)
+
+
+def load_profile(path: Path) -> Profile:
+    """The profile in a file. PlanError when it cannot be read or holds anything wrong."""
+    try:
+        mapping = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanError(f"{path}: the profile cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"{path}: the profile is not JSON: {error}") from error
+    return parse_profile(mapping, str(path))
+
+
+def parse_profile(mapping: object, where: str) -> Profile:
+    """The profile in a decoded JSON object; `where` begins every complaint."""
+    if not isinstance(mapping, Mapping):
+        raise PlanError(f"{where}: a profile is a JSON object, not {_shown(mapping)}")
+    if mapping.get("schema") != SCHEMA:
+        raise PlanError(f'{where}: schema is {_shown(mapping.get("schema"))}; this version reads "{SCHEMA}"')
+    reader = _Reader(mapping, where)
+    blocks = reader.blocks()
+    entries = {name: reader.entries(name, len(blocks) + 1) for name in _BY_CUT}
+    profile = Profile(
+        model=reader.text("model"),
+        batch_size=reader.whole("batch_size", least=1),
+        blocks=blocks,
+        encode=reader.encode(),
+        min_bits=reader.min_bits(len(blocks) + 1),
+        max_staleness=reader.whole("max_staleness", least=0),
+        extra={key: value for key, value in mapping.items() if key not in _KEYS},
+        **entries,
+    )
+    if not any(_is_measured(profile, cut) for cut in range(1, len(profile) + 1)):
+        raise PlanError(
+            f"{where}: no cut from 1 to {len(profile)} has all of {', '.join(_BY_CUT)} measured, so there is nothing to choose from"
+        )
+    return profile
+
+
+def profile_to_json(profile: Profile) -> str:
+    """The file's text for a profile; `parse_profile` of it gives the same profile."""
+    mapping: dict[str, Any] = {
+        "schema": SCHEMA,
+        "model": profile.model,
+        "batch_size": profile.batch_size,
+        "blocks": [{"name": block.name, "bytes": block.bytes} for block in profile.blocks],
+    }
+    mapping |= {name: list(getattr(profile, name)) for name in _BY_CUT}
+    encode = profile.encode
+    mapping["encode"] = encode and {"seconds_per_byte": encode.seconds_per_byte, "seconds": encode.seconds}
+    mapping["min_bits"] = None if profile.min_bits is None else list(profile.min_bits)
+    mapping["max_staleness"] = profile.max_staleness
+    return json.dumps(mapping | dict(profile.extra), indent=2, allow_nan=False) + "\n"
+
+
+_BY_CUT = ("feature_bytes", "gradient_bytes", "edge_seconds", "cloud_seconds")
+_KEYS = {"schema", "model", "batch_size", "blocks", "encode", "min_bits", "max_staleness", *_BY_CUT}
+
+
+def _is_measured(profile: Profile, cut: int) -> bool:
+    """Whether a cut can be planned with at all; edge-only needs no more than the edge's own time."""
+    needed = ("edge_seconds",) if cut == len(profile) else _BY_CUT
+    return all(getattr(profile, name)[cut] is not None for name in needed)
+
+
+def _shown(value: object) -> str:
+    """A value for a sentence: as JSON would show it, cut short."""
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class _Reader:
+    """Takes checked values out of the decoded object; every refusal names file and key."""
+
+    def __init__(self, mapping: Mapping[str, Any], where: str) -> None:
+        self.mapping = mapping
+        self.where = where
+
+    def refuse(self, key: str, value: object, right: str) -> PlanError:
+        return PlanError(f"{self.where}: {key} is {_shown(value)}; it must be {right}")
+
+    def take(self, key: str) -> Any:
+        if key not in self.mapping:
+            raise PlanError(f"{self.where}: {key} is missing; a profile of schema {SCHEMA} has it")
+        return self.mapping[key]
+
+    def text(self, key: str) -> str:
+        value = self.take(key)
+        if not isinstance(value, str):
+            raise self.refuse(key, value, "a string")
+        return value
+
+    def whole(self, key: str, least: int) -> int:
+        value = self.take(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.refuse(key, value, f"a whole number of {least} or more")
+        return value
+
+    def number(self, key: str, value: object, or_null: str = "") -> float:
+        """A finite number of 0 or more, whole where the file has it whole."""
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        try:
+            good = good and math.isfinite(float(value)) and float(value) >= 0.0  # type: ignore[arg-type]
+        except OverflowError:
+            good = False
+        if not good:
+            raise self.refuse(key, value, f"a finite number of 0 or more{or_null}")
+        assert isinstance(value, int | float)
+        return value
+
+    def listed(self, key: str, length: int) -> list[Any]:
+        values = self.take(key)
+        if not isinstance(values, list):
+            raise self.refuse(key, values, f"a list of {length} entries")
+        if len(values) != length:
+            raise PlanError(
+                f"{self.where}: {key} has {len(values)} entries; with {length - 1} blocks it must have {length}, one for each cut"
+            )
+        return values
+
+    def entries(self, key: str, length: int) -> Entries:
+        return tuple(
+            None if value is None else self.number(f"{key}[{cut}]", value, ", or null where it was not measured")
+            for cut, value in enumerate(self.listed(key, length))
+        )
+
+    def blocks(self) -> tuple[Block, ...]:
+        values = self.take("blocks")
+        if not isinstance(values, list) or not values:
+            raise self.refuse("blocks", values, "a list of one block or more")
+        return tuple(self.block(f"blocks[{index}]", value) for index, value in enumerate(values))
+
+    def block(self, key: str, value: object) -> Block:
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or "bytes" not in value:
+            raise self.refuse(key, value, 'an object with "name", a string, and "bytes", a number')
+        return Block(value["name"], self.number(f"{key}.bytes", value["bytes"]))
+
+    def encode(self) -> Encode | None:
+        value = self.take("encode")
+        if value is None:
+            return None
+        if not isinstance(value, Mapping) or not {"seconds_per_byte", "seconds"} <= value.keys():
+            raise self.refuse(
+                "encode", value, 'an object with "seconds_per_byte" and "seconds", or null where it was not measured'
+            )
+        return Encode(
+            self.number("encode.seconds_per_byte", value["seconds_per_byte"]),
+            self.number("encode.seconds", value["seconds"]),
+        )
+
+    def min_bits(self, length: int) -> tuple[int | None, ...] | None:
+        if self.take("min_bits") is None:
+            return None
+        values = self.listed("min_bits", length)
+        for cut, value in enumerate(values):
+            if value is not None and (isinstance(value, bool) or value not in BIT_WIDTHS):
+                widths = ", ".join(map(str, BIT_WIDTHS))
+                raise self.refuse(f"min_bits[{cut}]", value, f"one of {widths}, or null where it was not measured")
+        return tuple(None if value is None else int(value) for value in values)

@@ -1,0 +1,321 @@
+"""Damaged messages, drawn from a seed: bytes that were spoilt on the way, and right messages that say hostile things.
+
+Each is a `Case`: what a peer sends in one call. A case is refused unless it says that it may be harmless: where nothing
+vouches for the bytes (a call without a checksum, a checksum put under random bytes) they may turn out to mean something.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import torch
+import xxhash
+
+from shared.model import block_state
+from shared.model.build import build_checked_chain
+from shared.transport.packets import Packet, serialize
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, Frame, TensorHeader
+from tests.support.wire import BATCH, FEATURES, attach, batch_packets, block_packets, open_request
+
+BLOCK = 1
+_BIG = (2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is sent, and what is known of it."""
+
+    what: str
+    method: str
+    messages: list[bytes]
+    harmless: bool = False
+    codec: str | None = None
+    """Of the session of its own that it needs, to which a stream is attached before; the session is lost by it."""
+
+
+class Damage:
+    """An endless supply of cases. session: one that cases speak of which do not attach to it; it outlives them all."""
+
+    def __init__(self, seed: int, session: str) -> None:
+        self._random = Random(seed)
+        self._session = session
+        example = torch.zeros(BATCH, FEATURES)
+        block = build_checked_chain("shared.model.zoo:mlp", {}, 0, example).blocks[BLOCK]
+        self._block = block_state.collect(block, None)
+
+    def cases(self) -> Iterator[Case]:
+        """Cases of every kind in turn."""
+        streams = [self._before_attach, self._evaluation, self._upload]
+        kinds = [*streams, self._opening, *streams, self._training, self._opening, self._training_content]
+        while True:
+            for kind in kinds:
+                yield kind()
+
+    def _before_attach(self) -> Case:
+        """A training stream that is not attached."""
+        draw, session = self._random, self._session
+        good = attach(session)
+        hostile = {
+            "unknown session": attach(draw.choice(["", "x", "x" * 100_000, "\U0001f980", session[:-1]])),
+            "another step": attach(session, draw.choice([1, 7, *_BIG])),
+            "no attach": serialize(batch_packets(pb.TrainRequest, 0)[0]),
+            "attach with an ack": _packet(pb.TrainRequest(attach=pb.Attach(session_id=session), ack=Ack())),
+            "attach with a payload": _packet(pb.TrainRequest(attach=pb.Attach(session_id=session)), b"x"),
+            "attach with a deployment": _packet(
+                pb.TrainRequest(attach=pb.Attach(session_id=session), deployment=pb.Deployment())
+            ),
+            "empty": _packet(pb.TrainRequest()),
+        }
+        return self._spoilt_or("Train", good, hostile)
+
+    def _training(self) -> Case:
+        """An attached stream that goes wrong in its first batch."""
+        draw = self._random
+        codec = draw.choice(["fp32", "fp32", "uniform4-channel"])
+        packets = batch_packets(pb.TrainRequest, 0, codec=codec)
+        place = draw.randrange(len(packets))
+        before = [serialize(packet) for packet in packets[:place]]
+        hostile = self._hostile_frames(packets[place]) | {
+            "payload without a frame": _packet(pb.TrainRequest(), b"xyz"),
+            "ack of bytes never sent": _packet(pb.TrainRequest(ack={"received_bytes": draw.choice([1, *_BIG])})),
+            "attach once more": attach(self._session),
+            "hostile deployment": _packet(pb.TrainRequest(deployment=self._deployment())),
+        }
+        case = self._spoilt_or("Train", serialize(packets[place]), hostile)
+        return replace(case, messages=before + case.messages, codec=codec)
+
+    def _training_content(self) -> Case:
+        """Right frames around content that cannot be."""
+        draw = self._random
+        codec = draw.choice(["fp32", "uniform4-channel"])
+        spoil_feature = codec != "fp32" and draw.random() < 0.5
+        labels = [draw.choice([-1, 10, 2**62, -(2**63)]), *[0] * (BATCH - 1)]
+        packets = batch_packets(pb.TrainRequest, 0, codec=codec, labels=() if spoil_feature else labels)
+        if spoil_feature:
+            for packet in packets[:-1]:
+                packet.payload = draw.randbytes(len(packet.payload))
+        elif draw.random() < 0.3:
+            header = packets[-1].message.frame.tensor
+            header.dtype, header.encoded_bytes = DataType.DATA_TYPE_BOOL, BATCH
+            packets[-1].payload = bytes([7] * BATCH)
+        what = "random bytes for a codec" if spoil_feature else "labels that cannot be"
+        return Case(what, "Train", list(map(serialize, packets)), codec=codec)
+
+    def _evaluation(self) -> Case:
+        """An evaluation that goes wrong."""
+        draw = self._random
+        packets = batch_packets(pb.EvaluateRequest, 0, session_id=self._session)
+        place = draw.randrange(len(packets))
+        before = [serialize(packet) for packet in packets[:place]]
+        if draw.random() < 0.1:
+            return Case("ends early", "Evaluate", before)
+        other = _with(packets[place], lambda message: setattr(message, "session_id", draw.choice(["", "y" * 9000])))
+        hostile = self._hostile_frames(packets[place]) | {"another session": other}
+        case = self._spoilt_or("Evaluate", serialize(packets[place]), hostile)
+        return replace(case, messages=before + case.messages)
+
+    def _upload(self) -> Case:
+        """An upload of a block that goes wrong."""
+        draw = self._random
+        if draw.random() < 0.4:
+            what, data, harmless = self._file()
+            return Case(what, "UploadBlock", list(map(serialize, block_packets(self._session, BLOCK, data))), harmless)
+        packets = block_packets(self._session, BLOCK, block_state.serialize(self._block))
+        place = draw.randrange(len(packets))
+        before = [serialize(packet) for packet in packets[:place]]
+        if draw.random() < 0.1:
+            return Case("ends early", "UploadBlock", before)
+        other = _with(packets[place], lambda message: setattr(message, "session_id", draw.choice(["", "y" * 9000])))
+        hostile = self._hostile_frames(packets[place]) | {"another session": other}
+        case = self._spoilt_or("UploadBlock", serialize(packets[place]), hostile)
+        return replace(case, messages=before + case.messages)
+
+    def _opening(self) -> Case:
+        """A session that cannot be opened, or a request that was spoilt on the way and has no checksum to tell."""
+        draw = self._random
+        if draw.random() < 0.5:
+            what, data = self._spoilt(open_request().SerializeToString())
+            return Case(what, "OpenSession", [data], harmless=True)
+        name, changes = draw.choice(
+            [
+                ("version", {"protocol_version": draw.choice([0, 2, 2**32 - 1])}),
+                ("cut", {"cut": draw.choice([0, 3, 2**32 - 1])}),
+                ("staleness", {"staleness": draw.choice([65, 2**32 - 1])}),
+                ("codec", {draw.choice(["codec", "downlink_codec"]): self._text()}),
+                ("loss", {"loss": self._text()}),
+                (
+                    "block names",
+                    {"block_names": draw.choice([[], ["0"] * 3, ["0", "1", "2", "3"], ["x"] * 20_000, [self._text()]])},
+                ),
+                ("recipe", {"recipe_json": draw.choice([self._text(), "[" * 100_000, '{"seed": 1e999}'])}),
+                ("factory", {"model": pb.Model(factory=self._text())}),
+                ("kwargs", {"model": pb.Model(factory="shared.model.zoo:mlp", kwargs_json=self._kwargs())}),
+                ("example", {"example": TensorHeader(dtype=draw.randrange(9), shape=[BATCH, *self._sizes()])}),
+                ("example type", {"example": TensorHeader(dtype=draw.choice([0, 5, 8, 99]), shape=[BATCH, FEATURES])}),
+            ]
+        )
+        return Case(f"hostile {name}", "OpenSession", [open_request(**changes).SerializeToString()])
+
+    def _spoilt_or(self, method: str, good: bytes, hostile: dict[str, bytes]) -> Case:
+        """Half of the time what the way does to bytes, else one of the messages that are hostile but whole."""
+        draw = self._random
+        if draw.random() < 0.1:
+            body = draw.randbytes(draw.randrange(1, 60))
+            return Case("random bytes under a right checksum", method, [_sealed(body)], harmless=True)
+        if draw.random() < 0.5:
+            what, data = self._spoilt(good)
+            return Case(what, method, [data])
+        what = draw.choice(sorted(hostile))
+        return Case(what, method, [hostile[what]])
+
+    def _spoilt(self, good: bytes) -> tuple[str, bytes]:
+        draw = self._random
+        match draw.randrange(4):
+            case 0:
+                spoilt = bytearray(good)
+                for bit in draw.sample(range(8 * len(good)), draw.choice([1, 1, 2, 8])):
+                    spoilt[bit // 8] ^= 1 << bit % 8
+                return "flipped bits", bytes(spoilt)
+            case 1:
+                return "cut off", good[: draw.randrange(len(good))]
+            case 2:
+                return "more at the end", good + draw.randbytes(draw.randrange(1, 20))
+            case _:
+                return "random bytes", draw.randbytes(draw.randrange(300))
+
+    def _hostile_frames(self, packet: Packet[Any]) -> dict[str, bytes]:
+        """The same chunk saying something that it must not, one thing each."""
+        draw, frame = self._random, packet.message.frame
+
+        def changed(**fields: int) -> bytes:
+            return _with(
+                packet, lambda message: [setattr(message.frame, name, value) for name, value in fields.items()]
+            )
+
+        cases = {
+            "step": changed(step=_other(draw, frame.step, 0, 1, 3, 5, *_BIG)),
+            "role": changed(role=_other(draw, frame.role, *range(6), 77, 2**31 - 1, -1)),
+            "deployment": changed(deployment_epoch=draw.choice([1, *_BIG])),
+            "offset": changed(offset=_other(draw, frame.offset, 0, 1, 64, 1024, *_BIG)),
+            "payload too long": _packet(packet.message, bytes(packet.payload) + bytes(40_000)),
+            "no payload": _packet(packet.message),
+            "no frame": _with(packet, lambda message: message.ClearField("frame")),
+        }
+        if not frame.HasField("tensor"):
+            return cases | {"announced twice": _with(packet, lambda message: message.frame.tensor.SetInParent())}
+        cases["not announced"] = _with(packet, lambda message: message.frame.ClearField("tensor"))
+        for name, change in self._hostile_headers(frame).items():
+            cases[name] = _with(packet, lambda message, change=change: change(message.frame.tensor))
+        return cases
+
+    def _hostile_headers(self, frame: Frame) -> dict[str, Callable[[TensorHeader], object]]:
+        draw, header = self._random, frame.tensor
+        size = header.encoded_bytes
+        sizes = self._sizes()
+        strides = draw.choice([[], [1] * 9, [2**63] * len(header.shape), [2**40] * len(header.shape), [1] * 200_000])
+
+        def replaced(field: str, values: list[int]) -> Callable[[TensorHeader], object]:
+            def change(spoilt: TensorHeader) -> None:
+                spoilt.ClearField(field)  # type: ignore[arg-type]
+                getattr(spoilt, field).extend(values)
+
+            return change
+
+        def terabyte(spoilt: TensorHeader) -> None:
+            spoilt.CopyFrom(TensorHeader(codec=header.codec, dtype=header.dtype, encoded_bytes=2**40))
+            spoilt.shape.append(2**40 // (1 if header.dtype == DataType.DATA_TYPE_UINT8 else 4))
+            spoilt.strides.append(1)
+
+        # A file is bytes: that they are announced as booleans, which are as long, does not matter.
+        wrong_type = _other(draw, header.dtype, *range(8), 99, -1)
+        return {
+            "bytes": lambda spoilt: setattr(spoilt, "encoded_bytes", _other(draw, size, 0, size - 1, size + 1, *_BIG)),
+            "type": lambda spoilt: setattr(spoilt, "dtype", wrong_type),
+            "codec": lambda spoilt: setattr(spoilt, "codec", self._text()),
+            "shape": replaced("shape", sizes),
+            "strides": replaced("strides", strides),
+            "terabyte": terabyte,
+        }
+
+    def _deployment(self) -> pb.Deployment:
+        draw = self._random
+        right = {"epoch": 1, "cut": 1, "staleness": 0, "codec": "fp32", "downlink_codec": "fp32"}
+        wrong = {
+            "epoch": draw.choice([0, 2, *_BIG]),
+            "cut": draw.choice([0, 2, 3, 2**32 - 1]),
+            "staleness": draw.choice([65, 2**32 - 1]),
+            "codec": self._text(),
+            "downlink_codec": self._text(),
+        }
+        name = draw.choice(sorted(wrong))
+        return pb.Deployment(**{**right, name: wrong[name]})
+
+    def _sizes(self) -> list[int]:
+        draw = self._random
+        big = draw.choice(_BIG)
+        return draw.choice(
+            [[], [0], [BATCH + 1, FEATURES], [big], [big, big], [BATCH, big], [BATCH, big, 0], [1] * 9, [3] * 200_000]
+        )
+
+    def _text(self) -> str:
+        return self._random.choice(["", "zip", "\x00\x1b[2J\n", "é" * 5000, "z" * 100_000, "os:system", "a.b:c"])
+
+    def _kwargs(self) -> str:
+        draw = self._random
+        return draw.choice(
+            ["[]", "{", "[" * 100_000, '{"depth": 1}', '{"hidden": -1}', '{"\\ud800": 1}', '{"depth": 1e999}']
+        )
+
+    def _file(self) -> tuple[str, bytes, bool]:
+        """What a block's state may come as: name, bytes, and whether they may be right."""
+        draw = self._random
+        good = block_state.serialize(self._block)
+        header_bytes = 8 + struct.unpack("<Q", good[:8])[0]
+        names = sorted(self._block)
+        weight = next(name for name in names if name.endswith("weight"))
+        match draw.randrange(7):
+            case 0:
+                spoilt = bytearray(good)
+                spoilt[draw.randrange(header_bytes)] ^= 1 << draw.randrange(8)
+                return "a flipped bit in the header of the file", bytes(spoilt), True
+            case 1:
+                return "a file cut off", good[: draw.randrange(1, len(good))], False
+            case 2:
+                return "a header of absurd length", struct.pack("<Q", draw.choice(_BIG)) + good[8:], False
+            case 3:
+                less = {name: tensor for name, tensor in self._block.items() if name != weight}
+                return "a tensor is missing", block_state.serialize(less), False
+            case 4:
+                more = self._block | {draw.choice(["x", "parameter/", "optimizer/x/y"]): torch.zeros(1)}
+                return "a tensor too many", block_state.serialize(more), False
+            case 5:
+                wrong = draw.choice([torch.zeros(3), torch.zeros(FEATURES, FEATURES).double(), torch.tensor(1.0)])
+                return "a tensor of another kind", block_state.serialize(self._block | {weight: wrong}), False
+            case _:
+                sizes = draw.choice([[0, 2**63], [0, 2**62, 8], [2**62, 4], [0, -1], [2**64, 0]])
+                entry = {"dtype": "F32", "shape": sizes, "data_offsets": [0, 0]}
+                header = json.dumps({weight: entry}).encode()
+                return "sizes that cannot be", struct.pack("<Q", len(header)) + header, False
+
+
+def _packet(message: Any, payload: bytes = b"") -> bytes:
+    return serialize(Packet(message, payload))
+
+
+def _sealed(body: bytes) -> bytes:
+    return body + b"\x79" + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
+
+
+def _with(packet: Packet[Any], change: Callable[[Any], object]) -> bytes:
+    message = type(packet.message)()
+    message.CopyFrom(packet.message)
+    change(message)
+    return _packet(message, bytes(packet.payload))
+
+
+def _other(draw: Random, right: int, *choices: int) -> int:
+    return draw.choice([choice for choice in choices if choice != right])

@@ -1,0 +1,256 @@
+"""The real pipeline of the edge and the real training stream of the trainer, joined by virtual wires, and a record of what
+both did.
+
+Sessions are made without RPCs; all that is not tested here (gRPC, configuration, datasets) is left out.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from prometheus_client import CollectorRegistry
+from torch import Tensor, nn
+
+from cloud_trainer.announcements import BatchAnnouncements
+from cloud_trainer.evaluation import evaluate
+from cloud_trainer.session import CloudStep, Limits, Session
+from cloud_trainer.training import TrainingStream
+from edge_agent.batches import Prefetcher
+from edge_agent.data import Batch
+from edge_agent.pipeline import Pipeline
+from edge_agent.workers import Workers
+from shared.codec import FeedbackMode, codec_by_name
+from shared.model.chain import build_chain
+from shared.model.losses import LossHead
+from shared.model.policies import POLICIES, BackwardPolicy
+from shared.model.random_state import random_state
+from shared.model.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.model.stage import Stage
+from shared.tasks import run_together
+from shared.telemetry.metrics import TrainingMetrics
+from shared.tensor_wire import to_wire
+from shared.transport.framing import WireTensor, chunks
+from shared.transport.packets import Packet
+from shared.wire.isthmus.v1.tensor_pb2 import Role
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment, EvaluateRequest, EvaluateResponse, StepReport
+from tests.support.virtual import InlineWorker, Wire, cloud_end, edge_end
+
+SAMPLES, INPUTS, WIDTH, CLASSES, CUT, SEED = 4, 6, 8, 3, 2, 3
+LIMITS = Limits(tensor_bytes=1 << 20, staleness=64)
+CPU = torch.device("cpu")
+RECIPE = Recipe(
+    optimizer=OptimizerConfig(learning_rate=0.1, momentum=0.9, clip_norm=1.0),
+    schedule=ScheduleConfig(name="cosine", every="step", warmup_steps=3),
+    loss="cross_entropy",
+    seed=SEED,
+    steps_per_epoch=10,
+    total_steps=50,
+)
+
+
+def small_network(frozen_blocks: int = 0) -> nn.Sequential:
+    """Four blocks with batch-norm and dropout on both sides of the cut; the same weights each time."""
+    with random_state(SEED, "weights"):
+        module = nn.Sequential(
+            nn.Sequential(nn.Linear(INPUTS, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(inplace=True), nn.Dropout(0.2)),
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.2)),
+            nn.Sequential(nn.ReLU(inplace=True), nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.2)),
+            nn.Linear(WIDTH, CLASSES),
+        )
+    module[:frozen_blocks].requires_grad_(False)
+    return module
+
+
+def batch_of(step: int) -> Batch:
+    """The samples of a step."""
+    with random_state("batch", step):
+        return Batch(step, torch.randn(SAMPLES, INPUTS), torch.randint(CLASSES, (SAMPLES,)))
+
+
+@dataclass
+class Delays:
+    """Seconds of each kind of work, drawn anew for every call."""
+
+    edge: Callable[[], float] = lambda: 0.0
+    cloud: Callable[[], float] = lambda: 0.0
+    codec: Callable[[], float] = lambda: 0.0
+    load: Callable[[], float] = lambda: 0.0
+    up: Callable[[], float] = lambda: 0.0
+    down: Callable[[], float] = lambda: 0.0
+
+
+@dataclass
+class Record:
+    """What happened, in its order."""
+
+    edge: list[tuple[str, int]] = field(default_factory=list)
+    """("forward" or "backward", step)"""
+    deployments: dict[int, Deployment] = field(default_factory=dict)
+    """Under which a step was forwarded."""
+    staleness: dict[int, int] = field(default_factory=dict)
+    """Of each applied gradient."""
+    cloud: list[int] = field(default_factory=list)
+    """Steps computed."""
+    updated: list[int] = field(default_factory=list)
+    reported: list[int] = field(default_factory=list)
+    gradients_down: list[int] = field(default_factory=list)
+    fetched: int = 0
+    most_ahead: int = 0
+    """Batches fetched and not yet forwarded."""
+    most_in_flight: int = 0
+    most_queued_in_cloud: int = 0
+    most_history: int = 0
+
+
+class _RecordedPolicy:
+    def __init__(self, policy: BackwardPolicy, split: "VirtualSplit") -> None:
+        self._policy = policy
+        self._split = split
+
+    @property
+    def needs_gradients(self) -> bool:
+        return self._policy.needs_gradients
+
+    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
+        split, record = self._split, self._split.record
+        record.deployments[step] = split.pipeline.deployment
+        record.edge.append(("forward", step))
+        record.most_ahead = max(record.most_ahead, record.fetched - len(record.deployments))
+        settled = len(record.staleness) if split.stage.trainable else len(record.reported)
+        record.most_in_flight = max(record.most_in_flight, len(record.deployments) - settled)
+        feature = self._policy.forward(step, inputs, alone=alone)
+        record.most_history = max(record.most_history, len(self._policy._history))
+        split.on_forward(step)
+        return feature
+
+    def backward(self, step: int, gradient: Tensor) -> None:
+        self._split.record.edge.append(("backward", step))
+        self._policy.backward(step, gradient)
+
+
+class _RecordedSession(Session):
+    record: Record
+    stream: TrainingStream
+
+    def compute(self, step: int, feature: Tensor, labels: Tensor) -> CloudStep:
+        self.record.cloud.append(step)
+        queued = self.stream._batches.qsize() + self.stream._gradients.qsize()
+        self.record.most_queued_in_cloud = max(self.record.most_queued_in_cloud, queued)
+        return super().compute(step, feature, labels)
+
+    def update(self, step: int) -> float:
+        self.record.updated.append(step)
+        return super().update(step)
+
+
+class VirtualSplit:
+    """Both sides of one session. Made and used on a virtual loop."""
+
+    def __init__(
+        self,
+        *,
+        policy: str = "replay",
+        feedback: FeedbackMode = FeedbackMode.OFF,
+        frozen_blocks: int = 0,
+        delays: Delays | None = None,
+        deployment: Mapping[str, int | str] | None = None,
+    ) -> None:
+        self.record = Record()
+        self.on_forward: Callable[[int], None] = lambda _step: None
+        self._delays = delays = delays or Delays()
+        agreed = Deployment(**{"cut": CUT, "codec": "fp32", "downlink_codec": "fp32", **(deployment or {})})
+        self.module, trainers = small_network(frozen_blocks), small_network(frozen_blocks)
+        example = batch_of(0).inputs
+        self.stage = Stage(build_chain(self.module, example), 0, CUT, RECIPE, CPU)
+        head = LossHead(RECIPE.loss, None)
+        self.session = _RecordedSession("s", build_chain(trainers, example), RECIPE, agreed, head, LIMITS, CPU)
+        self.session.record = self.record
+        self._cloud_workers = InlineWorker(delays.cloud), InlineWorker(delays.codec)
+        self._workers = Workers(InlineWorker(delays.edge), InlineWorker(delays.codec), InlineWorker(delays.load))
+        self.policy = POLICIES[policy](self.stage)
+        self.pipeline = Pipeline(
+            _RecordedPolicy(self.policy, self),
+            agreed,
+            feedback,
+            self._workers,
+            observer=self,
+        )
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """The state of the whole module: the edge's blocks from the edge, the others from the trainer."""
+        trained = {block.name: block for block in self.session.chain.blocks[CUT:]}
+        state = self.module.state_dict()
+        for block in trained.values():
+            state |= {
+                name: value.detach() for name, value in (block.named_parameters() | block.named_buffers()).items()
+            }
+        return state
+
+    async def train(self, stops: Sequence[int], between: Callable[[int], Awaitable[None]] | None = None) -> None:
+        """Run to each of the steps in `stops` in turn, drained in between, then end the stream from the edge's side."""
+        up, down = Wire(1e9, jitter=self._delays.up), Wire(1e9, jitter=self._delays.down)
+        edge = edge_end(up, down, self.pipeline.in_flight.accept, chunk_bytes=128)
+        announcements = BatchAnnouncements(self.session, self.session.next_step, LIMITS.tensor_bytes)
+        cloud = cloud_end(up, down, announcements.accept, chunk_bytes=128)
+        metrics = TrainingMetrics(CollectorRegistry())
+        self.session.stream = TrainingStream(self.session, cloud, *self._cloud_workers, metrics)
+
+        async def serve() -> None:
+            await self.session.stream.serve()
+            down.end()
+
+        async def drive() -> None:
+            step = 0
+            async with Prefetcher(self._fetch(stops[-1]), self._workers.load) as batches:
+                for stop in stops:
+                    while step < stop:
+                        step = await self.pipeline.run(edge, batches, step, stop)
+                        if between is not None:
+                            await between(step)
+            up.end()
+            assert await edge.receive() is None
+
+        await run_together(serve(), drive())
+
+    async def evaluate(self) -> EvaluateResponse:
+        """Evaluate two batches through the cut, as the edge's session does."""
+        deployment = self.pipeline.announced
+
+        async def requests() -> AsyncIterator[Packet[EvaluateRequest]]:
+            for number in range(2):
+                batch = batch_of(100 + number)
+                encoded = codec_by_name(deployment.codec).encode(self.stage.evaluate(batch.inputs))
+                labels = codec_by_name("raw").encode(batch.labels)
+                for part, role in ((encoded, Role.ROLE_FEATURE), (labels, Role.ROLE_LABEL)):
+                    for frame, payload in chunks(to_wire(part, number, role, deployment.epoch), 64):
+                        yield Packet(EvaluateRequest(session_id="s", frame=frame), payload)
+
+        return await evaluate(requests(), lambda _: self.session, LIMITS.tensor_bytes, *self._cloud_workers)
+
+    def _fetch(self, steps: int) -> Generator[Batch]:
+        for step in range(steps):
+            self.record.fetched += 1
+            yield batch_of(step)
+
+    # What the pipeline tells its observer.
+
+    def span(self, _module: str, _what: str, _step: int, start_seconds: float, end_seconds: float) -> None:
+        assert start_seconds <= end_seconds
+
+    def edge_computed(self, _step: int, _seconds: float) -> None:
+        pass
+
+    def gradient_applied(self, step: int, staleness: int) -> None:
+        assert step not in self.record.staleness
+        self.record.staleness[step] = staleness
+
+    def uploaded(self, _payload_bytes: int, _raw_bytes: int) -> None:
+        pass
+
+    def downloaded(self, tensor: WireTensor, _raw_bytes: int) -> None:
+        self.record.gradients_down.append(tensor.step)
+
+    def reported(self, report: StepReport, samples: int) -> None:
+        assert samples == SAMPLES
+        self.record.reported.append(report.step)

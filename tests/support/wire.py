@@ -1,0 +1,155 @@
+"""A peer that sends the very bytes it is told to, and the messages that a right edge would send, to be spoilt."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import grpc
+import torch
+
+from shared.codec import codec_by_name
+from shared.model.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.tensor_wire import to_wire
+from shared.transport.framing import chunks
+from shared.transport.packets import Packet, serialize
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import DataType, Role, TensorHeader
+
+SERVICE = "isthmus.v1.TrainerService"
+BATCH, FEATURES, CLASSES, CUT = 8, 64, 10, 1
+"""Of the session that `open_request` asks for: a multilayer perceptron of three blocks, cut after the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a call ended: its status, its sentence, and what had come back before."""
+
+    code: grpc.StatusCode
+    details: str
+    responses: list[bytes]
+
+
+class RawPeer:
+    """One connection to a trainer. No call lasts longer than `timeout_seconds`: a hang is DEADLINE_EXCEEDED."""
+
+    def __init__(self, address: str, timeout_seconds: float = 20.0) -> None:
+        options = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+        ]
+        self._channel = grpc.aio.insecure_channel(address, options=options)
+        self._timeout_seconds = timeout_seconds
+
+    async def __aenter__(self) -> Self:
+        await self._channel.channel_ready()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
+
+    async def unary(self, method: str, data: bytes) -> End:
+        """One message up, one down."""
+        return await self._end(self._channel.unary_unary(f"/{SERVICE}/{method}")(data, timeout=self._timeout_seconds))
+
+    async def streamed(self, method: str, messages: Iterable[bytes]) -> End:
+        """Messages up, then the end of the stream."""
+
+        async def upward() -> AsyncIterator[bytes]:
+            for message in messages:
+                yield message
+
+        if method == "Train":
+            call = self._channel.stream_stream(f"/{SERVICE}/{method}")(upward(), timeout=self._timeout_seconds)
+            return await self._end(call)
+        return await self._end(
+            self._channel.stream_unary(f"/{SERVICE}/{method}")(upward(), timeout=self._timeout_seconds)
+        )
+
+    async def open(self, **changes: Any) -> str:
+        """The id of a new session."""
+        end = await self.unary("OpenSession", open_request(**changes).SerializeToString())
+        assert end.code is grpc.StatusCode.OK, end
+        return pb.OpenSessionResponse.FromString(end.responses[0]).session_id
+
+    async def close_session(self, session: str) -> None:
+        """Close it; nothing happens when it is closed."""
+        await self.unary("CloseSession", pb.CloseSessionRequest(session_id=session).SerializeToString())
+
+    async def next_step(self, session: str) -> int | None:
+        """What the session waits for; None when there is no such session."""
+        end = await self.unary("GetSession", pb.GetSessionRequest(session_id=session).SerializeToString())
+        if end.code is grpc.StatusCode.NOT_FOUND:
+            return None
+        return pb.GetSessionResponse.FromString(end.responses[0]).next_step
+
+    async def _end(self, call: Any) -> End:
+        responses: list[bytes] = []
+        try:
+            if isinstance(call, grpc.aio.StreamStreamCall):
+                async for response in call:
+                    responses.append(response)
+            else:
+                responses.append(await call)
+        except grpc.aio.AioRpcError as failure:
+            return End(failure.code(), failure.details() or "", responses)
+        return End(grpc.StatusCode.OK, "", responses)
+
+
+def open_request(**changes: Any) -> pb.OpenSessionRequest:
+    """What a right edge sends to open a session; `changes` replace fields, those of the deployment by its own names."""
+    recipe = Recipe(
+        optimizer=OptimizerConfig(learning_rate=0.05),
+        schedule=ScheduleConfig(),
+        loss=changes.pop("loss", "cross_entropy"),
+        seed=0,
+        steps_per_epoch=10,
+        total_steps=10,
+    )
+    deployment = {"cut": CUT, "staleness": 0, "codec": "fp32", "downlink_codec": "fp32", "epoch": 0}
+    deployment |= {name: changes.pop(name) for name in list(changes) if name in deployment}
+    fields = {
+        "protocol_version": PROTOCOL_VERSION,
+        "model": pb.Model(factory="shared.model.zoo:mlp", kwargs_json="{}"),
+        "example": TensorHeader(shape=[BATCH, FEATURES], dtype=DataType.DATA_TYPE_FLOAT32),
+        "recipe_json": recipe.model_dump_json(),
+        "deployment": pb.Deployment(**deployment),
+        "block_names": ["0", "1", "2"],
+    }
+    return pb.OpenSessionRequest(**{**fields, **changes})
+
+
+def attach(session: str, next_step: int = 0) -> bytes:
+    """The first message of a training stream."""
+    return serialize(Packet(pb.TrainRequest(attach=pb.Attach(session_id=session, next_step=next_step))))
+
+
+def batch_packets(
+    message: type, step: int, *, codec: str = "fp32", labels: Sequence[int] = (), **fields: Any
+) -> list[Packet[Any]]:
+    """A batch as it goes up, feature and labels in chunks, each in a `message`; `fields` stand in every message.
+
+    labels: one for each of the BATCH samples; left out, some that fit.
+    """
+    generator = torch.Generator().manual_seed(step)
+    feature = torch.rand(BATCH, FEATURES, generator=generator)
+    classes = torch.tensor(labels) if labels else torch.arange(BATCH) % CLASSES
+    parts = [
+        (codec_by_name(codec).encode(feature), Role.ROLE_FEATURE),
+        (codec_by_name("raw").encode(classes), Role.ROLE_LABEL),
+    ]
+    return [
+        Packet(message(frame=frame, **fields), bytes(payload))
+        for encoded, role in parts
+        for frame, payload in chunks(to_wire(encoded, step, role, 0), 1024)
+    ]
+
+
+def block_packets(session: str, block: int, data: bytes) -> list[Packet[Any]]:
+    """The state of a block as it is uploaded."""
+    encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    return [
+        Packet(pb.UploadBlockRequest(session_id=session, frame=frame), bytes(payload))
+        for frame, payload in chunks(to_wire(encoded, block, Role.ROLE_BLOCK, 0), 8192)
+    ]
