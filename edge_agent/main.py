@@ -45,8 +45,8 @@ def run(
     _make_folders(loaded.output)
     console = Console()
     configure_logs(loaded.log.level, loaded.log.format)
-    with live_bar(Console(stderr=True)) as on_progress:
-        result = asyncio.run(run_training(loaded, on_progress))
+    with live_bar(Console(stderr=True)) as bar:
+        result = asyncio.run(run_training(loaded, bar.show))
     console.print(summary_table(result.summary))
     if loaded.output.directory is not None:
         typer.echo(f"summary: {result.write(loaded.output.directory)}")

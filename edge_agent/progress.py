@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -21,35 +21,48 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+class LiveBar:
+    """Steps, loss, samples a second and bytes both ways of a run."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (
+            TextColumn("[bold]training"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]:.3f}  {task.fields[rate]:.0f} samples/s"),
+            TextColumn("up {task.fields[up]}  down {task.fields[down]}"),
+            TextColumn("{task.fields[accuracy]}"),
+            TimeRemainingColumn(),
+        )
+        self.bar = Bar(*columns, console=console, refresh_per_second=4)
+        self._task = self.bar.add_task("training", loss=float("nan"), rate=0.0, up="0 B", down="0 B", accuracy="")
+
+    def show(self, progress: Progress) -> None:
+        """Called after every step."""
+        elapsed = self.bar.tasks[0].elapsed or 0.0
+        self.bar.update(
+            self._task,
+            total=progress.total_steps,
+            completed=progress.steps,
+            loss=progress.loss,
+            rate=progress.samples / elapsed if elapsed else 0.0,
+            up=size(progress.bytes_up),
+            down=size(progress.bytes_down),
+            accuracy="" if progress.accuracy is None else f"accuracy {progress.accuracy:.1%}",
+        )
+
+    @property
+    def renderable(self) -> RenderableType:
+        """The bar as it stands now."""
+        return self.bar.get_renderable()
+
+
 @contextmanager
-def live_bar(console: Console) -> Iterator[Callable[[Progress], None]]:
-    """Shows steps, loss, samples a second and bytes both ways; yields what to call after every step."""
-    columns = (
-        TextColumn("[bold]training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}  {task.fields[rate]:.0f} samples/s"),
-        TextColumn("up {task.fields[up]}  down {task.fields[down]}"),
-        TextColumn("{task.fields[accuracy]}"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=console, refresh_per_second=4) as bar:
-        task = bar.add_task("training", loss=float("nan"), rate=0.0, up="0 B", down="0 B", accuracy="")
-
-        def show(progress: Progress) -> None:
-            elapsed = bar.tasks[0].elapsed or 0.0
-            bar.update(
-                task,
-                total=progress.total_steps,
-                completed=progress.steps,
-                loss=progress.loss,
-                rate=progress.samples / elapsed if elapsed else 0.0,
-                up=size(progress.bytes_up),
-                down=size(progress.bytes_down),
-                accuracy="" if progress.accuracy is None else f"accuracy {progress.accuracy:.1%}",
-            )
-
-        yield show
+def live_bar(console: Console) -> Iterator[LiveBar]:
+    """A bar on the terminal for as long as the block runs."""
+    live = LiveBar(console)
+    with live.bar:
+        yield live
 
 
 @contextmanager

@@ -27,19 +27,18 @@ def wait_for_address(trainer: subprocess.Popen[bytes], address_file: Path) -> st
     sys.exit(f"the trainer did not listen within {START_TIMEOUT_SECONDS:g} s")
 
 
+def trainer_command(address_file: Path) -> list[str | Path]:
+    """What starts the demo's trainer, which writes its address to `address_file`."""
+    flags = [f"--config={HERE / 'trainer.toml'}", f"--set=server.address_file={address_file}"]
+    return [SCRIPTS / "cloud-trainer", "serve", *flags]
+
+
 def main() -> int:
     """Run both and return the agent's exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory() as scratch:
         address_file = Path(scratch) / "address"
-        trainer = subprocess.Popen(
-            [
-                SCRIPTS / "cloud-trainer",
-                "serve",
-                f"--config={HERE / 'trainer.toml'}",
-                f"--set=server.address_file={address_file}",
-            ]
-        )
+        trainer = subprocess.Popen(trainer_command(address_file))
         try:
             address = wait_for_address(trainer, address_file)
             print(f"trainer: process {trainer.pid} at {address}", flush=True)
