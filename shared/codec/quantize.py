@@ -14,8 +14,9 @@ the low bits: adding and truncating is several times faster than rounding and co
 """
 
 import math
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ Floats = NDArray[np.float32]
 
 _TILE = 262144
 """Elements that a core works on at a time: a MiB, so that what one pass writes is still near when the next one reads."""
+_random = threading.local()
 _READ_TILES = 4
 """So many tiles are read at a time where nothing is written: fewer calls, and still read once from slow memory."""
 _MAGIC = torch.tensor(2.0**23)
@@ -216,6 +218,14 @@ def _samples_together(outer: int, channels: int, inner: int) -> int:
     return math.gcd(outer, 1 << (wanted.bit_length() - 1))
 
 
+def _generator() -> torch.Generator:
+    """This thread's own: torch's default one is seeded for a block's dropout while the codec's thread draws."""
+    if not hasattr(_random, "generator"):
+        _random.generator = torch.Generator()
+        _random.generator.seed()
+    return cast("torch.Generator", _random.generator)
+
+
 def _add_noise(levels: Tensor, bits: int) -> None:
     """Add random numbers, uniform in (-1/2, 1/2), so that rounding then goes up as often as the fraction says.
 
@@ -224,6 +234,6 @@ def _add_noise(levels: Tensor, bits: int) -> None:
     """
     small, ones = (torch.int16, 0x0001_0001_0001_0001) if bits <= 8 else (torch.int8, 0x0101_0101_0101_0101)
     draws = scratch.take("draws", -(-levels.numel() * small.itemsize // 8), torch.int64)
-    draws.random_(-(2**63), None).bitwise_or_(ones)
+    draws.random_(-(2**63), None, generator=_generator()).bitwise_or_(ones)
     noise = scratch.take("noise", levels.numel(), torch.float32).copy_(draws.view(small)[: levels.numel()])
     levels.add_(noise.view(levels.shape), alpha=2.0 ** (-8 * small.itemsize))

@@ -1,0 +1,37 @@
+"""One training from its first weights to its accuracy on the test set."""
+
+import math
+import time
+
+import torch
+
+from benchmarks.learning.images import Images
+from benchmarks.learning.plan import BATCH_SIZE, CONFIGS, NETWORKS, Trial
+from benchmarks.learning.results import Result
+from benchmarks.learning.simulation import Simulation, steady_events
+from shared.model.build import build_checked_chain
+from shared.model.random_state import random_state
+
+
+def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -> Result:
+    """Train as `trial` says on all of `train`, drained at the end of every epoch as the pipeline is, then test."""
+    started = time.monotonic()
+    network, scheme = NETWORKS[trial.network], CONFIGS[trial.config]
+    example, _ = next(train.in_order(BATCH_SIZE))
+    chain = build_checked_chain(network.factory, network.kwargs, trial.seed, example.cpu())
+    simulation = Simulation(chain, network.cut, trial.recipe(), scheme, device)
+    with random_state(trial.seed, "codecs"):  # stochastic rounding draws from the default generator
+        for epoch in range(trial.epochs):
+            first_step = epoch * trial.steps_per_epoch
+            events = steady_events(first_step, first_step + trial.steps_per_epoch, scheme.staleness)
+            losses = simulation.run(events, train.shuffled(BATCH_SIZE, trial.seed, epoch))
+    train_loss = sum(batch.loss for batch in losses) / len(losses)
+    correct = sum(simulation.evaluate(*batch).correct or 0 for batch in test.in_order(BATCH_SIZE))
+    return Result(
+        trial,
+        accuracy=correct / len(test),
+        test_samples=len(test),
+        train_loss=train_loss if math.isfinite(train_loss) else None,
+        seconds=round(time.monotonic() - started, 1),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+    )

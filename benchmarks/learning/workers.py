@@ -1,0 +1,55 @@
+"""Trainings several at a time, each in a process: a step of so small a network is mostly Python."""
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from benchmarks.learning.images import Images, channel_norm, read_split
+from benchmarks.learning.plan import Trial
+from benchmarks.learning.results import Result
+from benchmarks.learning.trial import run_trial
+
+
+def run_trials(
+    trials: Iterable[Trial], data: Path, train_samples: int, device: str, workers: int, stop_seconds: float
+) -> Iterator[Result]:
+    """Results as they come.
+
+    data: the archive of images. device: torch's name of it. stop_seconds: after which no further training starts.
+    """
+    started = time.monotonic()
+    waiting = iter(trials)
+    running: set[Future[Result]] = set()
+    with ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_open, initargs=(data, train_samples, device)
+    ) as pool:
+        while True:
+            free = workers - len(running) if time.monotonic() - started < stop_seconds else 0
+            running |= {pool.submit(_run, trial) for trial in itertools.islice(waiting, free)}
+            if not running:
+                return
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in ended)
+
+
+_opened: dict[str, tuple[Images, Images, torch.device]] = {}
+"""What a worker opens once for all its trainings: the training set, the test set and the device."""
+
+
+def _open(data: Path, train_samples: int, device_name: str) -> None:
+    torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False  # so that fp32 means the same on every device
+    device = torch.device(device_name)
+    pixels_NCHW, labels_N = read_split(data, "train", train_samples)
+    norm = channel_norm(pixels_NCHW)
+    train = Images(pixels_NCHW, labels_N, norm, device)
+    _opened["data"] = train, Images(*read_split(data, "test"), norm, device), device
+
+
+def _run(trial: Trial) -> Result:
+    return run_trial(trial, *_opened["data"])

@@ -1,0 +1,70 @@
+"""The exit codes that the documentation promises are those that the code has."""
+
+import re
+
+import pytest
+
+from shared.cli import run_command
+from shared.errors import ExitCode, IsthmusError
+from tests.conftest import ROOT
+
+DOCUMENT = ROOT / "docs" / "exit-codes.md"
+ROW = re.compile(r"^\| (\d+) \| ([A-Z]+) \| (.+?) \|", re.MULTILINE)
+
+
+def documented():
+    """Name to (code, what happened) of every row, in order."""
+    return {name: (int(code), text) for code, name, text in ROW.findall(DOCUMENT.read_text(encoding="utf-8"))}
+
+
+def errors(base=IsthmusError):
+    """Every kind of error that is ours."""
+    for kind in base.__subclasses__():
+        yield kind
+        yield from errors(kind)
+
+
+def test_the_table_and_the_enum_have_the_same_codes_in_the_same_order():
+    assert [(name, code) for name, (code, _) in documented().items()] == [(code.name, code.value) for code in ExitCode]
+
+
+def test_codes_are_what_a_process_can_return_and_each_means_one_thing():
+    assert len({code.value for code in ExitCode}) == len(ExitCode.__members__)
+    assert all(0 <= code <= 255 for code in ExitCode)
+    assert not {code for code in ExitCode if code >= 126} - {ExitCode.INTERRUPTED}, "a shell means something by these"
+
+
+def test_every_error_that_a_user_can_cause_has_a_code_of_its_own_kind():
+    own = {kind: kind.exit_code for kind in errors() if kind.__module__ == "shared.errors"}
+    assert len(own) > 5
+    assert all(code not in (ExitCode.OK, ExitCode.INTERNAL) for code in own.values())
+    assert len(set(own.values())) == len(own), "two kinds of error share a code"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in errors() if kind.__module__ == "shared.errors"])
+def test_an_error_ends_a_process_with_one_line_and_its_code(kind, capsys):
+    def fail():
+        raise kind("section.key is 5; it must be 4")
+
+    with pytest.raises(SystemExit) as ended:
+        run_command("edge-agent", fail)
+    assert ended.value.code == kind.exit_code
+    assert capsys.readouterr().err == "edge-agent: section.key is 5; it must be 4\n"
+
+
+def test_a_defect_keeps_its_traceback():
+    def fail():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_command("edge-agent", fail)
+
+
+def test_ctrl_c_ends_a_process_with_its_code(capsys):
+    def fail():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        run_command("edge-agent", fail)
+    assert ended.value.code == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == "edge-agent: interrupted\n"
