@@ -1,4 +1,7 @@
-"""Networks and data for measurements: a feature of a chosen size, and compute on both sides of it."""
+"""Networks and data for measurements: features of a chosen size, and compute of a chosen duration on both sides."""
+
+import time
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,3 +33,94 @@ def two_convolutions(channels: int) -> nn.Sequential:
         nn.Linear(channels, 10),
     )
     return nn.Sequential(edge, cloud)
+
+
+SMALL_CNN_FEATURE = (16, 16, 16)
+"""Channels, height and width of what crosses its cut: 0.5 MB a batch of 32."""
+
+
+def small_cnn() -> nn.Sequential:
+    """Two blocks of RGB images of 32 x 32, cheap to compute next to what their feature costs to send."""
+    channels = SMALL_CNN_FEATURE[0]
+    edge = nn.Sequential(nn.Conv2d(3, channels, 3, stride=2, padding=1), nn.ReLU())
+    cloud = nn.Sequential(
+        nn.Conv2d(channels, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    )
+    return nn.Sequential(edge, cloud)
+
+
+def wide_edge(channels: int) -> nn.Sequential:
+    """Two blocks, of which the first keeps large activations for its backward and hands on a small feature."""
+    edge = nn.Sequential(
+        nn.Conv2d(3, channels, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(channels, channels, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(channels, channels, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4),
+    )
+    return nn.Sequential(edge, nn.Sequential(nn.Flatten(), nn.Linear(channels * 16, 10)))
+
+
+def timed_halves(
+    compute: str, edge: tuple[float, float], cloud: tuple[float, float], feature_floats: int
+) -> nn.Sequential:
+    """Two blocks of one-pixel images whose forward and backward take as long as told.
+
+    compute: what `Work` does. edge, cloud: its amounts in a forward and in a backward of that block.
+    feature_floats: of one sample.
+    """
+    return nn.Sequential(
+        nn.Sequential(nn.Flatten(), nn.Linear(3, feature_floats), Work(compute, *edge)),
+        nn.Sequential(Work(compute, *cloud), nn.Linear(feature_floats, 10)),
+    )
+
+
+class Work(nn.Module):
+    """The identity, at a price: each forward and each backward of a training step waits or computes.
+
+    compute: "sleep", amounts in seconds, or "matmul", amounts in matrix products of `MATMUL_SIZE`. Both let other Python
+    threads run meanwhile, as torch's kernels do. Evaluation is free.
+    """
+
+    def __init__(self, compute: str, forward_amount: float, backward_amount: float) -> None:
+        super().__init__()
+        self._work = {"sleep": time.sleep, "matmul": multiply}[compute]
+        self._amounts = (forward_amount, backward_amount)
+
+    def forward(self, value: Tensor) -> Tensor:
+        """The value itself."""
+        if not self.training:
+            return value
+        worked: Tensor = _Identity.apply(value, self._work, *self._amounts)  # type: ignore[no-untyped-call]
+        return worked
+
+
+MATMUL_SIZE = 192
+"""Rows and columns: a product takes a fraction of a millisecond, so that a count of them sets a duration."""
+_matrix = torch.ones(MATMUL_SIZE, MATMUL_SIZE)
+
+
+def multiply(count: float) -> None:
+    """So many matrix products."""
+    product = torch.empty_like(_matrix)
+    for _ in range(round(count)):
+        torch.mm(_matrix, _matrix, out=product)
+
+
+class _Identity(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, work: Any, forward_amount: float, backward_amount: float) -> Tensor:
+        ctx.work, ctx.backward_amount = work, backward_amount
+        work(forward_amount)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        ctx.work(ctx.backward_amount)
+        return gradients[0], None, None, None

@@ -1,10 +1,17 @@
-"""A trainer as a process of its own, for measurements."""
+"""Trainers and agents as processes of their own, for measurements."""
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shared.errors import IsthmusError
 
 
 @contextmanager
@@ -19,16 +26,91 @@ def trainer_process(*overrides: str, wrapper: Sequence[str] = (), listen: str = 
         [*command, *(f"--set={flag}" for flag in [*flags, *overrides])], stderr=subprocess.PIPE, text=True
     )
     try:
-        yield _address(process)
+        yield _logged(process, "listening", "address")
     finally:
         process.terminate()
         process.communicate()
 
 
-def _address(process: subprocess.Popen[str]) -> str:
+@dataclass(frozen=True)
+class Span:
+    """What a module did in one step; seconds on the edge's clock, from the first span of the run."""
+
+    module: str
+    what: str
+    step: int
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True)
+class AgentRun:
+    """A finished agent process."""
+
+    spans: list[Span]
+    summary: dict[str, Any]
+    peak_resident_bytes: int
+
+    def ends(self, module: str, what: str) -> list[float]:
+        """When `what` was done in each step, in the order of steps."""
+        chosen = sorted(
+            (span.step, span.end_seconds) for span in self.spans if (span.module, span.what) == (module, what)
+        )
+        return [end for _, end in chosen]
+
+
+class Agent:
+    """A running agent process; `session` is known once its training has begun."""
+
+    def __init__(self, address: str, flags: Sequence[str], wrapper: Sequence[str] = ()) -> None:
+        """address: of the trainer. flags: section.key=value. wrapper: a command to run it under."""
+        self._folder = tempfile.TemporaryDirectory(prefix="isthmus-")
+        fixed = [f"trainer.address={address}", f"output.directory={self._folder.name}", "log.format=json"]
+        traced = f"output.trace={self._folder.name}/trace.json"
+        command = [*wrapper, sys.executable, "-m", "edge_agent.main", "run"]
+        self._process = subprocess.Popen(
+            [*command, *(f"--set={flag}" for flag in [*fixed, traced, *flags])],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.session = _logged(self._process, "session opened", "session")
+
+    def wait(self) -> AgentRun:
+        """Wait for its end and read what it leaves."""
+        assert self._process.stderr is not None
+        errors = self._process.stderr.read()
+        _, status, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        if self._process.returncode != 0:
+            raise IsthmusError(f"the agent ended with {self._process.returncode}: {errors.strip()[-2000:]}")
+        folder = Path(self._folder.name)
+        summary = json.loads((folder / "summary.json").read_text())
+        spans = [
+            Span(
+                event["cat"],
+                event["name"].rpartition(" ")[0],
+                event["args"]["step"],
+                event["ts"] / 1e6,
+                (event["ts"] + event["dur"]) / 1e6,
+            )
+            for event in json.loads((folder / "trace.json").read_text())["traceEvents"]
+            if event["ph"] == "X"
+        ]
+        self._folder.cleanup()
+        return AgentRun(spans, summary, usage.ru_maxrss * 1024)
+
+
+def run_agent(address: str, flags: Sequence[str], wrapper: Sequence[str] = ()) -> AgentRun:
+    """One whole run of an agent in a process of its own; see `Agent`."""
+    return Agent(address, flags, wrapper).wait()
+
+
+def _logged(process: subprocess.Popen[str], event: str, field: str) -> str:
+    """A field of the first log line about `event`; reading the log waits exactly as long as needed."""
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("{") and (event := json.loads(line)).get("event") == "listening":
-            return str(event["address"])
+        if line.startswith("{") and (entry := json.loads(line)).get("event") == event:
+            return str(entry[field])
         sys.stderr.write(line)
-    raise SystemExit(f"the trainer ended with {process.wait()} before it listened")
+    raise IsthmusError(f"a process ended with {process.wait()} before it logged {event!r}")

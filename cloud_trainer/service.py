@@ -120,6 +120,8 @@ class TrainerService:
         )
         await stream.write(pb.TrainResponse(attached=pb.Attached(next_step=session.next_step)))
         await TrainingStream(session, stream, self._compute, self._codec, self._metrics).serve()
+        # A lost edge looks at first like one that has ended its stream; a last word tells them apart, for it cannot be sent.
+        await stream.write(pb.TrainResponse())
 
     async def evaluate(
         self, requests: AsyncIterator[Packet[pb.EvaluateRequest] | Damaged], _context: Context
@@ -233,10 +235,8 @@ class TrainerService:
             except IsthmusError as error:
                 code, sentence = status_of(error), one_line(str(error))
                 _log.warning("call refused", method=method.__name__, code=code.name, reason=sentence)
-            except grpc.aio.AbortError:
-                raise
-            except grpc.aio.InternalError:
-                _log.warning("connection lost", method=method.__name__)  # what a write to an edge that has gone raises
+            except grpc.aio.BaseError as lost:  # gRPC's own: the edge has gone, or the server has stopped
+                _log.warning("connection lost", method=method.__name__, reason=type(lost).__name__)
                 raise
             except Exception as defect:
                 code, sentence = (

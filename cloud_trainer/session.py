@@ -135,7 +135,8 @@ class Session:
         self.measured = True
         needs_gradient = any(block.trainable for block in self.chain.blocks[:cut])
         stage = Stage(self.chain, cut, len(self.chain.blocks), self.recipe, self.stage.device)
-        return measure_stage(stage, self.chain.features[cut], input_gradient=needs_gradient, repeats=repeats)
+        with _failures_of("measuring the cloud's blocks"):
+            return measure_stage(stage, self.chain.features[cut], input_gradient=needs_gradient, repeats=repeats)
 
     def take_block(self, index: int, tensors: block_state.BlockTensors) -> None:
         """Take a block's state: at once before training, aside while it goes on. Raises ProtocolError if it does not fit."""
@@ -148,8 +149,10 @@ class Session:
             block_state.restore(self.chain.blocks[index], None, frozenset(), tensors)
 
     def check_arriving(self, block: int) -> int:
-        """`block` if its state may be brought now. Raises Refusal otherwise."""
-        if block >= len(self.chain.blocks) or (self.attached and block >= self.stage.first):
+        """`block` if its state may be brought now. Raises ProtocolError or Refusal otherwise."""
+        if block >= len(self.chain.blocks):
+            raise ProtocolError(f"there is no block {block}; the model has {len(self.chain.blocks)} blocks, from 0")
+        if self.attached and block >= self.stage.first:
             raise Refusal(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"block {block} cannot be replaced now: while session {self.id} trains, only blocks of the edge can be "

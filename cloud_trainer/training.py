@@ -50,10 +50,11 @@ class TrainingStream:
         self._in_flight = 0
         self._batches: asyncio.Queue[_Batch | None] = asyncio.Queue(0 if session.sends_gradients else UNLIMITED_QUEUE)
         self._gradients: asyncio.Queue[tuple[_Batch, Tensor] | None] = asyncio.Queue()
+        self._reports: asyncio.Queue[StepReport | None] = asyncio.Queue(UNLIMITED_QUEUE)
 
     async def serve(self) -> None:
         """Run until the edge ends the stream. Raises the first IsthmusError that ends it early."""
-        await run_together(self._receive(), self._compute(), self._send())
+        await run_together(self._receive(), self._compute(), self._report(), self._send())
 
     async def _receive(self) -> None:
         feature: WireTensor | None = None
@@ -89,30 +90,37 @@ class TrainingStream:
         await self._batches.put(batch)
 
     async def _compute(self) -> None:
-        session, worker = self._session, self._compute_worker
+        loop = asyncio.get_running_loop()
         while (batch := await self._batches.get()) is not None:
-            if batch.deployment.cut != session.deployment.cut:
+            if batch.deployment.cut != self._session.deployment.cut:
                 raise ProtocolError(f"step {batch.step} was sent at cut {batch.deployment.cut}, which has moved since")
-            started = time.monotonic_ns()
-            done = await worker.run(session.compute, batch.step, batch.feature, batch.labels)
-            if done.gradient is not None:
-                # The edge waits for this; the cloud's own update can come after it.
-                self._gradients.put_nowait((batch, done.gradient))
-            seconds = done.graph_seconds + await worker.run(session.update, batch.step)
-            self._metrics.steps.inc()
-            self._metrics.samples.inc(done.loss.samples)
-            self._metrics.loss.set(done.loss.loss)
-            self._metrics.module_seconds["cloud"].observe(seconds)
-            report = StepReport(
-                step=batch.step,
-                loss=done.loss.loss,
-                correct=done.loss.correct,
-                compute_seconds=seconds,
-                compute_start_nanoseconds=started,
-                downlink_bits_per_second=self._stream.link.bits_per_second or 0.0,
-            )
-            await self._stream.write(TrainResponse(report=report))
+            await self._reports.put(await self._compute_worker.run(self._train, batch, loop))
         await self._gradients.put(None)
+        await self._reports.put(None)
+
+    def _train(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> StepReport:
+        """One step, on the compute thread. The edge waits for the gradient, so that leaves before the cloud's own update."""
+        started = time.monotonic_ns()
+        done = self._session.compute(batch.step, batch.feature, batch.labels)
+        if done.gradient is not None:
+            loop.call_soon_threadsafe(self._gradients.put_nowait, (batch, done.gradient))
+        seconds = done.graph_seconds + self._session.update(batch.step)
+        self._metrics.steps.inc()
+        self._metrics.samples.inc(done.loss.samples)
+        self._metrics.loss.set(done.loss.loss)
+        self._metrics.module_seconds["cloud"].observe(seconds)
+        return StepReport(
+            step=batch.step,
+            loss=done.loss.loss,
+            correct=done.loss.correct,
+            compute_seconds=seconds,
+            compute_start_nanoseconds=started,
+        )
+
+    async def _report(self) -> None:
+        while (report := await self._reports.get()) is not None:
+            report.downlink_bits_per_second = self._stream.link.bits_per_second or 0.0
+            await self._stream.write(TrainResponse(report=report))
 
     async def _send(self) -> None:
         while (item := await self._gradients.get()) is not None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from shared.codec import aligned_buffer, codec_by_name
 from shared.config import MAX_CHUNK_BYTES, LinkConfig
@@ -13,13 +14,14 @@ from shared.tensor_wire import check_announcement
 from shared.transport.duplex import Duplex
 from shared.transport.framing import Assembler, WireTensor, chunks, role_name
 from shared.transport.options import MESSAGE_OVERHEAD_BYTES, channel_options
-from shared.transport.packets import Damaged, Packet, deserializer, serialize
+from shared.transport.packets import Damaged, Packet, deserializer, message_deserializer, serialize
 from shared.transport.status import error_of, undamaged
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 
 _PREFIX = "/isthmus.v1.TrainerService/"
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 Stream = Duplex[pb.TrainRequest, pb.TrainResponse]
 
 
@@ -99,15 +101,26 @@ class TrainerClient:
         method: Any = self._tensors.stream_unary(
             _PREFIX + "Evaluate",
             request_serializer=serialize,
-            response_deserializer=pb.EvaluateResponse.FromString,
+            response_deserializer=message_deserializer(pb.EvaluateResponse),
         )
+        failures: list[Exception] = []
 
         async def packets() -> AsyncIterator[Packet[pb.EvaluateRequest]]:
-            async for tensor in tensors:
-                for frame, payload in chunks(tensor, self._link.chunk_bytes):
-                    yield Packet(pb.EvaluateRequest(session_id=session_id, frame=frame), payload)
+            try:
+                async for tensor in tensors:
+                    for frame, payload in chunks(tensor, self._link.chunk_bytes):
+                        yield Packet(pb.EvaluateRequest(session_id=session_id, frame=frame), payload)
+            except Exception as failure:
+                failures.append(failure)
+                raise
 
-        response: pb.EvaluateResponse = await self.answered(method(packets()))
+        try:
+            response: pb.EvaluateResponse = await self.answered(method(packets()))
+        except asyncio.CancelledError:
+            # To gRPC a source that fails is a call that was cancelled, no more.
+            for failure in failures:
+                raise failure from failure.__cause__
+            raise
         return response
 
     async def upload_block(self, session_id: str, tensor: WireTensor) -> int:
@@ -115,7 +128,7 @@ class TrainerClient:
         method: Any = self._tensors.stream_unary(
             _PREFIX + "UploadBlock",
             request_serializer=serialize,
-            response_deserializer=pb.UploadBlockResponse.FromString,
+            response_deserializer=message_deserializer(pb.UploadBlockResponse),
         )
         packets = (
             Packet(pb.UploadBlockRequest(session_id=session_id, frame=frame), payload)
@@ -142,23 +155,22 @@ class TrainerClient:
         assembler = Assembler(accept, aligned_buffer)
         call = method(pb.DownloadBlockRequest(session_id=session_id, block=block, weights_only=weights_only))
         while (packet := await self.answered(call.read())) is not grpc.aio.EOF:
-            received = undamaged(packet)
-            if (tensor := assembler.add(received.message.frame, received.payload)) is not None:
+            if (tensor := assembler.add(packet.message.frame, packet.payload)) is not None:
                 return tensor.payload
         raise ProtocolError(f"the stream of block {block} ended before it was whole")
 
-    async def answered(self, answer: Awaitable[T]) -> T:
+    async def answered(self, answer: Awaitable[T | Damaged]) -> T:
         """Await a gRPC answer; its failures become ours."""
         try:
-            return await answer
+            return undamaged(await answer)
         except grpc.aio.AioRpcError as failure:
             raise error_of(failure, self.address) from failure
 
-    async def _call(self, name: str, request: Any, response_type: type[T]) -> T:
+    async def _call(self, name: str, request: Any, response_type: type[M]) -> M:
         method = self._control.unary_unary(
             _PREFIX + name,
             request_serializer=type(request).SerializeToString,
-            response_deserializer=response_type.FromString,  # type: ignore[attr-defined]
+            response_deserializer=message_deserializer(response_type),
         )
         return await self.answered(method(request))
 

@@ -4,7 +4,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    JsonValue,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from shared.config import (
     ComputeConfig,
@@ -21,7 +31,16 @@ from shared.model.recipe import OptimizerConfig, ScheduleConfig
 _DIGITS = "edge_agent.data:digits"
 
 
-def _check_staleness(value: int | tuple[tuple[int, int], ...]) -> int | tuple[tuple[int, int], ...]:
+StalenessSchedule = int | tuple[tuple[int, int], ...]
+
+
+def _check_staleness(given: Any, judge: ValidatorFunctionWrapHandler) -> StalenessSchedule:
+    if isinstance(given, list):  # what JSON and TOML have for a tuple
+        given = tuple(tuple(pair) if isinstance(pair, list) else pair for pair in given)
+    try:
+        value: StalenessSchedule = judge(given)
+    except ValidationError:
+        raise ValueError("neither") from None  # one complaint, not one for each form
     if isinstance(value, tuple):
         epochs = [epoch for epoch, _ in value]
         if not epochs or epochs[0] != 0 or any(later <= earlier for earlier, later in pairwise(epochs)):
@@ -31,7 +50,7 @@ def _check_staleness(value: int | tuple[tuple[int, int], ...]) -> int | tuple[tu
 
 Staleness = Annotated[
     NonNegativeInt | tuple[tuple[NonNegativeInt, NonNegativeInt], ...],
-    AfterValidator(_check_staleness),
+    WrapValidator(_check_staleness),
     Field(
         json_schema_extra={
             "allowed": "an integer of 0 or more, or a list of [from_epoch, value] pairs that begins with epoch 0"

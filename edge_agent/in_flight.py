@@ -1,6 +1,7 @@
 """The batches between their forward and their settling, and what the edge remembers of each.
 
-Also judges what the trainer sends: error gradients, one a step, in order, of the feature's own shape.
+Also judges what the trainer sends: error gradients, one a step, in order, of the feature's own shape; and reports, in
+order too where they are what settles a step.
 """
 
 from collections import deque
@@ -12,6 +13,7 @@ from shared.codec import codec_by_name
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
 from shared.tensor_wire import check_announcement, torch_dtype
+from shared.transport.framing import role_name
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
@@ -31,26 +33,31 @@ class BatchInFlight:
 
 
 class InFlight:
-    """At most K + 1 batches, oldest first."""
+    """At most K + 1 batches whose gradient is due, oldest first, and the one before them whose report may follow it."""
 
     def __init__(self) -> None:
         self._by_step: dict[int, BatchInFlight] = {}
         self._gradients_due: deque[int] = deque()
+        self._settled_by_reports = False
 
     def add(self, batch: BatchInFlight, *, gradient_due: bool) -> None:
         """A batch was forwarded."""
         self._by_step[batch.step] = batch
+        self._settled_by_reports = not gradient_due
         if gradient_due:
             self._gradients_due.append(batch.step)
 
     def answered(self, step: int) -> BatchInFlight:
         """The batch that a gradient or report has come for; it is forgotten with the last of them.
 
-        Raises ProtocolError when it is not in flight.
+        Raises ProtocolError when it is not in flight, or not the oldest where a report settles it.
         """
         batch = self._by_step.get(step)
         if batch is None:
             raise ProtocolError(f"the trainer speaks of step {step}, which is not in flight")
+        oldest = next(iter(self._by_step))
+        if self._settled_by_reports and step != oldest:
+            raise ProtocolError(f"the trainer reports step {step}; the report of step {oldest} is due")
         batch.parts_due -= 1
         if batch.parts_due == 0:
             del self._by_step[step]
@@ -61,9 +68,12 @@ class InFlight:
         due = self._gradients_due[0] if self._gradients_due else None
         if frame.role != Role.ROLE_ERROR_GRADIENT or frame.step != due:
             raise ProtocolError(
-                f"the trainer sends role {frame.role} of step {frame.step}; the gradient of step {due} is due"
+                f"the trainer sends the {role_name(frame.role)} of step {frame.step}; "
+                + ("nothing is due" if due is None else f"the error gradient of step {due} is due")
             )
-        batch = self._by_step[frame.step]
+        batch = self._by_step.get(frame.step)
+        if batch is None:
+            raise ProtocolError(f"the trainer has reported step {frame.step} twice before its error gradient came")
         if frame.deployment_epoch != batch.deployment.epoch:
             raise ProtocolError(
                 f"the error gradient of step {frame.step} comes under deployment {frame.deployment_epoch}; its feature went "
@@ -72,7 +82,8 @@ class InFlight:
         shape, feature = tuple(frame.tensor.shape), batch.feature
         if shape != feature.shape or torch_dtype(frame.tensor.dtype) != feature.dtype:
             raise ProtocolError(
-                f"the error gradient of step {frame.step} is {shape[:8]}; its feature is {feature.shape}"
+                f"the error gradient of step {frame.step} is {torch_dtype(frame.tensor.dtype)} {shape}; its feature is "
+                f"{feature.dtype} {feature.shape}"
             )
         check_announcement(frame, codec_by_name(batch.deployment.downlink_codec), 2 * feature.bytes + 1024)
         self._gradients_due.popleft()

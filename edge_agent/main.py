@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from edge_agent import timeline_command
 from edge_agent.config import EdgeConfig, OutputConfig
 from edge_agent.model_report import render_table, to_json
 from edge_agent.progress import counting_bar, live_bar, summary_table
@@ -84,6 +85,9 @@ def profile(
     with counting_bar(Console(stderr=True), "profiling cuts") as on_cut:
         asyncio.run(profile_model(loaded, repeats, out, on_cut))
     typer.echo(f"profile: {out}")
+
+
+timeline_command.register(app)
 
 
 @app.command("config")

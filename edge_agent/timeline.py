@@ -1,7 +1,13 @@
-"""The time line of a run: what each of the four modules did when, both sides on one clock, as a Chrome/Perfetto trace."""
+"""The time line of a run: what each of the four modules did when, both sides on one clock, as a Chrome/Perfetto trace.
+
+Writes it and reads it back. Knows nothing of what is made of it.
+"""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+
+from shared.errors import ConfigError
 
 LANES = {
     "edge": "P1 edge compute",
@@ -13,20 +19,31 @@ LANES = {
 """The module of a span, and its lane in the drawing, from top to bottom."""
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One module worked on one step, as `what` says; in seconds since any one moment."""
+
+    module: str
+    what: str
+    step: int
+    start: float
+    end: float
+
+
 class Timeline:
     """Collects spans; times are time.monotonic of the edge."""
 
     def __init__(self) -> None:
-        self._spans: list[tuple[str, str, int, float, float]] = []
+        self._spans: list[Span] = []
 
     def add(self, module: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
-        """One module worked on one step."""
-        self._spans.append((module, what, step, start_seconds, end_seconds))
+        """One module worked on one step. An end before the start, by an error of two clocks, is taken for the start."""
+        self._spans.append(Span(module, what, step, start_seconds, max(start_seconds, end_seconds)))
 
     def write(self, path: Path) -> None:
         """Write the trace event format: complete events, in microseconds from the first span."""
         lanes = {module: number for number, module in enumerate(LANES)}
-        begin = min((start for *_, start, _ in self._spans), default=0.0)
+        begin = min((span.start for span in self._spans), default=0.0)
         names = [
             {"ph": "M", "name": "thread_name", "pid": 1, "tid": lanes[module], "args": {"name": lane}}
             for module, lane in LANES.items()
@@ -34,15 +51,39 @@ class Timeline:
         events = [
             {
                 "ph": "X",
-                "name": f"{what} {step}",
-                "cat": module,
+                "name": f"{span.what} {span.step}",
+                "cat": span.module,
                 "pid": 1,
-                "tid": lanes[module],
-                "ts": round((start - begin) * 1e6, 1),
-                "dur": round(max(end - start, 0.0) * 1e6, 1),
-                "args": {"step": step},
+                "tid": lanes[span.module],
+                "ts": round((span.start - begin) * 1e6, 1),
+                "dur": round((span.end - span.start) * 1e6, 1),
+                "args": {"step": span.step},
             }
-            for module, what, step, start, end in self._spans
+            for span in self._spans
         ]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"}))
+
+
+def load(path: Path) -> list[Span]:
+    """The spans that `Timeline.write` wrote, in their order; seconds from the first. Raises ConfigError for other files."""
+    try:
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        spans = [_span(event) for event in events if event["ph"] == "X"]
+    except OSError as error:
+        raise ConfigError(f"time line {path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ConfigError(
+            f"{path} is no time line; it must be a file that `edge-agent run --trace FILE` has written"
+        ) from None
+    if not spans:
+        raise ConfigError(f"time line {path} is empty; the run that wrote it made no step")
+    return spans
+
+
+def _span(event: dict[str, object]) -> Span:
+    module, name, (step,) = event["cat"], event["name"], event["args"].values()  # type: ignore[attr-defined]
+    begin, seconds = (float(event[key]) / 1e6 for key in ("ts", "dur"))  # type: ignore[arg-type]
+    if module not in LANES or not isinstance(name, str) or not isinstance(step, int):
+        raise ValueError
+    return Span(str(module), name.rpartition(" ")[0], step, begin, begin + seconds)

@@ -9,8 +9,9 @@ from benchmarks.learning.images import Images
 from benchmarks.learning.plan import BATCH_SIZE, CONFIGS, NETWORKS, Trial
 from benchmarks.learning.results import Result
 from benchmarks.learning.simulation import Simulation, steady_events
+from shared.codec import seed_stochastic_rounding
 from shared.model.build import build_checked_chain
-from shared.model.random_state import random_state
+from shared.model.random_state import derive_seed
 
 
 def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -> Result:
@@ -20,11 +21,11 @@ def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -
     example, _ = next(train.in_order(BATCH_SIZE))
     chain = build_checked_chain(network.factory, network.kwargs, trial.seed, example.cpu())
     simulation = Simulation(chain, network.cut, trial.recipe(), scheme, device)
-    with random_state(trial.seed, "codecs"):  # stochastic rounding draws from the default generator
-        for epoch in range(trial.epochs):
-            first_step = epoch * trial.steps_per_epoch
-            events = steady_events(first_step, first_step + trial.steps_per_epoch, scheme.staleness)
-            losses = simulation.run(events, train.shuffled(BATCH_SIZE, trial.seed, epoch))
+    seed_stochastic_rounding(derive_seed(trial.seed, "codecs"))
+    for epoch in range(trial.epochs):
+        first_step = epoch * trial.steps_per_epoch
+        events = steady_events(first_step, first_step + trial.steps_per_epoch, scheme.staleness)
+        losses = simulation.run(events, train.shuffled(BATCH_SIZE, trial.seed, epoch))
     train_loss = sum(batch.loss for batch in losses) / len(losses)
     correct = sum(simulation.evaluate(*batch).correct or 0 for batch in test.in_order(BATCH_SIZE))
     return Result(

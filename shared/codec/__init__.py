@@ -4,6 +4,7 @@ from shared.codec.base import Codec, Encoded
 from shared.codec.buffers import aligned_buffer
 from shared.codec.error_feedback import FeedbackMode, compensate, compression_error
 from shared.codec.layout import check_layout
+from shared.codec.quantize import seed_stochastic_rounding
 from shared.codec.registry import codec_by_name, codec_names, is_lossy
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "compensate",
     "compression_error",
     "is_lossy",
+    "seed_stochastic_rounding",
 ]

@@ -218,6 +218,11 @@ def _samples_together(outer: int, channels: int, inner: int) -> int:
     return math.gcd(outer, 1 << (wanted.bit_length() - 1))
 
 
+def seed_stochastic_rounding(seed: int) -> None:
+    """Let the calling thread's stochastic rounding follow from `seed`; otherwise it differs from run to run."""
+    _generator().manual_seed(seed)
+
+
 def _generator() -> torch.Generator:
     """This thread's own: torch's default one is seeded for a block's dropout while the codec's thread draws."""
     if not hasattr(_random, "generator"):

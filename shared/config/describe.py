@@ -67,7 +67,8 @@ def _resolve(root: Schema, schema: Schema | None) -> Schema | None:
     if schema is None:
         return None
     if "anyOf" in schema:
-        schema = next(option for option in schema["anyOf"] if option.get("type") != "null")
+        described = {key: value for key, value in schema.items() if key == "allowed"}
+        schema = {**next(option for option in schema["anyOf"] if option.get("type") != "null"), **described}
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
     return schema

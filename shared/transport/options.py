@@ -32,8 +32,9 @@ def channel_options(max_message_bytes: int, keepalive_seconds: float) -> Options
         ("grpc.use_local_subchannel_pool", 1),
         # After a lost link: try again soon, and never wait long once the link is back.
         ("grpc.initial_reconnect_backoff_ms", 200),
-        ("grpc.min_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 2000),
+        # How long one attempt may take, which is several round trips; a refusal ends it sooner.
+        ("grpc.min_reconnect_backoff_ms", 5000),
         # We retry by ourselves, above the stream.
         ("grpc.enable_retries", 0),
     ]

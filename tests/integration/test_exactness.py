@@ -69,7 +69,9 @@ async def test_every_cut_equals_one_process(model, optimizer):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_two_processes_equal_one(model, tmp_path):
-    chosen = flags(model, "adamw", "compute.threads=1", "compute.device=cpu", "deployment.cut=2", f"output.directory={tmp_path}")
+    chosen = flags(
+        model, "adamw", "compute.threads=1", "compute.device=cpu", "deployment.cut=2", f"output.directory={tmp_path}"
+    )
     expected = plain_state(edge_config(*flags(model, "adamw")))
     with trainer_process("compute.threads=1", "compute.device=cpu") as (_, address):
         done = run_agent("run", f"--trainer={address}", *(f"--set={flag}" for flag in chosen))

@@ -6,13 +6,14 @@ vouches for the bytes (a call without a checksum, a checksum put under random by
 
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import xxhash
+from google.protobuf.message import Message
 
 from shared.model import block_state
 from shared.model.build import build_checked_chain
@@ -20,6 +21,8 @@ from shared.transport.packets import Packet, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, Frame, TensorHeader
 from tests.support.wire import BATCH, FEATURES, attach, batch_packets, block_packets, open_request
+
+M = TypeVar("M", bound=Message)
 
 BLOCK = 1
 _BIG = (2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
@@ -50,7 +53,7 @@ class Damage:
     def cases(self) -> Iterator[Case]:
         """Cases of every kind in turn."""
         streams = [self._before_attach, self._evaluation, self._upload]
-        kinds = [*streams, self._opening, *streams, self._training, self._opening, self._training_content]
+        kinds = [*streams, self._opening, *streams, self._training, self._control, self._training_content]
         while True:
             for kind in kinds:
                 yield kind()
@@ -81,7 +84,7 @@ class Damage:
         before = [serialize(packet) for packet in packets[:place]]
         hostile = self._hostile_frames(packets[place]) | {
             "payload without a frame": _packet(pb.TrainRequest(), b"xyz"),
-            "ack of bytes never sent": _packet(pb.TrainRequest(ack={"received_bytes": draw.choice([1, *_BIG])})),
+            "ack of bytes never sent": _packet(pb.TrainRequest(ack=Ack(received_bytes=draw.choice([1, *_BIG])))),
             "attach once more": attach(self._session),
             "hostile deployment": _packet(pb.TrainRequest(deployment=self._deployment())),
         }
@@ -113,7 +116,7 @@ class Damage:
         before = [serialize(packet) for packet in packets[:place]]
         if draw.random() < 0.1:
             return Case("ends early", "Evaluate", before)
-        other = _with(packets[place], lambda message: setattr(message, "session_id", draw.choice(["", "y" * 9000])))
+        other = _packet(_but(packets[place].message, session_id=draw.choice(["", "y" * 9000])), packets[place].payload)
         hostile = self._hostile_frames(packets[place]) | {"another session": other}
         case = self._spoilt_or("Evaluate", serialize(packets[place]), hostile)
         return replace(case, messages=before + case.messages)
@@ -129,7 +132,7 @@ class Damage:
         before = [serialize(packet) for packet in packets[:place]]
         if draw.random() < 0.1:
             return Case("ends early", "UploadBlock", before)
-        other = _with(packets[place], lambda message: setattr(message, "session_id", draw.choice(["", "y" * 9000])))
+        other = _packet(_but(packets[place].message, session_id=draw.choice(["", "y" * 9000])), packets[place].payload)
         hostile = self._hostile_frames(packets[place]) | {"another session": other}
         case = self._spoilt_or("UploadBlock", serialize(packets[place]), hostile)
         return replace(case, messages=before + case.messages)
@@ -140,25 +143,61 @@ class Damage:
         if draw.random() < 0.5:
             what, data = self._spoilt(open_request().SerializeToString())
             return Case(what, "OpenSession", [data], harmless=True)
-        name, changes = draw.choice(
+        hostile: list[tuple[str, dict[str, Any]]] = [
+            ("version", {"protocol_version": draw.choice([0, 2, 2**32 - 1])}),
+            ("cut", {"cut": draw.choice([0, 3, 2**32 - 1])}),
+            ("staleness", {"staleness": draw.choice([65, 2**32 - 1])}),
+            ("codec", {draw.choice(["codec", "downlink_codec"]): self._text()}),
+            ("loss", {"loss": self._text()}),
+            (
+                "block names",
+                {"block_names": draw.choice([[], ["0"] * 3, ["0", "1", "2", "3"], ["x"] * 20_000, [self._text()]])},
+            ),
+            ("recipe", {"recipe_json": draw.choice([self._text(), "[" * 100_000, '{"seed": 1e999}'])}),
+            ("factory", {"model": pb.Model(factory=self._text())}),
+            ("kwargs", {"model": pb.Model(factory="shared.model.zoo:mlp", kwargs_json=self._kwargs())}),
+            ("example", {"example": _but(TensorHeader(), dtype=draw.randrange(9), shape=[BATCH, *self._sizes()])}),
+            (
+                "example type",
+                {"example": _but(TensorHeader(shape=[BATCH, FEATURES]), dtype=draw.choice([0, 5, 8, 99]))},
+            ),
+        ]
+        name, changes = draw.choice(hostile)
+        return Case(f"hostile {name}", "OpenSession", [open_request(**changes).SerializeToString()])
+
+    def _control(self) -> Case:
+        """A call about a session that says what cannot be, or nothing at all."""
+        draw, session = self._random, self._session
+        unknown = draw.choice(["", "x", "x" * 100_000, session[1:]])
+        right: dict[str, Any] = {"cut": 2, "epoch": 1, "codec": "fp32", "downlink_codec": "fp32"}
+        wrong: dict[str, Any] = draw.choice(
+            [{"cut": draw.choice([0, 3, 2**32 - 1])}, {"staleness": 65}, {"codec": self._text()}, {"epoch": 0}]
+        )
+        name, message = draw.choice(
             [
-                ("version", {"protocol_version": draw.choice([0, 2, 2**32 - 1])}),
-                ("cut", {"cut": draw.choice([0, 3, 2**32 - 1])}),
-                ("staleness", {"staleness": draw.choice([65, 2**32 - 1])}),
-                ("codec", {draw.choice(["codec", "downlink_codec"]): self._text()}),
-                ("loss", {"loss": self._text()}),
+                ("GetSession", pb.GetSessionRequest(session_id=unknown)),
+                ("DownloadBlock", pb.DownloadBlockRequest(session_id=unknown, block=1)),
+                ("DownloadBlock", pb.DownloadBlockRequest(session_id=session, block=draw.choice([0, 3, 2**32 - 1]))),
+                ("MeasureStage", pb.MeasureStageRequest(session_id=unknown, cut=1, repeats=1)),
                 (
-                    "block names",
-                    {"block_names": draw.choice([[], ["0"] * 3, ["0", "1", "2", "3"], ["x"] * 20_000, [self._text()]])},
+                    "MeasureStage",
+                    pb.MeasureStageRequest(session_id=session, cut=draw.choice([0, 3, 2**32 - 1]), repeats=1),
                 ),
-                ("recipe", {"recipe_json": draw.choice([self._text(), "[" * 100_000, '{"seed": 1e999}'])}),
-                ("factory", {"model": pb.Model(factory=self._text())}),
-                ("kwargs", {"model": pb.Model(factory="shared.model.zoo:mlp", kwargs_json=self._kwargs())}),
-                ("example", {"example": TensorHeader(dtype=draw.randrange(9), shape=[BATCH, *self._sizes()])}),
-                ("example type", {"example": TensorHeader(dtype=draw.choice([0, 5, 8, 99]), shape=[BATCH, FEATURES])}),
+                (
+                    "MeasureStage",
+                    pb.MeasureStageRequest(session_id=session, cut=1, repeats=draw.choice([0, 2**32 - 1])),
+                ),
+                ("CommitMigration", pb.CommitMigrationRequest(session_id=unknown)),
+                (
+                    "CommitMigration",
+                    pb.CommitMigrationRequest(session_id=session, deployment=pb.Deployment(**right | wrong)),
+                ),
+                ("CommitMigration", pb.CommitMigrationRequest(session_id=session, next_step=draw.choice([1, *_BIG]))),
             ]
         )
-        return Case(f"hostile {name}", "OpenSession", [open_request(**changes).SerializeToString()])
+        if draw.random() < 0.2:
+            return Case("random bytes", name, [draw.randbytes(draw.randrange(1, 60))], harmless=True)
+        return Case("hostile fields", name, [message.SerializeToString()])
 
     def _spoilt_or(self, method: str, good: bytes, hostile: dict[str, bytes]) -> Case:
         """Half of the time what the way does to bytes, else one of the messages that are hostile but whole."""
@@ -191,61 +230,53 @@ class Damage:
         """The same chunk saying something that it must not, one thing each."""
         draw, frame = self._random, packet.message.frame
 
-        def changed(**fields: int) -> bytes:
-            return _with(
-                packet, lambda message: [setattr(message.frame, name, value) for name, value in fields.items()]
-            )
+        def reframed(other: Frame) -> bytes:
+            message = _but(packet.message)
+            message.frame.CopyFrom(other)
+            return _packet(message, packet.payload)
 
+        frameless = _but(packet.message)
+        frameless.ClearField("frame")
         cases = {
-            "step": changed(step=_other(draw, frame.step, 0, 1, 3, 5, *_BIG)),
-            "role": changed(role=_other(draw, frame.role, *range(6), 77, 2**31 - 1, -1)),
-            "deployment": changed(deployment_epoch=draw.choice([1, *_BIG])),
-            "offset": changed(offset=_other(draw, frame.offset, 0, 1, 64, 1024, *_BIG)),
+            "step": reframed(_but(frame, step=_other(draw, frame.step, 0, 1, 3, 5, *_BIG))),
+            "role": reframed(_but(frame, role=_other(draw, frame.role, *range(6), 77, 2**31 - 1, -1))),
+            "deployment": reframed(_but(frame, deployment_epoch=draw.choice([1, *_BIG]))),
+            "offset": reframed(_but(frame, offset=_other(draw, frame.offset, 0, 1, 64, 1024, *_BIG))),
             "payload too long": _packet(packet.message, bytes(packet.payload) + bytes(40_000)),
             "no payload": _packet(packet.message),
-            "no frame": _with(packet, lambda message: message.ClearField("frame")),
+            "no frame": _packet(frameless, packet.payload),
         }
+        other = _but(frame)
         if not frame.HasField("tensor"):
-            return cases | {"announced twice": _with(packet, lambda message: message.frame.tensor.SetInParent())}
-        cases["not announced"] = _with(packet, lambda message: message.frame.ClearField("tensor"))
-        for name, change in self._hostile_headers(frame).items():
-            cases[name] = _with(packet, lambda message, change=change: change(message.frame.tensor))
+            other.tensor.SetInParent()
+            return cases | {"announced twice": reframed(other)}
+        other.ClearField("tensor")
+        cases["not announced"] = reframed(other)
+        for name, header in self._hostile_headers(frame.tensor).items():
+            other.tensor.CopyFrom(header)
+            cases[name] = reframed(other)
         return cases
 
-    def _hostile_headers(self, frame: Frame) -> dict[str, Callable[[TensorHeader], object]]:
-        draw, header = self._random, frame.tensor
-        size = header.encoded_bytes
-        sizes = self._sizes()
-        strides = draw.choice([[], [1] * 9, [2**63] * len(header.shape), [2**40] * len(header.shape), [1] * 200_000])
-
-        def replaced(field: str, values: list[int]) -> Callable[[TensorHeader], object]:
-            def change(spoilt: TensorHeader) -> None:
-                spoilt.ClearField(field)  # type: ignore[arg-type]
-                getattr(spoilt, field).extend(values)
-
-            return change
-
-        def terabyte(spoilt: TensorHeader) -> None:
-            spoilt.CopyFrom(TensorHeader(codec=header.codec, dtype=header.dtype, encoded_bytes=2**40))
-            spoilt.shape.append(2**40 // (1 if header.dtype == DataType.DATA_TYPE_UINT8 else 4))
-            spoilt.strides.append(1)
-
-        # A file is bytes: that they are announced as booleans, which are as long, does not matter.
-        wrong_type = _other(draw, header.dtype, *range(8), 99, -1)
+    def _hostile_headers(self, header: TensorHeader) -> dict[str, TensorHeader]:
+        draw, size = self._random, header.encoded_bytes
+        many = len(header.shape)
+        strides = draw.choice([[], [1] * 9, [2**63] * many, [2**40] * many, [1] * 200_000])
+        terabyte = 2**40 // (1 if header.dtype == DataType.DATA_TYPE_UINT8 else 4)
         return {
-            "bytes": lambda spoilt: setattr(spoilt, "encoded_bytes", _other(draw, size, 0, size - 1, size + 1, *_BIG)),
-            "type": lambda spoilt: setattr(spoilt, "dtype", wrong_type),
-            "codec": lambda spoilt: setattr(spoilt, "codec", self._text()),
-            "shape": replaced("shape", sizes),
-            "strides": replaced("strides", strides),
-            "terabyte": terabyte,
+            "bytes": _but(header, encoded_bytes=_other(draw, size, 0, size - 1, size + 1, *_BIG)),
+            # A file is bytes: that they are announced as booleans, which are as long, does not matter.
+            "type": _but(header, dtype=_other(draw, header.dtype, *range(8), 99, -1)),
+            "codec": _but(header, codec=self._text()),
+            "shape": _but(header, shape=self._sizes()),
+            "strides": _but(header, strides=strides),
+            "terabyte": _but(header, shape=[terabyte], strides=[1], encoded_bytes=2**40),
         }
 
     def _deployment(self) -> pb.Deployment:
         draw = self._random
-        right = {"epoch": 1, "cut": 1, "staleness": 0, "codec": "fp32", "downlink_codec": "fp32"}
+        right: dict[str, Any] = {"epoch": 1, "cut": 1, "staleness": 0, "codec": "fp32", "downlink_codec": "fp32"}
         wrong = {
-            "epoch": draw.choice([0, 2, *_BIG]),
+            "epoch": 0,
             "cut": draw.choice([0, 2, 3, 2**32 - 1]),
             "staleness": draw.choice([65, 2**32 - 1]),
             "codec": self._text(),
@@ -302,7 +333,7 @@ class Damage:
                 return "sizes that cannot be", struct.pack("<Q", len(header)) + header, False
 
 
-def _packet(message: Any, payload: bytes = b"") -> bytes:
+def _packet(message: Any, payload: bytes | memoryview = b"") -> bytes:
     return serialize(Packet(message, payload))
 
 
@@ -310,11 +341,17 @@ def _sealed(body: bytes) -> bytes:
     return body + b"\x79" + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
 
 
-def _with(packet: Packet[Any], change: Callable[[Any], object]) -> bytes:
-    message = type(packet.message)()
-    message.CopyFrom(packet.message)
-    change(message)
-    return _packet(message, bytes(packet.payload))
+def _but(message: M, **fields: Any) -> M:
+    """A copy of a message with some of its fields, lists included, replaced."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    for name, value in fields.items():
+        if isinstance(value, list):
+            copy.ClearField(name)
+            getattr(copy, name).extend(value)
+        else:
+            setattr(copy, name, value)
+    return copy
 
 
 def _other(draw: Random, right: int, *choices: int) -> int:

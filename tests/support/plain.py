@@ -79,18 +79,18 @@ class PlainEdge:
         self._recipe = recipe
         self._policy = policy
         self._optimizer = plain_optimizer(self.blocks, recipe.optimizer)
-        self._then: dict[int, tuple[Tensor, nn.ModuleList]] = {}
+        self._then: dict[int, tuple[Tensor, nn.ModuleList | None]] = {}
 
-    def forward(self, step: int, inputs: Tensor) -> Tensor:
-        """The feature of a batch."""
-        self._then[step] = inputs, copy.deepcopy(self.blocks)
+    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
+        """The feature of a batch. alone: no update will come before this batch's own."""
+        self._then[step] = inputs, copy.deepcopy(self.blocks) if alone or self._policy == "stash" else None
         with torch.no_grad():
             return plain_forward(self.blocks, self._recipe.seed, step, inputs.clone())
 
-    def backward(self, step: int, gradient: Tensor, *, alone: bool) -> None:
-        """Apply the error gradient of a batch. alone: no update has come since its forward."""
+    def backward(self, step: int, gradient: Tensor) -> None:
+        """Apply the error gradient of a batch."""
         inputs, then = self._then.pop(step)
-        source = then if self._policy == "stash" or alone else copy.deepcopy(self.blocks)
+        source = copy.deepcopy(self.blocks) if then is None else then
         plain_forward(source, self._recipe.seed, step, inputs.clone()).backward(gradient)
         for ours, theirs in zip(self.blocks.parameters(), source.parameters(), strict=True):
             ours.grad = theirs.grad

@@ -92,8 +92,9 @@ class InlineWorker(Worker):
 class Wire:
     """One direction of a link: a rate, a delay, and a sender's buffer in front of it; keeps the order.
 
-    jitter: seconds more than the delay, drawn for every message. burst_bytes: what a token bucket lets through at once
-    after a pause. buffer_bytes: what the sender's side takes in before a write has to wait.
+    jitter: seconds more than the delay, drawn for every message. write_seconds: how late a write returns after the packet
+    was taken, drawn too. burst_bytes: what a token bucket lets through at once after a pause. buffer_bytes: what the
+    sender's side takes in before a write has to wait.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Wire:
         delay_seconds: float = 0.0,
         *,
         jitter: Callable[[], float] = lambda: 0.0,
+        write_seconds: Callable[[], float] | None = None,
         burst_bytes: int = 0,
         buffer_bytes: int = 64 * 1024,
     ) -> None:
@@ -115,6 +117,7 @@ class Wire:
         self.delivered_bytes = 0
         """Of payload."""
         self._jitter = jitter
+        self._write_seconds = write_seconds
         self._buffered: deque[Packet[Any] | None] = deque()
         self._held_bytes = 0
         self._changed = asyncio.Event()
@@ -138,6 +141,8 @@ class Wire:
         self._buffered.append(Packet(message, bytes(packet.payload)))
         self._held_bytes += size
         self._changed.set()
+        if self._write_seconds is not None:
+            await asyncio.sleep(self._write_seconds())
 
     def end(self) -> None:
         """Nothing more comes."""

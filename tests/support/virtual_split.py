@@ -4,10 +4,13 @@ both did.
 Sessions are made without RPCs; all that is not tested here (gRPC, configuration, datasets) is left out.
 """
 
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 
@@ -22,17 +25,25 @@ from edge_agent.workers import Workers
 from shared.codec import FeedbackMode, codec_by_name
 from shared.model.chain import build_chain
 from shared.model.losses import LossHead
-from shared.model.policies import POLICIES, BackwardPolicy
+from shared.model.policies import POLICIES
 from shared.model.random_state import random_state
 from shared.model.recipe import OptimizerConfig, Recipe, ScheduleConfig
 from shared.model.stage import Stage
 from shared.tasks import run_together
 from shared.telemetry.metrics import TrainingMetrics
 from shared.tensor_wire import to_wire
+from shared.transport.duplex import Duplex
 from shared.transport.framing import WireTensor, chunks
 from shared.transport.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Role
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment, EvaluateRequest, EvaluateResponse, StepReport
+from shared.wire.isthmus.v1.trainer_pb2 import (
+    Deployment,
+    EvaluateRequest,
+    EvaluateResponse,
+    StepReport,
+    TrainRequest,
+    TrainResponse,
+)
 from tests.support.virtual import InlineWorker, Wire, cloud_end, edge_end
 
 SAMPLES, INPUTS, WIDTH, CLASSES, CUT, SEED = 4, 6, 8, 3, 2, 3
@@ -77,6 +88,19 @@ class Delays:
     load: Callable[[], float] = lambda: 0.0
     up: Callable[[], float] = lambda: 0.0
     down: Callable[[], float] = lambda: 0.0
+    write: Callable[[], float] = lambda: 0.0
+
+
+@st.composite
+def any_delays(draw: st.DrawFn) -> Delays:
+    """Modules of any relation of speeds, each call of each taking a time of its own."""
+    dice = random.Random(draw(st.integers(0, 2**32)))
+
+    def module() -> Callable[[], float]:
+        longest = draw(st.sampled_from([0.0, 0.001, 0.01, 0.1]))
+        return lambda: dice.uniform(0, longest)
+
+    return Delays(*(module() for _ in fields(Delays)))
 
 
 @dataclass
@@ -103,13 +127,13 @@ class Record:
 
 
 class _RecordedPolicy:
-    def __init__(self, policy: BackwardPolicy, split: "VirtualSplit") -> None:
+    def __init__(self, policy: Any, split: "VirtualSplit") -> None:
         self._policy = policy
         self._split = split
 
     @property
     def needs_gradients(self) -> bool:
-        return self._policy.needs_gradients
+        return bool(self._policy.needs_gradients)
 
     def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
         split, record = self._split, self._split.record
@@ -118,7 +142,7 @@ class _RecordedPolicy:
         record.most_ahead = max(record.most_ahead, record.fetched - len(record.deployments))
         settled = len(record.staleness) if split.stage.trainable else len(record.reported)
         record.most_in_flight = max(record.most_in_flight, len(record.deployments) - settled)
-        feature = self._policy.forward(step, inputs, alone=alone)
+        feature: Tensor = self._policy.forward(step, inputs, alone=alone)
         record.most_history = max(record.most_history, len(self._policy._history))
         split.on_forward(step)
         return feature
@@ -153,7 +177,7 @@ class VirtualSplit:
         feedback: FeedbackMode = FeedbackMode.OFF,
         frozen_blocks: int = 0,
         delays: Delays | None = None,
-        deployment: Mapping[str, int | str] | None = None,
+        deployment: Mapping[str, Any] | None = None,
     ) -> None:
         self.record = Record()
         self.on_forward: Callable[[int], None] = lambda _step: None
@@ -189,15 +213,15 @@ class VirtualSplit:
 
     async def train(self, stops: Sequence[int], between: Callable[[int], Awaitable[None]] | None = None) -> None:
         """Run to each of the steps in `stops` in turn, drained in between, then end the stream from the edge's side."""
-        up, down = Wire(1e9, jitter=self._delays.up), Wire(1e9, jitter=self._delays.down)
+        delays = self._delays
+        up = Wire(1e9, jitter=delays.up, write_seconds=delays.write)
+        down = Wire(1e9, jitter=delays.down, write_seconds=delays.write)
         edge = edge_end(up, down, self.pipeline.in_flight.accept, chunk_bytes=128)
         announcements = BatchAnnouncements(self.session, self.session.next_step, LIMITS.tensor_bytes)
         cloud = cloud_end(up, down, announcements.accept, chunk_bytes=128)
-        metrics = TrainingMetrics(CollectorRegistry())
-        self.session.stream = TrainingStream(self.session, cloud, *self._cloud_workers, metrics)
 
         async def serve() -> None:
-            await self.session.stream.serve()
+            await self.serve(cloud)
             down.end()
 
         async def drive() -> None:
@@ -212,6 +236,12 @@ class VirtualSplit:
             assert await edge.receive() is None
 
         await run_together(serve(), drive())
+
+    async def serve(self, cloud: Duplex[TrainResponse, TrainRequest]) -> None:
+        """Be the trainer on its end of a stream, to the end of that."""
+        metrics = TrainingMetrics(CollectorRegistry())
+        self.session.stream = TrainingStream(self.session, cloud, *self._cloud_workers, metrics)
+        await self.session.stream.serve()
 
     async def evaluate(self) -> EvaluateResponse:
         """Evaluate two batches through the cut, as the edge's session does."""

@@ -39,7 +39,7 @@ class RawPeer:
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
         ]
-        self._channel = grpc.aio.insecure_channel(address, options=options)
+        self._channel: Any = grpc.aio.insecure_channel(address, options=options)
         self._timeout_seconds = timeout_seconds
 
     async def __aenter__(self) -> Self:
@@ -50,7 +50,10 @@ class RawPeer:
         await self._channel.close()
 
     async def unary(self, method: str, data: bytes) -> End:
-        """One message up, one down."""
+        """One message up, one down; or many down, where the call answers so."""
+        if method == "DownloadBlock":
+            call = self._channel.unary_stream(f"/{SERVICE}/{method}")(data, timeout=self._timeout_seconds)
+            return await self._end(call)
         return await self._end(self._channel.unary_unary(f"/{SERVICE}/{method}")(data, timeout=self._timeout_seconds))
 
     async def streamed(self, method: str, messages: Iterable[bytes]) -> End:
@@ -87,7 +90,7 @@ class RawPeer:
     async def _end(self, call: Any) -> End:
         responses: list[bytes] = []
         try:
-            if isinstance(call, grpc.aio.StreamStreamCall):
+            if isinstance(call, grpc.aio.StreamStreamCall | grpc.aio.UnaryStreamCall):
                 async for response in call:
                     responses.append(response)
             else:
@@ -107,9 +110,9 @@ def open_request(**changes: Any) -> pb.OpenSessionRequest:
         steps_per_epoch=10,
         total_steps=10,
     )
-    deployment = {"cut": CUT, "staleness": 0, "codec": "fp32", "downlink_codec": "fp32", "epoch": 0}
+    deployment: dict[str, Any] = {"cut": CUT, "staleness": 0, "codec": "fp32", "downlink_codec": "fp32", "epoch": 0}
     deployment |= {name: changes.pop(name) for name in list(changes) if name in deployment}
-    fields = {
+    fields: dict[str, Any] = {
         "protocol_version": PROTOCOL_VERSION,
         "model": pb.Model(factory="shared.model.zoo:mlp", kwargs_json="{}"),
         "example": TensorHeader(shape=[BATCH, FEATURES], dtype=DataType.DATA_TYPE_FLOAT32),

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import shared.codec.quantize as quantize_module
-from shared.codec import Encoded, aligned_buffer, codec_by_name
+from shared.codec import Encoded, aligned_buffer, codec_by_name, seed_stochastic_rounding
 from shared.codec.bitpack import pack, packed_bytes, unpack
 from shared.errors import ProtocolError
 
@@ -280,13 +280,20 @@ def test_a_value_on_a_level_is_never_moved_off_it(bits):
         assert torch.equal(through(f"uniform{bits}-stochastic", levels), levels)
 
 
+def test_rounding_takes_nothing_from_torchs_own_generator():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    through("uniform4-stochastic", made((300,)))
+    assert torch.equal(torch.get_rng_state(), before), "dropout draws from it at the same time"
+
+
 def test_the_seed_decides_and_rounding_to_nearest_takes_nothing_from_the_generator():
     tensor = made((300,))
-    torch.manual_seed(5)
+    seed_stochastic_rounding(5)
     first = through("uniform4-stochastic", tensor)
     second = through("uniform4-stochastic", tensor)
     assert not torch.equal(first, second)
-    torch.manual_seed(5)
+    seed_stochastic_rounding(5)
     through("uniform4", tensor)
     assert torch.equal(through("uniform4-stochastic", tensor), first)
 

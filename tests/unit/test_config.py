@@ -16,6 +16,8 @@ from shared.errors import ConfigError
 
 ROOTS: list[type[Config]] = [EdgeConfig, TrainerConfig]
 
+STALENESS = "an integer of 0 or more, or a list of [from_epoch, value] pairs that begins with epoch 0"
+
 
 def load_edge(tmp_path: Path, file_text: str = "", overrides=(), environ=None) -> EdgeConfig:
     path = tmp_path / "edge.toml"
@@ -126,8 +128,8 @@ def test_another_training_set_is_not_evaluated_on_the_default_test_set(tmp_path:
 @pytest.mark.parametrize(
     ("file_text", "sentence"),
     [
-        ("[deployment]\nstaleness = -1", "FILE: deployment.staleness is -1; it must be an integer of 0 or more"),
-        ("[deployment]\nstaleness = true", "FILE: deployment.staleness is true; it must be an integer of 0 or more"),
+        ("[deployment]\nstaleness = -1", f"FILE: deployment.staleness is -1; it must be {STALENESS}"),
+        ("[deployment]\nstaleness = true", f"FILE: deployment.staleness is true; it must be {STALENESS}"),
         ("[deployment]\ncut = 0", "FILE: deployment.cut is 0; it must be an integer of 1 or more"),
         ("[training]\nmax_steps = 1.5", "FILE: training.max_steps is 1.5; it must be an integer of 1 or more"),
         ("[data]\ndrop_last = 1", "FILE: data.drop_last is 1; it must be true or false"),
@@ -199,7 +201,7 @@ def test_what_is_wrong_in_the_file_is_said_in_one_sentence(tmp_path: Path, file_
 def test_the_sentence_names_the_source_that_won(tmp_path: Path):
     good_file = "[deployment]\nstaleness = 3"
     variable = {"EDGE_AGENT_DEPLOYMENT__STALENESS": "-1"}
-    must = "deployment.staleness is -1; it must be an integer of 0 or more"
+    must = f"deployment.staleness is -1; it must be {STALENESS}"
     assert complaint(tmp_path, good_file, environ=variable) == f"EDGE_AGENT_DEPLOYMENT__STALENESS: {must}"
     assert (
         complaint(tmp_path, good_file, ["deployment.staleness=-1"], {"EDGE_AGENT_DEPLOYMENT__STALENESS": "4"})

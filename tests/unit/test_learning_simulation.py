@@ -23,7 +23,7 @@ from benchmarks.learning.results import Result, append_result, read_results
 from benchmarks.learning.simulation import Scheme, Simulation, steady_events
 from edge_agent.data.jpeg_archive import read_jpeg_archive
 from edge_agent.experiment import Experiment
-from shared.codec import FeedbackMode
+from shared.codec import FeedbackMode, seed_stochastic_rounding
 from shared.errors import DataError
 from shared.model.build import build_checked_chain, check_cut
 from tests.support.plain import assert_same_bits, plain_state
@@ -94,7 +94,7 @@ def test_stochastic_rounding_is_the_seeds():
     scheme = replace(CONFIGS["k5-8bit-both"], staleness=1)
     states = []
     for draw in (1, 1, 2):
-        torch.manual_seed(draw)
+        seed_stochastic_rounding(draw)
         states.append(simulated(scheme, steps=4)[0])
     assert_same_bits(states[0], states[1])
     with pytest.raises(AssertionError, match="differ"):

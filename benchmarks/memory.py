@@ -1,0 +1,115 @@
+"""What staleness costs the edge in memory: `python -m benchmarks.memory [--json PATH]`.
+
+Peak resident memory of real agent processes on a network whose edge block keeps large activations: K = 0, K = 5 with
+feature replay, K = 5 with stashing. Replay should grow by K inputs and no activations; stashing by K times the
+activations and, for each version in flight, the weights. Each is run several times; differences are of medians.
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import machine
+from benchmarks.networks import wide_edge
+from benchmarks.processes import run_agent, trainer_process
+from benchmarks.report import Spread, write_json
+
+STALENESS = 5
+BATCH, SIZE, CHANNELS = 32, 64, 16
+INPUT_BYTES = BATCH * 3 * SIZE * SIZE * 4
+STEPS = 24
+REPEATS = 5
+CASES = (("replay", 0), ("replay", STALENESS), ("stash", STALENESS))
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Peak:
+    """One way to train."""
+
+    backward: str
+    staleness: int
+    resident_bytes: Spread
+    expected_growth_bytes: int
+    """Over K = 0."""
+
+
+def kept_bytes() -> tuple[int, int]:
+    """What autograd keeps of one forward of the edge block besides weights and inputs, and the weights."""
+    block, inputs = wide_edge(CHANNELS)[0], torch.zeros(BATCH, 3, SIZE, SIZE)
+    own = {inputs.data_ptr(), *(parameter.data_ptr() for parameter in block.parameters())}
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        block(inputs)
+    activations = sum(size for address, size in kept.items() if address not in own)
+    return activations, sum(parameter.nbytes for parameter in block.parameters())
+
+
+def expected_growth(backward: str, staleness: int) -> int:
+    """Bytes more than with K = 0, where the one graph in flight keeps one input and one set of activations."""
+    activations, weights = kept_bytes()
+    more = INPUT_BYTES if backward == "replay" else INPUT_BYTES + activations + weights
+    return staleness * more
+
+
+def flags(backward: str, staleness: int) -> list[str]:
+    """The agent's settings. The dataset is small: it lies in memory too, and is the same for all."""
+    return [
+        'model.factory="benchmarks.networks:wide_edge"',
+        f"model.kwargs={{channels={CHANNELS}}}",
+        f'data.train={{factory="benchmarks.networks:RandomImages", kwargs={{size={SIZE}, samples={BATCH * STEPS}}}}}',
+        f"data.batch_size={BATCH}",
+        "training.epochs=1",
+        "training.evaluate_every_epochs=0",
+        f"deployment.backward={backward}",
+        f"deployment.staleness={staleness}",
+        "deployment.cut=1",
+        "compute.threads=1",
+        "compute.device=cpu",
+    ]
+
+
+def main() -> None:
+    """Measure every case and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    resident: dict[tuple[str, int], list[int]] = {case: [] for case in CASES}
+    with trainer_process("compute.threads=1", "compute.device=cpu") as address:
+        for _ in range(REPEATS):
+            for case in CASES:
+                resident[case].append(run_agent(address, flags(*case)).peak_resident_bytes)
+    peaks = [Peak(*case, Spread.of(sizes), expected_growth(*case)) for case, sizes in resident.items()]
+    table = Table("backward", "K", "peak resident", "growth", "growth expected")
+    for peak in peaks:
+        growth = peak.resident_bytes.median - peaks[0].resident_bytes.median
+        table.add_row(
+            peak.backward,
+            str(peak.staleness),
+            peak.resident_bytes.show(1 / MB),
+            f"{growth / MB:.1f}",
+            f"{peak.expected_growth_bytes / MB:.1f}",
+        )
+    console = Console(width=150)
+    activations, weights = kept_bytes()
+    console.print(f"{machine()}; MB, median (quartiles) of {REPEATS} processes")
+    console.print(
+        f"an input has {INPUT_BYTES / MB:.1f} MB, the activations of a batch {activations / MB:.1f} MB, "
+        f"the weights {weights / MB:.2f} MB"
+    )
+    console.print(table)
+    write_json(arguments.json, "memory", input_bytes=INPUT_BYTES, activation_bytes=activations, peaks=peaks)
+
+
+if __name__ == "__main__":
+    main()

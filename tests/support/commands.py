@@ -1,0 +1,56 @@
+"""The commands as a user runs them, and how they must end when something is wrong."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from tests.support.running import ROOT, run_agent
+
+MLP = [
+    'model.factory="shared.model.zoo:mlp"',
+    'data.train={factory="tests.support.samples:FlatDigits"}',
+    "deployment.cut=1",
+    "compute.threads=1",
+]
+"""A small training that knows no trainer yet."""
+
+
+def assert_one_sentence(command: str, done: subprocess.CompletedProcess[str], code: int, *says: str) -> None:
+    """It ended with this exit code and one sentence, the last that it said, on one line, which says all of this."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    assert done.stdout == ""
+    sentences = [line for line in done.stderr.splitlines() if line.startswith(f"{command}: ")]
+    assert len(sentences) == 1, done.stderr
+    assert done.stderr.splitlines()[-1] == sentences[0]
+    for part in says:
+        assert part in sentences[0]
+
+
+def agent_fails(
+    code: int,
+    *says: str,
+    flags: Sequence[str] = (),
+    trainer: str = "127.0.0.1:1",
+    environ: Mapping[str, str] | None = None,
+) -> str:
+    """Run an agent that has to end so; returns all that it said on standard error."""
+    flags = [*MLP, "trainer.connect_timeout_seconds=20", *flags]
+    environment = {**os.environ, **(environ or {})}
+    done = run_agent("run", f"--trainer={trainer}", *(f"--set={flag}" for flag in flags), env=environment)
+    assert_one_sentence("edge-agent", done, code, *says)
+    return done.stderr
+
+
+def trainer_fails(code: int, *says: str, flags: Sequence[str]) -> None:
+    """Start a trainer that has to end so."""
+    done = subprocess.run(
+        [sys.executable, "-m", "cloud_trainer.main", "serve", *(f"--set={flag}" for flag in flags)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert_one_sentence("cloud-trainer", done, code, *says)
