@@ -21,8 +21,11 @@ setup: .venv/dev
 demo: .venv/runtime
 	@$(BIN)/python deploy/demo/demo.py
 
+# Each file of integration tests has a process of its own: gRPC's asyncio has one poller a process, and event loops that
+# came and went before are none of a test's business.
 test: .venv/dev lint
-	$(BIN)/pytest
+	$(BIN)/pytest tests/unit
+	set -e; for file in tests/integration/test_*.py; do echo "== $$file"; $(BIN)/pytest $$file; done
 
 lint: .venv/dev
 	$(BIN)/ruff check .

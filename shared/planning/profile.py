@@ -1,7 +1,7 @@
 """The profile: what was measured on a pair of devices, as data and as the file that others can write.
 
-One JSON object (schema `isthmus.profile/v1`, paper 000, 5.2). This module reads it, refuses what is wrong with one sentence that
-names file and key, and writes it. It knows nothing of what the numbers are used for.
+One JSON object (schema `isthmus.profile/v1`, paper 000, 5.2). This module reads it, refuses what is wrong with one
+sentence that names file and key, and writes it. It knows nothing of what the numbers are used for.
 """
 
 import json
@@ -100,7 +100,8 @@ def parse_profile(mapping: object, where: str) -> Profile:
     )
     if not any(_is_measured(profile, cut) for cut in range(1, len(profile) + 1)):
         raise PlanError(
-            f"{where}: no cut from 1 to {len(profile)} has all of {', '.join(_BY_CUT)} measured, so there is nothing to choose from"
+            f"{where}: no cut from 1 to {len(profile)} has all of {', '.join(_BY_CUT)} measured, so there is nothing to "
+            "choose from"
         )
     return profile
 
@@ -185,7 +186,8 @@ class _Reader:
             raise self.refuse(key, values, f"a list of {length} entries")
         if len(values) != length:
             raise PlanError(
-                f"{self.where}: {key} has {len(values)} entries; with {length - 1} blocks it must have {length}, one for each cut"
+                f"{self.where}: {key} has {len(values)} entries; with {length - 1} blocks it must have {length}, one for "
+                "each cut"
             )
         return values
 
