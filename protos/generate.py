@@ -20,7 +20,8 @@ def generate(target: Path) -> None:
     files = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.glob("isthmus/**/*.proto"))
     well_known = Path(protoc.__file__).parent / "_proto"
     outputs = [f"--python_out={target}", f"--grpc_python_out={target}", f"--mypy_out=quiet:{target}"]
-    code = protoc.main(["protoc", f"-I{PROTOS}", f"-I{well_known}", *outputs, *files])
+    plugin = f"--plugin=protoc-gen-mypy={Path(sys.executable).parent / 'protoc-gen-mypy'}"  # PATH need not know it
+    code = protoc.main(["protoc", plugin, f"-I{PROTOS}", f"-I{well_known}", *outputs, *files])
     if code:
         raise SystemExit(code)
     for path in target.glob("isthmus/**/*.py*"):
