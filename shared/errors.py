@@ -54,6 +54,10 @@ class ModelError(IsthmusError):
     exit_code = ExitCode.MODEL
 
 
+class NotAllowedError(ModelError):
+    """A factory that the trainer's operator has not allowed."""
+
+
 class DataError(IsthmusError):
     """A dataset that cannot be loaded or failed while it was read."""
 

@@ -4,7 +4,15 @@ from typing import TypeVar
 
 import grpc
 
-from shared.errors import ConfigError, IsthmusError, ModelError, ProtocolError, RefusedError, UnreachableError
+from shared.errors import (
+    ConfigError,
+    IsthmusError,
+    ModelError,
+    NotAllowedError,
+    ProtocolError,
+    RefusedError,
+    UnreachableError,
+)
 from shared.transport.packets import Damaged
 from shared.version import PROTOCOL_VERSION
 
@@ -49,6 +57,8 @@ def status_of(error: IsthmusError) -> grpc.StatusCode:
             return error.code
         case DamagedError():
             return grpc.StatusCode.DATA_LOSS
+        case NotAllowedError():
+            return grpc.StatusCode.PERMISSION_DENIED
         case ConfigError() | ModelError() | ProtocolError():
             return grpc.StatusCode.INVALID_ARGUMENT
         case _:
