@@ -132,9 +132,11 @@ class _Run:
         self._batches = batches
         self._first_step, self.stop_step = first_step, stop_step
         self._admission = Admission(first_step)
+        # Asked once: stashing puts other weights into the blocks for the time of a forward, on the compute thread.
+        self._gradients_come = pipeline.gradients_come
         # Admission bounds what is in these two; where no gradient comes back, the first bounds itself.
         self._features: asyncio.Queue[tuple[BatchInFlight, Tensor, Tensor] | None] = asyncio.Queue(
-            0 if pipeline.gradients_come else UNLIMITED_QUEUE
+            0 if self._gradients_come else UNLIMITED_QUEUE
         )
         self._gradients: asyncio.Queue[tuple[BatchInFlight, Tensor]] = asyncio.Queue()
         self._arrived = asyncio.Event()
@@ -159,10 +161,10 @@ class _Run:
 
     def _gradients_left(self, gradients: int) -> bool:
         """Whether there are more to come than those before step `gradients`."""
-        return self._pipeline.gradients_come and gradients < self.stop_step
+        return self._gradients_come and gradients < self.stop_step
 
     def _may_start(self) -> bool:
-        limit = self._pipeline.deployment.staleness if self._pipeline.gradients_come else None
+        limit = self._pipeline.deployment.staleness if self._gradients_come else None
         return self._admission.started < self.stop_step and self._admission.open(limit)
 
     async def _forward(self, batch: Batch) -> None:
@@ -173,7 +175,7 @@ class _Run:
         feature = await self._workers.compute.run(self._pipeline.policy.forward, step, batch.inputs, alone=alone)
         ended = time.monotonic()
         self._observer.span("edge", "forward", step, started, ended)
-        gradient_due = self._pipeline.gradients_come
+        gradient_due = self._gradients_come
         samples, parts = len(batch.labels), 1 + gradient_due
         item = BatchInFlight(step, deployment, samples, TensorSpec.of(feature), ended - started, parts)
         self._in_flight.add(item, gradient_due=gradient_due)
@@ -211,7 +213,7 @@ class _Run:
 
     async def _encode(self, batch: BatchInFlight, feature: Tensor) -> Encoded:
         codec = codec_by_name(batch.deployment.codec)
-        feedback = self._pipeline.gradients_come and self._pipeline.feedback is not FeedbackMode.OFF
+        feedback = self._gradients_come and self._pipeline.feedback is not FeedbackMode.OFF
         if feedback and is_lossy(codec.name):
             encoding, batch.compression_error = await self._workers.codec.run(_encode_with_error, codec, feature)
             return encoding
@@ -238,7 +240,7 @@ class _Run:
     def _report(self, report: StepReport) -> None:
         batch = self._in_flight.answered(report.step)
         self._observer.reported(report, batch.samples)
-        if not self._pipeline.gradients_come:
+        if not self._gradients_come:
             self._admission.settle(report.step)
             self._observer.edge_computed(report.step, batch.forward_seconds)
             self._arrived.set()

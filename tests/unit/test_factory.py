@@ -20,6 +20,6 @@ def test_nothing_is_imported_that_is_not_allowed(tmp_path, monkeypatch):
     (tmp_path / "loud.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("loud:f", "allowed_too:f", "shared.model.zooo:mlp"):
-        with pytest.raises(NotAllowedError, match="models.allowed"):
+        with pytest.raises(NotAllowedError, match=r"models\.allowed"):
             load_factory(name, allowed_prefixes=["allowed", "shared.model.zoo"])
     assert load_factory("shared.model.zoo:mlp", allowed_prefixes=["shared.model.zoo"])
