@@ -1,5 +1,7 @@
 """Fixtures that all tests may use."""
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,3 +16,11 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"real data is not beside this checkout ({SHARED_DATA} does not exist)")
     return SHARED_DATA
+
+
+@pytest.fixture(autouse=True)
+def _no_channels_left() -> Iterator[None]:
+    """gRPC's asyncio has one poller a process, bound to the event loop that was there first: what a test has left in
+    reference cycles must be gone before the next test's loop talks."""
+    yield
+    gc.collect()

@@ -26,18 +26,16 @@ INITIAL_WINDOW_BYTES = 512 * 1024
 """Under way before the link is known."""
 FIRST_CHUNK_BYTES = 64 * 1024
 """A chunk before the link is known: small enough that the first tensor measures it."""
-LEAST_CHUNK_BYTES = 32 * 1024
-"""Below this, messages cost more than they say: with half of it, a link of 10 Mbit/s lost 0.4 % to headers."""
+LEAST_CHUNK_BYTES = 16 * 1024
+"""Below this, messages cost more than they say."""
 LEAST_CHUNKS_OF_A_TENSOR = 4
 """So that a tensor measures the link, where it is not known or has become slower than the last measurement said."""
 SUSPICIOUS_SECONDS = 0.01
 """A round trip of a chunk that took longer says that the link may have become slow."""
-LEAST_CHUNKS_UNDER_WAY = 2
-"""One that arrives and one behind it."""
-CHUNK_SECONDS = 0.008
-"""How long a chunk takes on the link: how often the link is measured, and the least that is under way."""
-BURST_SECONDS = 0.004
-"""What may be written at once after a pause, in time of the link: timers are late by a millisecond or two."""
+LEAST_CHUNKS_UNDER_WAY = 3
+"""One that arrives, one on its way and one behind it."""
+CHUNK_SECONDS = 0.025
+"""How long a chunk takes on the link: what a control message waits for at most, and how often the link is measured."""
 
 Out = TypeVar("Out", bound=TrainRequest | TrainResponse)
 In = TypeVar("In", bound=TrainRequest | TrainResponse)
@@ -73,8 +71,7 @@ class Duplex(Generic[Out, In]):
         self._ack_timer: asyncio.TimerHandle | None = None
         self._ack_task: asyncio.Task[None] | None = None
         self._tensors_under_way: deque[tuple[int, float, WireTensor]] = deque()
-        self._chunks_under_way: deque[tuple[int, int, float]] = deque()
-        self._next_write_seconds = 0.0
+        self._chunks_under_way: deque[tuple[int, float]] = deque()
         self._on_delivered = on_delivered
         self._credits = SendCredits(INITIAL_WINDOW_BYTES)
         self._ledger = ReceiveLedger(window_bytes)
@@ -99,18 +96,8 @@ class Duplex(Generic[Out, In]):
             if not self._credits.under_way_bytes:
                 self.link.idle()
             await self._credits.take(len(payload))
-            await self._pace(len(payload))
-            self._chunks_under_way.append((self._credits.sent_bytes, len(payload), time.monotonic()))
+            self._chunks_under_way.append((self._credits.sent_bytes, time.monotonic()))
             await self.write(self._outgoing(frame=frame), payload)
-
-    async def _pace(self, count: int) -> None:
-        """Wait until the link has room: what is written at once overflows the buffers in front of it, and TCP slows down."""
-        rate, now = self.link.pace_bits_per_second, time.monotonic()
-        if rate is None:
-            return
-        if self._next_write_seconds > now:
-            await asyncio.sleep(self._next_write_seconds - now)
-        self._next_write_seconds = max(self._next_write_seconds, now - BURST_SECONDS) + count * 8 / rate
 
     async def receive(self) -> tuple[In, WireTensor | None] | None:
         """What the next message brings besides acks and chunks, and the tensor that it completes; None at the end.
@@ -165,19 +152,17 @@ class Duplex(Generic[Out, In]):
                 await self.write(self._outgoing())
 
     def _acknowledged(self, ack: Ack) -> None:
-        now, count, written = time.monotonic(), 0, None
+        now, written = time.monotonic(), None
         self._credits.acknowledge(ack)
         while self._chunks_under_way and self._chunks_under_way[0][0] <= ack.received_bytes:
-            _, count, written = self._chunks_under_way.popleft()
+            _, written = self._chunks_under_way.popleft()
         if written is not None:
             self.peer_clock.observe(written, now, ack.receiver_nanoseconds)
             self._link_is_known = self.link.bits_per_second is not None and now - written < SUSPICIOUS_SECONDS
-            self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, count, written, now)
+            self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, now - written)
             # Until the link is known, what has arrived is what it can carry at least.
             window_bytes = self.link.window_bytes or INITIAL_WINDOW_BYTES + ack.received_bytes
-            # The last chunk may begin within the window and end beyond it.
-            chunk_bytes = self._largest_chunk_bytes()
-            self._credits.window_bytes = max(window_bytes + chunk_bytes, LEAST_CHUNKS_UNDER_WAY * chunk_bytes)
+            self._credits.window_bytes = max(window_bytes, LEAST_CHUNKS_UNDER_WAY * self._largest_chunk_bytes())
         while self._tensors_under_way and self._tensors_under_way[0][0] <= ack.received_bytes:
             _, started, tensor = self._tensors_under_way.popleft()
             self._on_delivered(tensor, now - started, ack.receiver_nanoseconds)
