@@ -1,1 +1,78 @@
-"""What was measured on a pair of devices, as pure data. No torch, no gRPC, no clock."""
+"""Profiles, cost model, planners, simulator and decision engine: pure functions over numbers. No torch, no gRPC, no clock."""
+
+from shared.planning.comparison import PLANNERS, PROBE_SECONDS, Result, compare
+from shared.planning.cost import Deployment, Rates, Stages, migration_seconds, pipeline_seconds, steady_seconds, work_of
+from shared.planning.engine import Decision, Engine, EngineConfig
+from shared.planning.ledger import Limits
+from shared.planning.outcome import Outcome
+from shared.planning.planners import (
+    DEFAULT_BITS,
+    DEFAULT_HORIZON_STEPS,
+    Plan,
+    SearchSpace,
+    candidates,
+    edge_only,
+    fixed,
+    greedy,
+    jointdnn,
+)
+from shared.planning.profile import (
+    BIT_WIDTHS,
+    SCHEMA,
+    Block,
+    Encode,
+    Overhead,
+    Profile,
+    load_profile,
+    parse_profile,
+    profile_to_json,
+)
+from shared.planning.rates import parse_rate
+from shared.planning.simulator import Run, Switch, clairvoyant_steps, simulate
+from shared.planning.trace_files import load_trace
+from shared.planning.traces import Link, Trace
+
+__all__ = [
+    "BIT_WIDTHS",
+    "DEFAULT_BITS",
+    "DEFAULT_HORIZON_STEPS",
+    "PLANNERS",
+    "PROBE_SECONDS",
+    "SCHEMA",
+    "Block",
+    "Decision",
+    "Deployment",
+    "Encode",
+    "Engine",
+    "EngineConfig",
+    "Limits",
+    "Link",
+    "Outcome",
+    "Overhead",
+    "Plan",
+    "Profile",
+    "Rates",
+    "Result",
+    "Run",
+    "SearchSpace",
+    "Stages",
+    "Switch",
+    "Trace",
+    "candidates",
+    "clairvoyant_steps",
+    "compare",
+    "edge_only",
+    "fixed",
+    "greedy",
+    "jointdnn",
+    "load_profile",
+    "load_trace",
+    "migration_seconds",
+    "parse_profile",
+    "parse_rate",
+    "pipeline_seconds",
+    "profile_to_json",
+    "simulate",
+    "steady_seconds",
+    "work_of",
+]

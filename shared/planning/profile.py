@@ -1,13 +1,15 @@
 """The profile: what was measured on a pair of devices, as data and as the file that others can write.
 
-One JSON object (schema `isthmus.profile/v1`, paper 000, 5.2). This module reads it, refuses what is wrong with one
-sentence that names file and key, and writes it. It knows nothing of what the numbers are used for.
+One JSON object (schema `isthmus.profile/v1`, paper 000, 5.2). This module reads it, refuses what is wrong with one sentence
+that names file and key, and writes it. It knows nothing of what the numbers are used for.
 """
 
+import itertools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,17 @@ class Encode:
 
 
 @dataclass(frozen=True)
+class Overhead:
+    """Time of the edge, linear in the bytes that a step sends and receives."""
+
+    seconds_per_byte: float
+    seconds: float
+
+
+NO_OVERHEAD = Overhead(0.0, 0.0)
+
+
+@dataclass(frozen=True)
 class Profile:
     """A model of L blocks on one pair of devices. Lists by cut have L + 1 entries; index = blocks on the edge."""
 
@@ -60,12 +73,23 @@ class Profile:
     """Smallest width within the accuracy budget at each cut; None as a whole when nothing was calibrated, so any is allowed."""
     max_staleness: int
     """Largest K within the accuracy budget."""
+    serial_edge_seconds: Entries | None = None
+    """`edge_seconds` at K = 0, where nothing is replayed; where it is None, as a whole or at a cut, the same."""
+    overhead: Overhead = NO_OVERHEAD
+    """What a step costs the edge beside computing and encoding: the stream, the data, the handing over between threads."""
+    serial_overhead_seconds: float = 0.0
+    """The same at K = 0, where what goes with the bytes is done while the edge waits."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the file beyond the schema, kept as they were."""
 
     def __len__(self) -> int:
         """L, the number of blocks."""
         return len(self.blocks)
+
+    @cached_property
+    def bytes_before(self) -> tuple[float, ...]:
+        """Bytes of the blocks [0, c), for each cut c."""
+        return tuple(itertools.accumulate((block.bytes for block in self.blocks), initial=0.0))
 
 
 def load_profile(path: Path) -> Profile:
@@ -94,6 +118,9 @@ def parse_profile(mapping: object, where: str) -> Profile:
         blocks=blocks,
         encode=reader.encode(),
         min_bits=reader.min_bits(len(blocks) + 1),
+        serial_edge_seconds=reader.optional_entries("serial_edge_seconds", len(blocks) + 1),
+        overhead=NO_OVERHEAD if mapping.get("overhead") is None else Overhead(*reader.line("overhead")),
+        serial_overhead_seconds=reader.number("serial_overhead_seconds", mapping.get("serial_overhead_seconds", 0.0)),
         max_staleness=reader.whole("max_staleness", least=0),
         extra={key: value for key, value in mapping.items() if key not in _KEYS},
         **entries,
@@ -115,15 +142,31 @@ def profile_to_json(profile: Profile) -> str:
         "blocks": [{"name": block.name, "bytes": block.bytes} for block in profile.blocks],
     }
     mapping |= {name: list(getattr(profile, name)) for name in _BY_CUT}
-    encode = profile.encode
-    mapping["encode"] = encode and {"seconds_per_byte": encode.seconds_per_byte, "seconds": encode.seconds}
+    mapping["encode"] = profile.encode and asdict(profile.encode)
     mapping["min_bits"] = None if profile.min_bits is None else list(profile.min_bits)
     mapping["max_staleness"] = profile.max_staleness
+    if profile.serial_edge_seconds is not None:
+        mapping["serial_edge_seconds"] = list(profile.serial_edge_seconds)
+    if profile.overhead != NO_OVERHEAD:
+        mapping["overhead"] = asdict(profile.overhead)
+    if profile.serial_overhead_seconds:
+        mapping["serial_overhead_seconds"] = profile.serial_overhead_seconds
     return json.dumps(mapping | dict(profile.extra), indent=2, allow_nan=False) + "\n"
 
 
 _BY_CUT = ("feature_bytes", "gradient_bytes", "edge_seconds", "cloud_seconds")
-_KEYS = {"schema", "model", "batch_size", "blocks", "encode", "min_bits", "max_staleness", *_BY_CUT}
+_ADDED = ("serial_edge_seconds", "overhead", "serial_overhead_seconds")
+_KEYS = {
+    "schema",
+    "model",
+    "batch_size",
+    "blocks",
+    "encode",
+    "min_bits",
+    "max_staleness",
+    *_BY_CUT,
+    *_ADDED,
+}
 
 
 def _is_measured(profile: Profile, cut: int) -> bool:
@@ -186,8 +229,7 @@ class _Reader:
             raise self.refuse(key, values, f"a list of {length} entries")
         if len(values) != length:
             raise PlanError(
-                f"{self.where}: {key} has {len(values)} entries; with {length - 1} blocks it must have {length}, one for "
-                "each cut"
+                f"{self.where}: {key} has {len(values)} entries; with {length - 1} blocks it must have {length}, one a cut"
             )
         return values
 
@@ -196,6 +238,9 @@ class _Reader:
             None if value is None else self.number(f"{key}[{cut}]", value, ", or null where it was not measured")
             for cut, value in enumerate(self.listed(key, length))
         )
+
+    def optional_entries(self, key: str, length: int) -> Entries | None:
+        return None if self.mapping.get(key) is None else self.entries(key, length)
 
     def blocks(self) -> tuple[Block, ...]:
         values = self.take("blocks")
@@ -209,16 +254,18 @@ class _Reader:
         return Block(value["name"], self.number(f"{key}.bytes", value["bytes"]))
 
     def encode(self) -> Encode | None:
-        value = self.take("encode")
-        if value is None:
-            return None
+        return None if self.take("encode") is None else Encode(*self.line("encode"))
+
+    def line(self, key: str) -> tuple[float, float]:
+        """Seconds per byte, and seconds."""
+        value = self.take(key)
         if not isinstance(value, Mapping) or not {"seconds_per_byte", "seconds"} <= value.keys():
             raise self.refuse(
-                "encode", value, 'an object with "seconds_per_byte" and "seconds", or null where it was not measured'
+                key, value, 'an object with "seconds_per_byte" and "seconds", or null where it was not measured'
             )
-        return Encode(
-            self.number("encode.seconds_per_byte", value["seconds_per_byte"]),
-            self.number("encode.seconds", value["seconds"]),
+        return (
+            self.number(f"{key}.seconds_per_byte", value["seconds_per_byte"]),
+            self.number(f"{key}.seconds", value["seconds"]),
         )
 
     def min_bits(self, length: int) -> tuple[int | None, ...] | None:

@@ -1,0 +1,199 @@
+"""The cost model: how long a step takes at a deployment over a link (paper 000, Eq. 9 to 13).
+
+Arithmetic on arrays, so that all deployments are costed at once. Knows nothing of what may be chosen; that is the planners'.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shared.errors import PlanError
+from shared.planning.profile import Profile
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+FLOAT32_BITS = 32
+
+
+@dataclass(frozen=True, order=True)
+class Deployment:
+    """What the decision engine chooses."""
+
+    cut: int
+    """Blocks on the edge; as many as the model has is edge-only."""
+    staleness: int
+    """K: a batch starts when the one K + 1 before it is settled."""
+    bits: int
+    """Width of the features sent; 32 sends float32 as it is, with no encoding."""
+
+    def __str__(self) -> str:
+        return f"cut {self.cut}, staleness {self.staleness}, {self.bits} bits"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the link carries, in bits per second, each way. PlanError for a rate that is not above 0 and finite."""
+
+    uplink: float
+    downlink: float
+
+    def __post_init__(self) -> None:
+        for name, rate in (("uplink", self.uplink), ("downlink", self.downlink)):
+            if not 0.0 < rate < math.inf:
+                raise PlanError(f"the {name} rate is {rate} bit/s; it must be above 0 and finite")
+
+
+class Stages(NamedTuple):
+    """T1, T2, T3, T4 in seconds per step, each an array over deployments, shape (n,)."""
+
+    edge: Floats
+    uplink: Floats
+    cloud: Floats
+    downlink: Floats
+
+    def longest(self) -> Floats:
+        """T_max."""
+        return np.maximum(np.maximum(self.edge, self.uplink), np.maximum(self.cloud, self.downlink))
+
+    def total(self) -> Floats:
+        """T_sum."""
+        return self.edge + self.uplink + self.cloud + self.downlink
+
+
+class Work(NamedTuple):
+    """What a step costs at n (cut, bits) pairs whatever the link: seconds to compute, bits to carry. Arrays of shape (n,).
+
+    NaN where the profile has no measurement, and where edge-only is asked for with fewer than 32 bits.
+    """
+
+    cuts: Ints
+    bits: Ints
+    edge_seconds: Floats
+    """Computing and encoding, with the replay of a late gradient."""
+    uplink_bits: Floats
+    cloud_seconds: Floats
+    downlink_bits: Floats
+    serial_edge_seconds: Floats
+    """The same at K = 0, where nothing is replayed."""
+    overhead_seconds: Floats
+    """What keeping the stream going takes of the edge beside both."""
+    serial_overhead_seconds: Floats
+    """The same at K = 0."""
+
+    def computing(self, *, serial: bool | Bools) -> Floats:
+        """Seconds of computing and encoding on the edge. serial: at K = 0, for all or each."""
+        return np.where(serial, self.serial_edge_seconds, self.edge_seconds)
+
+    def overhead(self, *, serial: bool | Bools) -> Floats:
+        """Seconds of the edge beside them."""
+        return np.where(serial, self.serial_overhead_seconds, self.overhead_seconds)
+
+    def stages(
+        self, rates: Rates, edge_factor: float = 1.0, cloud_factor: float = 1.0, *, serial: bool | Bools = False
+    ) -> Stages:
+        """Stage times over a link (Eq. 9). The factors say how much slower than profiled each side is today.
+
+        serial: at K = 0, for all or each.
+        """
+        return Stages(
+            self.computing(serial=serial) * edge_factor + self.overhead(serial=serial),
+            self.uplink_bits / rates.uplink,
+            self.cloud_seconds * cloud_factor,
+            self.downlink_bits / rates.downlink,
+        )
+
+    def measured(self) -> Bools:
+        """Which of the n have all that is needed to cost them, shape (n,)."""
+        return np.isfinite(self.edge_seconds + self.uplink_bits + self.cloud_seconds + self.downlink_bits)
+
+    def take(self, index: ArrayLike) -> "Work":
+        """The rows that a mask or an array of indices picks."""
+        return Work(*(column[np.asarray(index)] for column in self))
+
+    def joined(self, other: "Work") -> "Work":
+        """These rows and then those."""
+        cuts, bits = np.concatenate([self.cuts, other.cuts]), np.concatenate([self.bits, other.bits])
+        rest = (np.concatenate([mine, theirs]) for mine, theirs in zip(self[2:], other[2:], strict=True))
+        return Work(cuts, bits, *rest)
+
+
+def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | Ints) -> Work:
+    """The work of a step at each pair (cuts[i], bits[i]); cuts within 0..L.
+
+    T1 takes encoding in when bits < 32, and the overhead of the stream where it was measured. Only the feature
+    is compressed, not the error gradient (paper 000, 4.4).
+    At edge-only nothing is sent and nothing is left for the trainer.
+    """
+    cuts, bits = np.asarray(cuts, dtype=np.int64), np.asarray(bits, dtype=np.int64)
+    feature_bytes, gradient_bytes, edge_seconds, serial_seconds, cloud_seconds = (
+        np.array(entries, dtype=np.float64)[cuts]
+        for entries in (
+            profile.feature_bytes,
+            profile.gradient_bytes,
+            profile.edge_seconds,
+            profile.serial_edge_seconds or profile.edge_seconds,
+            profile.cloud_seconds,
+        )
+    )
+    serial_seconds = np.where(np.isnan(serial_seconds), edge_seconds, serial_seconds)
+    if profile.encode is None:
+        encode_seconds = np.full_like(feature_bytes, np.nan)
+    else:
+        encode_seconds = profile.encode.seconds_per_byte * feature_bytes + profile.encode.seconds
+    split = cuts < len(profile)
+    added_seconds = np.where(bits < FLOAT32_BITS, np.where(split, encode_seconds, np.nan), 0.0)
+    uplink_bits = np.where(split, feature_bytes * 8 * bits / FLOAT32_BITS, 0.0)
+    downlink_bits = np.where(split, gradient_bytes * 8, 0.0)
+    overhead_seconds = profile.overhead.seconds_per_byte / 8 * (uplink_bits + downlink_bits) + profile.overhead.seconds
+    return Work(
+        cuts,
+        bits,
+        edge_seconds + added_seconds,
+        uplink_bits,
+        np.where(split, cloud_seconds, 0.0),
+        downlink_bits,
+        serial_seconds + added_seconds,
+        np.where(split, overhead_seconds, 0.0),
+        np.where(split, profile.serial_overhead_seconds, 0.0),
+    )
+
+
+def pipeline_seconds(stages: Stages, staleness: int | Ints, horizon_steps: int) -> Floats:
+    """Seconds that `horizon_steps` steps take with staleness K (Eq. 12), shape (n,), broadcast against K when it is an array.
+
+    K = 0 gives Eq. 10, K >= horizon - 1 gives Eq. 11. Never rises with K.
+    """
+    longest, total = stages.longest(), stages.total()
+    groups = -(-horizon_steps // (staleness + 1))
+    waiting = np.maximum(0.0, total - (staleness + 1) * longest)
+    return (horizon_steps - 1) * longest + total + (groups - 1) * waiting
+
+
+def steady_seconds(stages: Stages, staleness: int | Ints) -> Floats:
+    """Seconds per step once the pipeline is full: Eq. 12 over an endless horizon, max(T_max, T_sum / (K + 1)), shape (n,).
+
+    staleness: K, one for all or one for each.
+    """
+    return np.maximum(stages.longest(), stages.total() / (staleness + 1))
+
+
+def migration_bits(profile: Profile, from_cuts: ArrayLike, to_cuts: ArrayLike) -> tuple[Floats, Floats]:
+    """Bits that blocks carry up and down when the cut moves (Eq. 13), each of the shape that both broadcast to.
+
+    Blocks that leave the edge go up, blocks that come to it go down; of the two, one is always 0.
+    """
+    bytes_before = np.array(profile.bytes_before)
+    moved = 8 * (bytes_before[np.asarray(to_cuts)] - bytes_before[np.asarray(from_cuts)])
+    return np.maximum(0.0, -moved), np.maximum(0.0, moved)
+
+
+def migration_seconds(profile: Profile, from_cuts: ArrayLike, to_cuts: ArrayLike, rates: Rates) -> Floats:
+    """U of Eq. 13: seconds to move the blocks between two cuts; 0 where the cut stays."""
+    up, down = migration_bits(profile, from_cuts, to_cuts)
+    return up / rates.uplink + down / rates.downlink

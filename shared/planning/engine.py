@@ -1,0 +1,291 @@
+"""The decision engine: fed with what the link monitor measures, it says when to change the deployment. No clock, no threads.
+
+The planners say what is best for given rates; the engine adds what they leave out (paper 000, 4.4 and 4.5): rates are noisy,
+the profile ages, a change costs, and the link may be back in a moment. Its rules:
+
+- Deployments are compared by the steps each would have done over the last minute (estimates.py), every one with the largest K
+  allowed: what K is for on a link that fluctuates, no steady cost model sees. Beside it stands K = 0, which spares the replay:
+  where that takes longer than link and trainer together, it is the fastest.
+- The horizon over which a change must pay is Eq. 14's: steps between events, an event being that today's deployment becomes,
+  or ceases to be, worse than the best by the margin. A state that has lasted longer is expected to last as long again.
+- What may be risked is bounded by the ledger (ledger.py).
+
+What it decides is a proposal until `deployed` answers it: with the deployment proposed, or with the old one when nothing
+came of it. Until then it only listens.
+"""
+
+import math
+from dataclasses import dataclass, field
+from types import EllipsisType
+
+import numpy as np
+
+from shared.planning.cost import Bools, Deployment, Floats, Rates, migration_seconds, work_of
+from shared.planning.estimates import Estimates
+from shared.planning.ledger import Ledger, Limits
+from shared.planning.outcome import Outcome, Tally
+from shared.planning.planners import DEFAULT_HORIZON_STEPS, SearchSpace, candidates
+from shared.planning.profile import Profile
+
+FIRST_INTERVAL_SECONDS = 1.0
+"""Taken for the time before the first observation."""
+
+Index = int | EllipsisType
+"""One candidate, or all of them."""
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How eager the engine is."""
+
+    margin: float = 0.05
+    """Part of the time per step that a change must save over the horizon, its own cost included."""
+    dwell_seconds: float = 5.0
+    """Least time between changes."""
+    window_seconds: float = 60.0
+    """Time constant of the means by which deployments are compared."""
+    horizon_beta: float = 0.8
+    """Weight of the past in Eq. 14."""
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A proposal to change the deployment."""
+
+    deployment: Deployment
+    seconds_per_step: float
+    """Predicted with it, from the last minute's rates."""
+    staying_seconds_per_step: float
+    """Predicted without the change."""
+    migration_seconds: float
+    """Predicted way of the blocks over the link; 0 when the cut stays."""
+    abandon_after_seconds: float
+    """When the blocks are still under way after so long, go back to the old deployment; infinite when they have to arrive."""
+
+
+class Engine:
+    """The state between observations. Arrays are over the candidates: all of the search space, and today's deployment."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        space: SearchSpace,
+        deployment: Deployment,
+        config: EngineConfig | None = None,
+        total_steps: float = math.inf,
+    ) -> None:
+        """total_steps: after which the run ends, infinite where that is not known. PlanError when nothing can be chosen."""
+        self.deployment = deployment
+        self._profile = profile
+        self._config = config or EngineConfig()
+        self._total_steps = total_steps
+        self._estimates = Estimates(self._config.window_seconds)
+        self._seconds: float | None = None
+        self._changed_seconds = self._steady_seconds = -math.inf
+        self._step = self._event_step = 0
+        self._horizon_steps = float(DEFAULT_HORIZON_STEPS)
+        self._is_running = self._is_behind = False
+        self._proposal: Decision | None = None
+        self._is_for_good = False
+        self._tally = Tally(math.nan)
+        self.constrain(space)
+
+    def constrain(self, space: SearchSpace) -> None:
+        """Choose from another space from now on: how an operator pins the cut, the bits or K, and releases them.
+
+        When today's deployment is not of the space, the next observation proposes the best that is, whatever it costs.
+        """
+        self._space = space
+        once, choices = candidates(self._profile, space), space.best_staleness(self._profile)
+        self._work = once if len(choices) == 1 else once.joined(once)
+        self._staleness = np.repeat(np.array(choices, dtype=np.int64), len(once.cuts))
+        self._allowed = np.ones(len(self._staleness), dtype=np.bool_)
+        if not self._same(self.deployment).any():
+            self._work = self._work.joined(work_of(self._profile, [self.deployment.cut], [self.deployment.bits]))
+            self._staleness = np.append(self._staleness, self.deployment.staleness)
+            self._allowed = np.append(self._allowed, False)
+        self._current = self._index(self.deployment)
+        self._estimates.consider(self._work, self._staleness, self._current)
+        self._ledger = Ledger(self._config.limits, self._current, len(self._allowed))
+
+    def observe(
+        self,
+        seconds: float,
+        step: int,
+        uplink: float,
+        downlink: float,
+        edge_seconds: float | None = None,
+        cloud_seconds: float | None = None,
+    ) -> Decision | None:
+        """What the link and the sides did since the last observation; a change to make, or None. Each change wants an answer.
+
+        seconds: any clock that never goes back; call about once a second, also while nothing is sent.
+        step: batches settled so far. uplink, downlink: mean rates since the last observation in bits per second, 0 when dead.
+        edge_seconds, cloud_seconds: T1 (with encode) and T3 as measured with today's deployment; None leaves what was known.
+        """
+        if self._seconds is None:
+            self._seconds, self._step, self._event_step = seconds - FIRST_INTERVAL_SECONDS, step, step
+        since, self._seconds = seconds - self._seconds, seconds
+        done_steps, self._step = step - self._step, step
+        if since <= 0.0:
+            return None
+        self._estimates.note_compute(edge_seconds, cloud_seconds, self._current)
+        self._estimates.note_rates(since, uplink, downlink, self._current)
+        self._count(since, done_steps)
+        self._note_event()
+        if self._proposal is not None:
+            return None
+        self._is_for_good = False
+        if not self._allowed[self._current]:
+            self._leave()
+        elif seconds - self._changed_seconds >= self._config.dwell_seconds:
+            self._choose()
+        return self._proposal
+
+    @property
+    def mean_rates(self) -> Rates | None:
+        """The link's rates over the last minute; None before the first observation."""
+        return None if self._seconds is None else self._estimates.mean
+
+    def rested(self, seconds: float) -> None:
+        """Training stood still until now for reasons of its own, an evaluation or a checkpoint: that time does not count."""
+        if self._seconds is not None:
+            self._seconds = seconds
+
+    def deployed(self, seconds: float, deployment: Deployment) -> None:
+        """Training goes on with `deployment`: the proposed one, the old one when the change was given up, or an operator's."""
+        was, proposal = self.deployment, self._proposal
+        self.deployment, self._proposal = deployment, None
+        is_proposed = proposal is not None and deployment == proposal.deployment
+        self._tally = Tally(proposal.seconds_per_step if proposal and is_proposed else math.nan)
+        self._changed_seconds = seconds
+        if deployment == was:
+            self._ledger.forget(len(self._allowed))
+        else:
+            if not self._same(deployment).any():
+                self.constrain(self._space)
+            self._current = self._index(deployment)
+            if self._is_for_good or not is_proposed:
+                self._ledger.settle_at(self._current, len(self._allowed))
+        filling_seconds = 0.0
+        if self._seconds is not None:  # an operator may be there before the first observation
+            # Ample time until the pipeline runs evenly again.
+            filling_seconds = 2.0 * float(self._estimates.stages(self._estimates.now).total()[self._current])
+        self._steady_seconds = seconds + self._config.dwell_seconds + filling_seconds
+
+    def outcome(self) -> Outcome | None:
+        """What came of the last change, for the record of predictions; None until a step was done since."""
+        return self._tally.outcome()
+
+    def _index(self, deployment: Deployment) -> int:
+        return int(np.flatnonzero(self._same(deployment))[0])
+
+    def _same(self, deployment: Deployment) -> Bools:
+        same: Bools = self._same_but_staleness(deployment) & (self._staleness == deployment.staleness)
+        return same
+
+    def _same_but_staleness(self, deployment: Deployment) -> Bools:
+        same: Bools = (self._work.cuts == deployment.cut) & (self._work.bits == deployment.bits)
+        return same
+
+    def _remaining_steps(self) -> float:
+        """Still to come; as many as were done where that is not known."""
+        return max(0.0, self._total_steps - self._step) if math.isfinite(self._total_steps) else float(self._step)
+
+    def _count(self, seconds: float, done_steps: int) -> None:
+        """Hold what was expected of the last `seconds` against what was done in them; nothing counts before the first step."""
+        self._is_running = self._is_running or done_steps > 0
+        if not self._is_running:
+            return
+        estimates = self._estimates
+        if self._proposal is None and self._seconds is not None and self._seconds >= self._steady_seconds:
+            estimates.note_steps(seconds, done_steps, self._current)
+        there_seconds = self._way_seconds(self._current, ...)
+        is_at_home = self._proposal is None and self._current == self._ledger.home
+        self._ledger.record(seconds, estimates.speeds, done_steps, there_seconds, is_at_home=is_at_home)
+        self._tally.add(seconds, seconds * float(estimates.speeds[self._current]), done_steps)
+
+    def _note_event(self) -> None:
+        """Eq. 14, on events only."""
+        margin = self._config.margin / 2 if self._is_behind else self._config.margin
+        speeds = self._estimates.mean_speeds
+        is_behind = bool(speeds[self._current] < (1.0 - margin) * speeds[self._allowed].max())
+        if is_behind != self._is_behind:
+            beta = self._config.horizon_beta
+            self._horizon_steps = beta * self._horizon_steps + (1.0 - beta) * (self._step - self._event_step)
+            self._is_behind, self._event_step = is_behind, self._step
+
+    def _leave(self) -> None:
+        """Propose the best deployment that is allowed; where only K is not, the best K with the rest as it is."""
+        costs = self._costs(self._way_seconds(self._current, ...))
+        nearest = self._allowed & self._same_but_staleness(self.deployment)
+        self._is_for_good = True
+        self._propose(int(np.argmin(np.where(nearest if nearest.any() else self._allowed, costs, np.inf))))
+
+    def _choose(self) -> None:
+        """Propose the way home when it pays or the account is empty, else what pays best of what may be risked, or nothing."""
+        home, current, speeds = self._ledger.home, self._current, self._estimates.speeds
+        if not self._is_behind and current == home:
+            return
+        there, back = self._way_seconds(current, ...), self._way_seconds(..., home)
+        # Steps of home are what the account counts. The way back is gone when the link has changed, and that is seen late.
+        home_speed = max(float(speeds[home]), float(self._estimates.mean_speeds[home]))
+        there_steps = home_speed * there
+        back_steps = home_speed * (2.0 * back + (back > 0.0) * self._config.dwell_seconds)
+        is_proven = self._ledger.proven(there, self._remaining_steps())
+        available = self._ledger.available_steps(self._remaining_steps())
+        costs = self._costs(there)
+        if current != home:
+            if is_proven[current]:
+                self._ledger.settle_at(current, len(self._allowed))
+                return
+            if speeds[home] > speeds[current] and (available < back_steps[current] or costs[home] < costs[current]):
+                self._propose(home)
+                return
+        if not self._is_behind:
+            return
+        only_fills = self._same_but_staleness(self.deployment) & (self._staleness > self.deployment.staleness)
+        is_paid = (available >= there_steps + back_steps) | (there == 0.0) | only_fills
+        is_paid[home] = True
+        best = int(np.argmin(np.where(self._allowed & (is_paid | is_proven), costs, np.inf)))
+        if costs[best] < (1.0 - self._config.margin) * costs[current]:
+            self._is_for_good = not is_paid[best]
+            # What is given up costs what was waited for: no more than the account can pay, or than the lead was worth.
+            patience = self._ledger.lead_seconds(best) if self._is_for_good else available / home_speed
+            self._propose(best, math.inf if best == home else patience)
+
+    def _costs(self, there_seconds: Floats) -> Floats:
+        """Seconds that the horizon would take with each candidate, the way there included (Eq. 15)."""
+        horizon_steps = max(1.0, self._horizon_steps, self._step - self._event_step)
+        horizon_steps = min(horizon_steps, max(1.0, self._total_steps - self._step))
+        costs: Floats = horizon_steps / self._estimates.mean_speeds + there_seconds
+        return costs
+
+    def _way_seconds(self, start: Index, end: Index) -> Floats:
+        """Seconds until blocks have moved and the pipeline is full, by the rates of now or the mean ones: the more of both.
+
+        Another K counts as well: on the way to a smaller one and back the pipeline runs empty once.
+        """
+        ways = []
+        for rates in (self._estimates.now, self._estimates.mean):
+            stages = self._estimates.stages(rates)
+            ways.append(self._move_seconds(start, end, rates) + (stages.total() - stages.longest())[end])
+        moves = (self._work.cuts[start] != self._work.cuts[end]) | (self._staleness[start] != self._staleness[end])
+        return np.where(moves, np.maximum(*ways), 0.0)
+
+    def _move_seconds(self, start: Index, end: Index, rates: Rates) -> Floats:
+        return migration_seconds(self._profile, self._work.cuts[start], self._work.cuts[end], rates)
+
+    def _propose(self, index: int, abandon_after_seconds: float = math.inf) -> None:
+        estimates = self._estimates
+        move_seconds = max(
+            float(self._move_seconds(self._current, index, rates)) for rates in (estimates.now, estimates.mean)
+        )
+        self._proposal = Decision(
+            Deployment(int(self._work.cuts[index]), int(self._staleness[index]), int(self._work.bits[index])),
+            1.0 / float(estimates.mean_speeds[index]),
+            1.0 / float(estimates.mean_speeds[self._current]),
+            move_seconds,
+            abandon_after_seconds,
+        )

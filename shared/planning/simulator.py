@@ -1,0 +1,195 @@
+"""A training run over a trace without the training: the four modules of the pipeline as a discrete-event model.
+
+Each module serves the batches one by one and in order (paper 000, 4.1), so a batch's moments follow from those of the batch
+before it and of the one K + 1 before it, and no queue of events is needed. A new cut waits until the pipeline is empty and then
+moves the blocks (Alg. 2, lines 11 to 14); bits and K hold from the next batch on. Drives the very engine that the daemon runs,
+and shows it nothing but what the link carried so far.
+"""
+
+import itertools
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+
+from shared.errors import PlanError
+from shared.planning.cost import Deployment, Rates, migration_bits, steady_seconds, work_of
+from shared.planning.engine import Decision, Engine
+from shared.planning.estimates import LEAST_RATE
+from shared.planning.planners import SearchSpace, candidates
+from shared.planning.profile import Profile
+from shared.planning.traces import Link
+
+OBSERVE_SECONDS = 1.0
+"""How often the link monitor reports to the engine."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A change of deployment during a run."""
+
+    seconds: float
+    """When training went on with the new deployment, or with the old one after an attempt that was given up."""
+    deployment: Deployment
+    """What it went on with."""
+    paused_seconds: float
+    """How long no batch was in work: the blocks' way over the link."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a run."""
+
+    seconds: float
+    """How long it was watched."""
+    steps: float
+    """Batches settled by then, the one under way in proportion."""
+    start: Deployment
+    switches: tuple[Switch, ...]
+
+    @property
+    def seconds_per_100_steps(self) -> float:
+        """The figure by which runs over one trace compare."""
+        return 100 * self.seconds / self.steps if self.steps else math.inf
+
+
+class Pipeline:
+    """The moments of one batch after another through the four modules, each free as soon as it has passed a batch on."""
+
+    def __init__(self, profile: Profile, link: Link, deployment: Deployment, begin: float = 0.0) -> None:
+        """Empty at the moment `begin` of the link.
+
+        PlanError when the profile has no measurement for the deployment, or a step of it takes no time.
+        """
+        self._profile = profile
+        self._link = link
+        self.settled: list[float] = []
+        """Moment at which batch i was settled: its error gradient is back."""
+        self._edge_free = self._uplink_free = self._cloud_free = self._downlink_free = begin
+        self.change(deployment)
+
+    def change(self, deployment: Deployment) -> None:
+        """Run from the next batch on with another deployment."""
+        work = work_of(self._profile, [deployment.cut], [deployment.bits])
+        if not work.measured()[0]:
+            raise PlanError(f"the profile has nothing measured for {deployment}; choose another deployment")
+        if not work.edge_seconds[0] + work.cloud_seconds[0] > 0.0:
+            raise PlanError(f"the profile has 0 s of work in a step at {deployment}, and such a run would never end")
+        self.deployment = deployment
+        serial = deployment.staleness == 0
+        self._edge_seconds = float((work.computing(serial=serial) + work.overhead(serial=serial))[0])
+        self._uplink_bits = float(work.uplink_bits[0])
+        self._cloud_seconds, self._downlink_bits = float(work.cloud_seconds[0]), float(work.downlink_bits[0])
+        self._latency_seconds = self._link.latency_seconds if deployment.cut < len(self._profile) else 0.0
+
+    def next_start(self) -> float:
+        """When the next batch may start: the edge is free and the batch K + 1 before it is settled."""
+        window = self.deployment.staleness + 1
+        return max(self._edge_free, self.settled[-window]) if len(self.settled) >= window else self._edge_free
+
+    def step(self) -> None:
+        """One batch through the four modules."""
+        self._edge_free = self.next_start() + self._edge_seconds
+        self._uplink_free = self._link.uplink.finish(max(self._edge_free, self._uplink_free), self._uplink_bits)
+        arrived = self._uplink_free + self._latency_seconds
+        self._cloud_free = max(arrived, self._cloud_free) + self._cloud_seconds
+        self._downlink_free = self._link.downlink.finish(
+            max(self._cloud_free, self._downlink_free), self._downlink_bits
+        )
+        self.settled.append(self._downlink_free + self._latency_seconds)
+
+    def drained(self) -> float:
+        """When the last batch admitted is settled."""
+        return max(self._edge_free, self.settled[-1]) if self.settled else self._edge_free
+
+    def migrate(self, deployment: Deployment, abandon_after_seconds: float) -> float:
+        """Drain, move the blocks, go on with `deployment`, or with the old one when that takes too long. Seconds of pause."""
+        start = self.drained()
+        up, down = migration_bits(self._profile, self.deployment.cut, deployment.cut)
+        end = (
+            self._link.downlink.finish(self._link.uplink.finish(start, float(up)), float(down))
+            + self._link.latency_seconds
+        )
+        if end - start <= abandon_after_seconds:
+            self.change(deployment)
+        end = min(end, start + abandon_after_seconds)
+        self._edge_free = self._uplink_free = self._cloud_free = self._downlink_free = end
+        return end - start
+
+
+def simulate(
+    profile: Profile, link: Link, start: Deployment, seconds: float, engine: Engine | None = None, begin: float = 0.0
+) -> Run:
+    """Train for `seconds` from an empty pipeline, with one deployment or as the engine decides.
+
+    engine: made with `start` as its deployment. Each OBSERVE_SECONDS it is told the link's mean rates since; what it decides is
+    done where the next batch would start.
+    begin: the moment of the link at which training starts; the engine is told of the time before as well.
+    """
+    if not 0.0 < seconds < math.inf:
+        raise PlanError(f"the run lasts {seconds} s; it must be above 0 and finite")
+    pipeline = Pipeline(profile, link, start, begin)
+    monitor = _Monitor(link, pipeline, engine) if engine is not None else None
+    switches: list[Switch] = []
+    while not pipeline.settled or pipeline.settled[-1] < begin + seconds:
+        if monitor is not None and (decision := monitor.observe_until(pipeline.next_start())) is not None:
+            paused = 0.0
+            if decision.deployment.cut == pipeline.deployment.cut:
+                pipeline.change(decision.deployment)
+            else:
+                paused = pipeline.migrate(decision.deployment, decision.abandon_after_seconds)
+            now = pipeline.next_start()
+            monitor.observe_until(now)
+            monitor.engine.deployed(now, pipeline.deployment)
+            switches.append(Switch(now, pipeline.deployment, paused))
+        pipeline.step()
+    return Run(seconds, _steps_until(pipeline.settled, begin, begin + seconds), start, tuple(switches))
+
+
+class _Monitor:
+    """Tells the engine each OBSERVE_SECONDS what the link carried since, and nothing of what it will."""
+
+    def __init__(self, link: Link, pipeline: Pipeline, engine: Engine) -> None:
+        self.engine = engine
+        self._link = link
+        self._pipeline = pipeline
+        self._observed = 0.0
+
+    def observe_until(self, moment: float) -> Decision | None:
+        """All observations due by then; the first decision among what they bring."""
+        first: Decision | None = None
+        while self._observed + OBSERVE_SECONDS <= moment:
+            since, self._observed = self._observed, self._observed + OBSERVE_SECONDS
+            decision = self.engine.observe(
+                self._observed,
+                bisect_right(self._pipeline.settled, self._observed),
+                self._link.uplink.mean_between(since, self._observed),
+                self._link.downlink.mean_between(since, self._observed),
+            )
+            first = first or decision
+        return first
+
+
+def _steps_until(settled: list[float], begin: float, end: float) -> float:
+    """Batches settled by the end; between two settlements, in proportion."""
+    times = np.array([begin, *settled])
+    return float(np.interp(end, times, np.arange(len(times))))
+
+
+def clairvoyant_steps(profile: Profile, link: Link, seconds: float, space: SearchSpace, begin: float = 0.0) -> float:
+    """Steps of one who knows each second's rates before it begins, and changes deployment without delay or cost.
+
+    Each second counts for itself, so nothing carries over from a good second to a bad one as it does in a pipeline: a reference
+    to compare with rather than a bound.
+    """
+    work, choices = candidates(profile, space), space.best_staleness(profile)
+    edges = [*np.arange(begin, begin + seconds, 1.0).tolist(), begin + seconds]
+    steps = 0.0
+    for since, until in itertools.pairwise(edges):
+        up, down = link.uplink.mean_between(since, until), link.downlink.mean_between(since, until)
+        rates = Rates(max(up, LEAST_RATE), max(down, LEAST_RATE))
+        steps += (until - since) / min(
+            float(steady_seconds(work.stages(rates, serial=staleness == 0), staleness).min()) for staleness in choices
+        )
+    return steps

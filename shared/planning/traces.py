@@ -1,0 +1,112 @@
+"""Traces: what a link could carry over time, piecewise constant, repeated from the start when it ends.
+
+`Trace` is one direction, `Link` both. Where a trace was recorded and in which file format is no matter here (trace_files.py).
+"""
+
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shared.errors import PlanError
+
+ROUNDING = 1e-12
+"""Part of a pass's bits that is nothing but the rounding of their sum."""
+
+
+class Trace:
+    """The rate of one direction. Moments are seconds from the start, of any size: it repeats after `duration_seconds`."""
+
+    def __init__(self, times_seconds: Sequence[float], bits_per_second: Sequence[float], where: str = "trace") -> None:
+        """n rates and the n + 1 rising times between which they hold, the first 0.
+
+        PlanError, beginning with `where`, when they are malformed or the trace carries nothing at all.
+        """
+        self.times_seconds = [float(time) for time in times_seconds]
+        self.bits_per_second = [float(rate) for rate in bits_per_second]
+        if not self.bits_per_second:
+            raise PlanError(f"{where}: the trace is empty; it needs one rate or more")
+        if len(self.times_seconds) != len(self.bits_per_second) + 1 or self.times_seconds[0] != 0.0:
+            raise PlanError(f"{where}: a trace of n rates needs n + 1 times, of which the first is 0")
+        if not all(0.0 < later - earlier < math.inf for earlier, later in itertools.pairwise(self.times_seconds)):
+            raise PlanError(f"{where}: the times of a trace must rise")
+        if not all(0.0 <= rate < math.inf for rate in self.bits_per_second):
+            raise PlanError(f"{where}: each rate of a trace must be a finite number of 0 or more")
+        carried = np.diff(self.times_seconds) * np.array(self.bits_per_second)
+        self._carried_bits: list[float] = [0.0, *np.cumsum(carried).tolist()]
+        if not 0.0 < self._carried_bits[-1] < math.inf:
+            raise PlanError(
+                f"{where}: the trace carries nothing from beginning to end; no step would ever finish over it"
+            )
+
+    @classmethod
+    def constant(cls, bits_per_second: float) -> "Trace":
+        """A link that does not change."""
+        return cls([0.0, 1.0], [bits_per_second])
+
+    @classmethod
+    def of_durations(
+        cls, durations_seconds: Sequence[float], bits_per_second: Sequence[float], where: str = "trace"
+    ) -> "Trace":
+        """A trace of pieces that each last so long."""
+        return cls([0.0, *np.cumsum(durations_seconds).tolist()], bits_per_second, where)
+
+    @property
+    def duration_seconds(self) -> float:
+        """When it begins anew."""
+        return self.times_seconds[-1]
+
+    @property
+    def mean(self) -> float:
+        """Bits per second over the whole trace."""
+        return self._carried_bits[-1] / self.duration_seconds
+
+    def bits_until(self, moment: float) -> float:
+        """What the link could have carried from the start to `moment`."""
+        passes, rest = divmod(moment, self.duration_seconds)
+        piece = min(bisect_right(self.times_seconds, rest), len(self.bits_per_second)) - 1
+        within = self._carried_bits[piece] + self.bits_per_second[piece] * (rest - self.times_seconds[piece])
+        return passes * self._carried_bits[-1] + within
+
+    def mean_between(self, start: float, end: float) -> float:
+        """Mean rate in bits per second over [start, end], start < end."""
+        return max(0.0, self.bits_until(end) - self.bits_until(start)) / (end - start)
+
+    def finish(self, start: float, bits: float) -> float:
+        """The moment at which `bits` are carried when they begin at `start` and have the link to themselves."""
+        if bits <= 0.0:
+            return start
+        passes, rest = divmod(self.bits_until(start) + bits, self._carried_bits[-1])
+        if rest <= ROUNDING * self._carried_bits[-1]:
+            # The last bit of a pass: it was carried when the pass had no more to carry, not when the pass was over.
+            passes, rest = passes - 1, self._carried_bits[-1]
+        after = bisect_left(self._carried_bits, rest)
+        within = self.times_seconds[after] - (self._carried_bits[after] - rest) / self.bits_per_second[after - 1]
+        return max(start, passes * self.duration_seconds + within)
+
+    def resampled(self, window_seconds: float) -> "Trace":
+        """The same trace as means over windows; what remains of the last one is a piece of its own."""
+        if not 0.0 < window_seconds < math.inf:
+            raise PlanError(f"the window is {window_seconds} s; it must be above 0 and finite")
+        windows = max(1, math.ceil(self.duration_seconds / window_seconds - 1e-9))
+        times = [*(i * window_seconds for i in range(windows)), self.duration_seconds]
+        carried = np.interp(times, self.times_seconds, self._carried_bits)
+        return Trace(times, (np.diff(carried) / np.diff(times)).tolist())
+
+
+@dataclass(frozen=True)
+class Link:
+    """Both directions of a link, each of which repeats by itself."""
+
+    uplink: Trace
+    downlink: Trace
+    latency_seconds: float = 0.0
+    """One way: from the last bit sent to its arrival."""
+
+    @property
+    def duration_seconds(self) -> float:
+        """Of the longer direction."""
+        return max(self.uplink.duration_seconds, self.downlink.duration_seconds)

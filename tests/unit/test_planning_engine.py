@@ -1,0 +1,203 @@
+"""The decision engine in the simulator: what it may lose, what it must gain, and that an operator's word goes first."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.errors import PlanError
+from shared.planning import (
+    Block,
+    Deployment,
+    Engine,
+    Link,
+    SearchSpace,
+    Trace,
+    candidates,
+    clairvoyant_steps,
+    greedy,
+    simulate,
+    work_of,
+)
+from shared.planning.cost import Rates, steady_seconds
+from tests.unit.planning_cases import MBIT, small_profile
+
+SPACE = SearchSpace()
+LIGHT = small_profile(blocks=tuple(Block(f"b{i}", 1e4) for i in range(4)))
+REPLAYED = dataclasses.replace(
+    LIGHT,
+    edge_seconds=(None, 0.5, 1.0, 1.5, 2.5),
+    serial_edge_seconds=(None, 0.3, 0.6, 0.9, 2.5),
+    cloud_seconds=(None, 0.04, 0.03, 0.02, 0.0),
+    feature_bytes=(None, 4e5, 2e5, 1e5, None),
+    gradient_bytes=(None, 4e5, 2e5, 1e5, None),
+)
+"""Its replay takes longer than link and trainer together, where the link is fast."""
+HEAVY = small_profile(blocks=tuple(Block(f"b{i}", 1e7) for i in range(4)))
+
+
+def symmetric(*pieces):
+    """A link of (seconds, Mbit/s) pieces, both directions alike."""
+    trace = Trace.of_durations([seconds for seconds, _ in pieces], [rate * MBIT for _, rate in pieces])
+    return Link(trace, trace)
+
+
+def best_for(profile, mbit):
+    planned = greedy(profile, Rates(mbit * MBIT, mbit * MBIT), SPACE).deployment
+    choices = SPACE.best_staleness(profile)
+    return planned if planned.staleness in choices else dataclasses.replace(planned, staleness=choices[0])
+
+
+def both(profile, link, start, seconds):
+    """Steps with the start kept, and the run of the engine from there."""
+    kept = simulate(profile, link, start, seconds)
+    return kept.steps, simulate(profile, link, start, seconds, Engine(profile, SPACE, start, total_steps=kept.steps))
+
+
+@given(
+    profile=st.sampled_from((LIGHT, small_profile(), HEAVY, REPLAYED)),
+    period=st.floats(1.0, 300.0),
+    rates=st.tuples(st.floats(1.0, 100.0), st.floats(1.0, 100.0)),
+    known=st.integers(0, 1),
+)
+@settings(max_examples=20, deadline=None, derandomize=True)  # benchmarks.flapping looks for the exceptions
+def test_a_link_that_oscillates_never_costs_more_than_3_percent(profile, period, rates, known):
+    link = symmetric(*((period / 2, rate) for rate in rates))
+    kept, run = both(profile, link, best_for(profile, rates[known]), 1200.0)
+    # The batches in flight at the end are no loss.
+    assert run.steps >= kept / 1.03 - profile.max_staleness - 1
+
+
+@given(
+    profile=st.sampled_from((LIGHT, small_profile(), REPLAYED)), mbit=st.floats(0.5, 200.0), begun=st.floats(0.5, 200.0)
+)
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_on_a_steady_link_it_ends_within_5_percent_of_the_best_deployment(profile, mbit, begun):
+    link = symmetric((1.0, mbit))
+    start = best_for(profile, begun)
+    _, run = both(profile, link, start, 1800.0)
+    last = run.switches[-1].deployment if run.switches else start
+    rates = Rates(mbit * MBIT, mbit * MBIT)
+
+    def seconds_per_step(work, staleness):
+        return float(steady_seconds(work.stages(rates, serial=staleness == 0), staleness).min())
+
+    best = min(seconds_per_step(candidates(profile, SPACE), staleness) for staleness in (0, profile.max_staleness))
+    assert seconds_per_step(work_of(profile, [last.cut], [last.bits]), last.staleness) <= 1.06 * best
+
+
+def test_an_edge_whose_replay_takes_longer_than_the_way_waits_instead_and_replays_again_when_the_link_is_slow():
+    start = Deployment(1, 3, 32)
+    kept, run = both(REPLAYED, symmetric((1.0, 1000.0)), start, 1800.0)
+    assert [switch.deployment for switch in run.switches] == [Deployment(1, 0, 32)]
+    assert run.steps > 1.2 * kept
+    _, run = both(REPLAYED, symmetric((900.0, 1000.0), (3000.0, 3.0)), start, 2700.0)
+    assert run.switches[0].deployment.staleness == 0
+    assert run.switches[-1].deployment.staleness == 3
+    measured_alike = dataclasses.replace(REPLAYED, serial_edge_seconds=None)
+    assert both(measured_alike, symmetric((1.0, 1000.0)), start, 1800.0)[1].switches == ()
+
+
+def test_a_run_that_begins_without_staleness_takes_it_at_once_where_that_is_faster():
+    engine = Engine(LIGHT, SPACE, Deployment(1, 0, 32))
+    decision = watched(engine, 10, 40 * MBIT, 40 * MBIT, 0.2)
+    assert decision is not None
+    assert decision.deployment.staleness == 3
+
+
+def test_k_that_may_not_be_is_left_at_once_and_the_cut_stays():
+    engine = Engine(REPLAYED, SPACE, Deployment(3, 2, 8))
+    decision = watched(engine, 1, 1000 * MBIT, 1000 * MBIT)
+    assert decision.deployment == Deployment(3, 0, 8)
+    engine.deployed(1.0, decision.deployment)
+    assert engine.deployment.staleness == 0
+    engine = Engine(LIGHT, SPACE, Deployment(3, 2, 8))
+    assert watched(engine, 1, 8 * MBIT, 8 * MBIT).deployment == Deployment(3, 3, 8)
+
+
+def test_a_link_that_changes_for_good_is_followed():
+    link = symmetric((60.0, 40.0), (3000.0, 1.0))
+    start = best_for(LIGHT, 40.0)
+    kept, run = both(LIGHT, link, start, 1800.0)
+    assert run.steps > 1.5 * kept
+    # It takes minutes to tell it from an oscillation, and a drain at half a minute a step.
+    assert run.steps >= 0.8 * clairvoyant_steps(LIGHT, link, 1800.0, SPACE)
+
+
+def test_where_nothing_is_better_nothing_changes():
+    start = best_for(LIGHT, 10.0)
+    _, run = both(LIGHT, symmetric((1.0, 10.0)), start, 600.0)
+    assert run.switches == ()
+
+
+def test_what_the_blocks_would_cost_keeps_them_where_they_are():
+    link = symmetric((60.0, 40.0), (3000.0, 1.0))
+    start = best_for(HEAVY, 40.0)
+    _, run = both(HEAVY, link, start, 120.0)
+    assert all(switch.deployment.cut == start.cut for switch in run.switches)
+
+
+def watched(engine, seconds, uplink=8 * MBIT, downlink=8 * MBIT, steps_a_second=1.0, begin=0, **compute):
+    """Observe once a second; the first decision."""
+    for second in range(begin, begin + seconds):
+        decision = engine.observe(float(second), int(second * steps_a_second), uplink, downlink, **compute)
+        if decision is not None:
+            return decision
+    return None
+
+
+def test_a_proposal_is_made_once_and_waits_for_its_answer():
+    engine = Engine(LIGHT, SPACE, Deployment(1, 3, 32))
+    decision = watched(engine, 600, 1 * MBIT, 1 * MBIT, 1 / 32)
+    assert decision is not None
+    assert decision.seconds_per_step < decision.staying_seconds_per_step
+    assert watched(engine, 100, 1 * MBIT, 1 * MBIT, 1 / 32, begin=600) is None
+    engine.deployed(700.0, decision.deployment)
+    assert engine.deployment == decision.deployment
+
+
+def test_an_operators_pin_is_proposed_whatever_it_costs_and_kept():
+    start = best_for(HEAVY, 40.0)
+    other = 3 if start.cut != 3 else 1
+    engine = Engine(HEAVY, SPACE, start)
+    assert watched(engine, 10, 40 * MBIT, 40 * MBIT) is None
+    engine.constrain(SearchSpace(cut=other, staleness=1))
+    decision = watched(engine, 1, 40 * MBIT, 40 * MBIT, begin=10)
+    assert (decision.deployment.cut, decision.deployment.staleness) == (other, 1)
+    engine.deployed(20.0, decision.deployment)
+    assert watched(engine, 600, 40 * MBIT, 40 * MBIT, begin=21) is None
+
+
+def test_a_pin_that_leaves_nothing_is_refused():
+    engine = Engine(LIGHT, SPACE, Deployment(1, 3, 32))
+    with pytest.raises(PlanError, match="the cut is 9"):
+        engine.constrain(SearchSpace(cut=9))
+    assert watched(engine, 3) is None
+
+
+def test_an_edge_that_became_slower_gives_blocks_away():
+    engine = Engine(LIGHT, SPACE, Deployment(3, 3, 32), total_steps=10_000)
+    decision = watched(engine, 900, 100 * MBIT, 100 * MBIT, edge_seconds=30.0, cloud_seconds=0.2)
+    assert decision is not None
+    assert decision.deployment.cut < 3
+
+
+def test_the_outcome_holds_what_was_predicted_against_what_was_measured():
+    engine = Engine(LIGHT, SPACE, Deployment(3, 3, 32))
+    assert engine.outcome() is None
+    watched(engine, 61, steps_a_second=2.0)
+    outcome = engine.outcome()
+    assert outcome.measured_seconds_per_step == pytest.approx(0.5, rel=0.05)
+    assert outcome.modelled_seconds_per_step > 0
+    assert math.isnan(outcome.predicted_seconds_per_step)
+
+
+@pytest.mark.parametrize(("period", "seconds"), [(1.0, 1200.0), (20.0, 1200.0), (300.0, 1800.0)])
+def test_without_knowing_how_long_a_run_is_it_still_risks_little(period, seconds):
+    link = symmetric((period / 2, 40.0), (period / 2, 2.0))
+    start = best_for(LIGHT, 40.0)
+    kept = simulate(LIGHT, link, start, seconds).steps
+    run = simulate(LIGHT, link, start, seconds, Engine(LIGHT, SPACE, start))
+    assert run.steps >= kept / 1.04 - 4
