@@ -87,7 +87,19 @@ def is_static(block: Block) -> bool:
 
 def serialize(tensors: BlockTensors) -> bytes:
     """The tensors as a safetensors file."""
-    return safetensors.torch.save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+    return safetensors.torch.save(savable(tensors))
+
+
+def savable(tensors: Mapping[str, Tensor]) -> BlockTensors:
+    """The tensors as safetensors takes them: on the CPU, contiguous, and no two in one memory, as tied weights are."""
+    saved: BlockTensors = {}
+    taken: set[int] = set()
+    for name, tensor in tensors.items():
+        placed = tensor.detach().cpu().contiguous()
+        address = placed.untyped_storage().data_ptr()
+        saved[name] = placed.clone() if address in taken else placed
+        taken.add(address)
+    return saved
 
 
 def deserialize(data: bytes) -> BlockTensors:

@@ -18,6 +18,8 @@ LOSSES: dict[str, LossFunction] = {
     "l1": functional.l1_loss,
     "bce_with_logits": functional.binary_cross_entropy_with_logits,
 }
+_OF_EQUAL_SHAPES = ("mse", "l1", "bce_with_logits")
+"""Losses of an output and a label for each of its numbers; torch would stretch one to the other's shape and go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class LossHead:
 
     def __init__(self, name: str, allowed_prefixes: Sequence[str] | None) -> None:
         """name: one of `LOSSES`, or package.module:function under an allowed prefix. Raises ModelError."""
+        self._name = name
         if name in LOSSES:
             self._function = LOSSES[name]
         elif ":" in name:
@@ -42,7 +45,8 @@ class LossHead:
             raise ModelError(f"loss {name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function")
 
     def gradient(self, output: Tensor, labels: Tensor) -> tuple[BatchLoss, Tensor]:
-        """The loss of a batch and its error gradient at `output`."""
+        """The loss of a batch and its error gradient at `output`. Raises ModelError when their shapes do not fit."""
+        self._check(output, labels)
         leaf = output.detach().requires_grad_()
         labels = labels.to(output.device)
         with torch.enable_grad():
@@ -51,10 +55,18 @@ class LossHead:
         return _batch_loss(loss, leaf, labels), gradient
 
     def evaluate(self, output: Tensor, labels: Tensor) -> BatchLoss:
-        """The loss of a batch, no more."""
+        """The loss of a batch, no more. Raises as `gradient` does."""
+        self._check(output, labels)
         labels = labels.to(output.device)
         with torch.no_grad():
             return _batch_loss(self._function(output, labels), output, labels)
+
+    def _check(self, output: Tensor, labels: Tensor) -> None:
+        if self._name in _OF_EQUAL_SHAPES and output.shape != labels.shape:
+            raise ModelError(
+                f"loss {self._name!r} takes labels of the output's own shape: the model's output is {tuple(output.shape)}, "
+                f"the labels are {tuple(labels.shape)}"
+            )
 
 
 def _batch_loss(loss: Tensor, output: Tensor, labels: Tensor) -> BatchLoss:

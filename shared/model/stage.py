@@ -5,12 +5,14 @@ wherever it runs: its random state is derived from (seed, step, block), its grad
 is kept by itself, and its learning rate follows from the step. Called from one thread.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from shared.errors import ModelError
 from shared.model import block_state
 from shared.model.chain import Block, Chain
 from shared.model.optimizer import build_optimizer, state_keys
@@ -35,7 +37,7 @@ class Stage:
     """Blocks [first, stop) of a chain on one device, with their optimizers."""
 
     def __init__(self, chain: Chain, first: int, stop: int, recipe: Recipe, device: torch.device) -> None:
-        self._chain = chain
+        self.chain = chain
         self._recipe = recipe
         self.device = device
         self.first, self.stop = first, first
@@ -47,7 +49,7 @@ class Stage:
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that this stage runs, in order."""
-        return self._chain.blocks[self.first : self.stop]
+        return self.chain.blocks[self.first : self.stop]
 
     @property
     def trainable(self) -> bool:
@@ -55,7 +57,7 @@ class Stage:
         return any(block.trainable for block in self.blocks)
 
     def forward(self, step: int, inputs: Tensor, *, input_gradient: bool, weights: Weights | None = None) -> Graph:
-        """Run the blocks in training mode and keep the graph.
+        """Run the blocks in training mode and keep the graph. Raises ModelError when a block fails.
 
         inputs: what crosses into the first block, batch first. input_gradient: whether `backward` shall return the error
         gradient at `inputs`. weights: a copy to run on instead of the stage's own. Buffers (batch-norm statistics) are
@@ -75,10 +77,11 @@ class Stage:
     def backward(self, graph: Graph, gradient: Tensor) -> Tensor | None:
         """Back-propagate `gradient`, the error gradient at the output of `graph`, into the parameters' `.grad`.
 
-        Returns the error gradient at the inputs when `forward` was asked for it.
+        Returns the error gradient at the inputs when `forward` was asked for it. Raises ModelError when that fails.
         """
         if graph.output.requires_grad:
-            graph.output.backward(gradient.to(self.device))  # type: ignore[no-untyped-call]
+            with _failures_of("the backward of", *self.blocks):
+                graph.output.backward(gradient.to(self.device))  # type: ignore[no-untyped-call]
         return graph.input_gradients.pop() if graph.input_gradients else None
 
     def update(self, step: int) -> None:
@@ -92,7 +95,8 @@ class Stage:
             if clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], clip_norm, foreach=False)
             optimizer.param_groups[0]["lr"] = rate
-            optimizer.step()
+            with _failures_of("the update of", block):
+                optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
     def forward_only(self, step: int, inputs: Tensor) -> Tensor:
@@ -138,7 +142,7 @@ class Stage:
             if self.blocks and self.blocks[0].modifies_input:
                 value = value.clone()
             for block in self.blocks:
-                value = block.module(value)
+                value = _call(block, value, None)
         return value
 
     def move(self, first: int, stop: int, arriving: Mapping[int, Mapping[str, Tensor]]) -> None:
@@ -148,7 +152,7 @@ class Stage:
         them does not fit.
         """
         for index, tensors in arriving.items():
-            block_state.check(self._chain.blocks[index], self.optimizer_keys, tensors)
+            block_state.check(self.chain.blocks[index], self.optimizer_keys, tensors)
         staying = range(max(first, self.first), min(stop, self.stop))
         self._optimizers = {index: kept for index, kept in self._optimizers.items() if index in staying}
         self.first, self.stop = first, stop
@@ -160,11 +164,11 @@ class Stage:
 
     def block_tensors(self, index: int) -> block_state.BlockTensors:
         """The state of one of this stage's blocks, not copied."""
-        return block_state.collect(self._chain.blocks[index], self._optimizers.get(index))
+        return block_state.collect(self.chain.blocks[index], self._optimizers.get(index))
 
     def load_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state of one of this stage's blocks. Raises ProtocolError, and changes nothing, if it does not fit."""
-        block_state.restore(self._chain.blocks[index], self._optimizers.get(index), self.optimizer_keys, tensors)
+        block_state.restore(self.chain.blocks[index], self._optimizers.get(index), self.optimizer_keys, tensors)
 
     def _set_mode(self, *, training: bool) -> None:
         if self._training is not training:
@@ -181,6 +185,18 @@ class Stage:
 
 
 def _call(block: Block, value: Tensor, weights: Weights | None) -> Tensor:
-    if weights is None:
-        return block.module(value)  # type: ignore[no-any-return]
-    return torch.func.functional_call(block.module, weights[block.index], (value,))  # type: ignore[no-any-return]
+    with _failures_of("", block):
+        if weights is None:
+            return block.module(value)  # type: ignore[no-any-return]
+        return torch.func.functional_call(block.module, weights[block.index], (value,))  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _failures_of(what: str, *blocks: Block) -> Iterator[None]:
+    """A block is its user's own and may raise anything; it is the user who has to read it."""
+    try:
+        yield
+    except Exception as cause:
+        names = " to ".join(repr(block.name) for block in dict.fromkeys((blocks[0], blocks[-1])))
+        noun = "block" if len(blocks) == 1 else "blocks"
+        raise ModelError(f"{what} {noun} {names} failed with {type(cause).__name__}: {cause}".lstrip()) from cause

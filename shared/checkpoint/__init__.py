@@ -1,0 +1,19 @@
+"""What outlives a process: files written whole or not at all, and checkpoints by name. Knows nothing of models or gRPC."""
+
+from shared.checkpoint.documents import seal, unseal
+from shared.checkpoint.files import Files, FsspecFiles, LocalFiles, open_files, state_directory
+from shared.checkpoint.store import Checkpoint, CheckpointName, CheckpointStore, DamagedError
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointName",
+    "CheckpointStore",
+    "DamagedError",
+    "Files",
+    "FsspecFiles",
+    "LocalFiles",
+    "open_files",
+    "seal",
+    "state_directory",
+    "unseal",
+]

@@ -1,0 +1,137 @@
+"""Checkpoints by name: saved whole, verified before they are believed, pruned.
+
+A checkpoint is a file of bytes and, written after it, a JSON manifest that holds its length and checksum and what the
+owner wants to remember with it; the manifest holds a checksum of its own. Knows nothing of what the bytes are.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import structlog
+import xxhash
+
+from shared.checkpoint.documents import seal, unseal
+from shared.checkpoint.files import Files
+from shared.errors import StorageError
+
+_log = structlog.get_logger(__name__)
+
+_MANIFEST = re.compile(r"checkpoint-(\d{1,19})-(\d{1,19})\.json", re.ASCII)
+FORMAT = 1
+
+
+class CheckpointName(NamedTuple):
+    """Names one state of the whole network; a later one is greater."""
+
+    lineage: int
+    """Which life of the session: going back to a checkpoint begins another."""
+    step: int
+    """The step that comes next."""
+
+    def __str__(self) -> str:
+        return f"{self.lineage}-{self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint as it was saved. facts: JSON of the owner's. data: the file."""
+
+    name: CheckpointName
+    facts: dict[str, Any]
+    data: bytes
+
+
+class DamagedError(StorageError):
+    """A checkpoint that is not whole."""
+
+
+class CheckpointStore:
+    """The checkpoints of one side of one session. Its methods block; a thread of their own calls them."""
+
+    def __init__(self, files: Files, keep: int) -> None:
+        """keep: how many are left by `prune`, at least 1."""
+        self.files = files
+        self._keep = keep
+
+    def save(self, name: CheckpointName, facts: dict[str, Any], data: bytes) -> None:
+        """Write a checkpoint. Raises StorageError; then there is none of that name, or the one that was there."""
+        manifest = {
+            "format": FORMAT,
+            "lineage": name.lineage,
+            "step": name.step,
+            "bytes": len(data),
+            "xxh3_128": xxhash.xxh3_128_hexdigest(data),
+            "facts": facts,
+        }
+        self.files.remove(_manifest(name))  # or an old manifest would stand beside new bytes for a moment
+        self.files.write(_file(name), data)
+        self.files.write(_manifest(name), seal(manifest))
+
+    def names(self) -> list[CheckpointName]:
+        """Those with a manifest, the newest first; whether they are whole is not looked at."""
+        found = [_MANIFEST.fullmatch(name) for name in self.files.names()]
+        return sorted((CheckpointName(int(match[1]), int(match[2])) for match in found if match), reverse=True)
+
+    def load(self, name: CheckpointName) -> Checkpoint:
+        """Raises DamagedError when it is not whole or not there, StorageError when it cannot be read."""
+        manifest = _opened(self.files.read(_manifest(name)), name)
+        data = self.files.read(_file(name))
+        if data is None:
+            raise DamagedError(f"checkpoint {name}: its file is missing")
+        if len(data) != manifest["bytes"] or xxhash.xxh3_128_hexdigest(data) != manifest["xxh3_128"]:
+            raise DamagedError(f"checkpoint {name}: its file is not what was written")
+        return Checkpoint(name, manifest["facts"], data)
+
+    def whole(self) -> list[CheckpointName]:
+        """Those that can be loaded, the newest first; a warning says of every other what is wrong with it."""
+        return [name for name in self.names() if self.is_whole(name)]
+
+    def remove(self, name: CheckpointName) -> None:
+        """Remove a checkpoint, if it is there. Raises StorageError."""
+        self.files.remove(_manifest(name))
+        self.files.remove(_file(name))
+
+    def prune(self, pinned: Collection[CheckpointName] = ()) -> None:
+        """Remove all but the newest ones and those that are `pinned`, and files that belong to none."""
+        kept = {*self.names()[: self._keep], *pinned}
+        for name in self.names():
+            if name not in kept:
+                self.remove(name)
+        files = {_file(name) for name in self.names()}
+        for file in self.files.names():
+            if file.startswith("checkpoint-") and file.endswith(".safetensors") and file not in files:
+                self.files.remove(file)
+
+    def is_whole(self, name: CheckpointName) -> bool:
+        """Whether it can be loaded; a warning says what is wrong with one that cannot."""
+        try:
+            self.load(name)
+        except StorageError as failure:
+            _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
+            return False
+        return True
+
+
+def _manifest(name: CheckpointName) -> str:
+    return f"checkpoint-{name}.json"
+
+
+def _file(name: CheckpointName) -> str:
+    return f"checkpoint-{name}.safetensors"
+
+
+def _opened(sealed: bytes | None, name: CheckpointName) -> dict[str, Any]:
+    """The manifest. Raises DamagedError for anything that was not written for this name."""
+    if sealed is None:
+        raise DamagedError(f"checkpoint {name}: its manifest is missing")
+    manifest = unseal(sealed)
+    if (
+        manifest is None
+        or (manifest.get("format"), manifest.get("lineage"), manifest.get("step")) != (FORMAT, *name)
+        or not {"bytes", "xxh3_128"} <= manifest.keys()
+        or not isinstance(manifest.get("facts"), dict)
+    ):
+        raise DamagedError(f"checkpoint {name}: its manifest is not what was written")
+    return manifest

@@ -1,0 +1,240 @@
+"""Checkpoints are whole or not there, whatever stops their writing and whatever spoils them."""
+
+import errno
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import fsspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shared.checkpoint import (
+    CheckpointName,
+    CheckpointStore,
+    DamagedError,
+    FsspecFiles,
+    LocalFiles,
+    open_files,
+    seal,
+    state_directory,
+)
+from shared.checkpoint.store import FORMAT
+from shared.errors import ConfigError, StorageError
+
+NAMES = st.builds(CheckpointName, st.integers(0, 3), st.integers(0, 2**40))
+
+
+@pytest.fixture(params=["local", "memory", "file url"])
+def files(request, tmp_path):
+    if request.param == "local":
+        yield LocalFiles(tmp_path / "a" / "b")
+    elif request.param == "file url":
+        yield open_files(f"file://{tmp_path}/c", "key")
+    else:
+        memory = open_files("memory://isthmus/tests", "key")
+        assert isinstance(memory, FsspecFiles)
+        yield memory
+        fsspec.filesystem("memory").store.clear()
+
+
+def test_what_is_written_can_be_read_and_is_gone_when_removed(files):
+    assert (files.names(), files.folders(), files.read("x")) == ([], [], None)
+    files.write("x", b"one")
+    files.write("x", b"two")
+    files.folder("inner").write("y", b"three")
+    assert (files.names(), files.folders()) == (["x"], ["inner"])
+    assert (files.read("x"), files.folder("inner").read("y")) == (b"two", b"three")
+    files.remove("x")
+    files.remove("x")
+    assert files.read("x") is None
+    files.clear()
+    assert (files.names(), files.folders()) == ([], [])
+    files.clear()
+
+
+def test_a_folder_says_when_it_was_last_written(files):
+    assert files.written_seconds() is None
+    began = time.time()
+    files.write("x", b"one")
+    first = files.written_seconds()
+    assert first == pytest.approx(began, abs=60)
+    files.write("y", b"two")
+    assert first <= files.written_seconds() == pytest.approx(began, abs=60)
+    files.folder("inner").write("z", b"three")
+    files.remove("x")
+    files.remove("y")
+    assert files.written_seconds() is None
+
+
+def test_a_checkpoint_comes_back_as_it_went(files):
+    store = CheckpointStore(files, keep=2)
+    store.save(CheckpointName(0, 7), {"deployment": {"cut": 2}}, b"\0" * 1000)
+    loaded = store.load(CheckpointName(0, 7))
+    assert (loaded.facts, loaded.data) == ({"deployment": {"cut": 2}}, b"\0" * 1000)
+    with pytest.raises(DamagedError, match=r"checkpoint 0-8: its manifest is missing"):
+        store.load(CheckpointName(0, 8))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(NAMES, unique=True, max_size=8), keep=st.integers(1, 4), data=st.data())
+def test_pruning_leaves_the_newest_and_the_pinned(tmp_path_factory, names, keep, data):
+    store = CheckpointStore(LocalFiles(tmp_path_factory.mktemp("store")), keep)
+    for name in names:
+        store.save(name, {}, b"x")
+    pinned = data.draw(st.sets(st.sampled_from(names))) if names else set()
+    store.prune(pinned)
+    assert store.names() == sorted({*sorted(names, reverse=True)[:keep], *pinned}, reverse=True) == store.whole()
+    assert len(store.files.names()) == 2 * len(store.names()), "no file is left without its manifest"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_damage_is_noticed_and_the_one_before_counts(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("store")
+    store = CheckpointStore(LocalFiles(folder), keep=3)
+    for step in (10, 20):
+        store.save(CheckpointName(0, step), {"step": step}, os.urandom(50))
+    path = data.draw(st.sampled_from([path for path in sorted(folder.iterdir()) if "0-20" in path.name]))
+    whole = path.read_bytes()
+    match data.draw(st.sampled_from(["flip", "cut", "remove", "append"])):
+        case "flip":
+            at = data.draw(st.integers(0, len(whole) - 1))
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << data.draw(st.integers(0, 7))]) + whole[at + 1 :])
+        case "cut":
+            path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+        case "append":
+            path.write_bytes(whole + b"more")
+        case "remove":
+            path.unlink()
+    assert store.whole() == [CheckpointName(0, 10)]
+    assert store.load(CheckpointName(0, 10)).facts == {"step": 10}
+
+
+def test_a_manifest_of_another_name_is_not_believed(tmp_path):
+    store = CheckpointStore(LocalFiles(tmp_path), keep=3)
+    store.save(CheckpointName(0, 10), {}, b"x")
+    for suffix in ("json", "safetensors"):
+        (tmp_path / f"checkpoint-0-10.{suffix}").rename(tmp_path / f"checkpoint-0-99.{suffix}")
+    assert store.whole() == []
+
+
+WHOLE = {"format": FORMAT, "lineage": 0, "step": 10, "bytes": 1, "xxh3_128": "", "facts": {}}
+SEALED = [seal({key: value for key, value in WHOLE.items() if key != missing}) for missing in WHOLE]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[]", b"null", b'{"document": 3}', b"[" * 100_000, b"\xff\xfe", *SEALED, seal(WHOLE | {"facts": []})],
+)
+def test_a_manifest_that_is_something_else_is_damage(tmp_path, content):
+    store = CheckpointStore(LocalFiles(tmp_path), keep=3)
+    store.save(CheckpointName(0, 10), {}, b"x")
+    (tmp_path / "checkpoint-0-10.json").write_bytes(content)
+    with pytest.raises(DamagedError, match="its manifest is not what was written"):
+        store.load(CheckpointName(0, 10))
+
+
+def failing(number):
+    def fail(*_arguments, **_more):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("call", range(4))
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO], ids=["disk full", "failed fsync"])
+def test_a_disk_that_fails_leaves_what_was_there(tmp_path, monkeypatch, call, fault):
+    """call: which of the four syncs of a checkpoint fails (file and folder, of the bytes and of the manifest)."""
+    store = CheckpointStore(LocalFiles(tmp_path), keep=3)
+    store.save(CheckpointName(0, 10), {}, b"x")
+    fsync, calls = os.fsync, []
+
+    def fails_once(handle):
+        calls.append(handle)
+        if len(calls) == call + 1:
+            failing(fault)()
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", fails_once)
+    with pytest.raises(StorageError, match=os.strerror(fault)):
+        store.save(CheckpointName(0, 20), {}, b"y")
+    monkeypatch.undo()
+    # Of the last sync only the folder's own failed: the file was whole, and saying less than one has is no harm.
+    assert CheckpointName(0, 10) in store.whole()
+    assert set(store.whole()) <= {CheckpointName(0, 10), CheckpointName(0, 20)}
+    store.prune()
+    store.save(CheckpointName(0, 20), {}, b"y")
+    assert store.whole() == [CheckpointName(0, 20), CheckpointName(0, 10)]
+
+
+def test_a_full_disk_in_the_middle_of_the_bytes_leaves_no_scratch_file(tmp_path, monkeypatch):
+    files = LocalFiles(tmp_path)
+    files.write("x", b"old")
+    real = Path.open
+
+    class Full:
+        def __init__(self, file):
+            self._file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self._file.close()
+
+        def write(self, data):
+            self._file.write(data[: len(data) // 2])
+            failing(errno.ENOSPC)()
+
+    monkeypatch.setattr(Path, "open", lambda path, mode: Full(real(path, mode)))
+    with pytest.raises(StorageError, match=r"x cannot be written: No space left on device"):
+        files.write("x", b"new and longer")
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert files.read("x") == b"old"
+
+
+def _save_and_die(folder, call, name):
+    """Die by SIGKILL in the middle of a save, at the given call of a function of `os`."""
+    calls = []
+    real = getattr(os, name)
+
+    def dies(*arguments, **more):
+        calls.append(arguments)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments, **more)
+
+    setattr(os, name, dies)
+    CheckpointStore(LocalFiles(folder), keep=3).save(CheckpointName(0, 20), {}, b"y" * 100_000)
+
+
+@pytest.mark.parametrize("name", ["fsync", "replace"])
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
+def test_a_process_killed_in_the_middle_of_a_save(tmp_path, call, name):
+    store = CheckpointStore(LocalFiles(tmp_path), keep=1)
+    store.save(CheckpointName(0, 10), {}, b"x")
+    process = multiprocessing.get_context("fork").Process(target=_save_and_die, args=(tmp_path, call, name))
+    process.start()
+    process.join()
+    assert process.exitcode in ((-signal.SIGKILL,) if name == "fsync" or call <= 2 else (0,))
+    assert store.whole()[-1] == CheckpointName(0, 10)
+    store.save(CheckpointName(0, 30), {}, b"z")
+    store.prune()
+    assert store.whole() == [CheckpointName(0, 30)]
+    assert len(store.files.names()) == 2
+
+
+def test_a_url_without_a_driver_is_one_sentence():
+    with pytest.raises(ConfigError, match=r"checkpoints.location: nowhere://x cannot be opened"):
+        open_files("nowhere://x", "checkpoints.location")
+
+
+def test_auto_is_the_services_or_the_users_state_directory():
+    assert state_directory({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b"}) == Path("/var/lib/a")
+    assert state_directory({"XDG_STATE_HOME": "/x"}) == Path("/x/isthmus")
+    assert state_directory({}) == Path.home() / ".local/state/isthmus"

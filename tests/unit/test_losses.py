@@ -1,0 +1,40 @@
+"""The loss at the end of the chain: what it says of a batch, and what it does not take."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from shared.errors import ModelError
+from shared.model.losses import LossHead
+
+OF_EQUAL_SHAPES = {"mse": nn.MSELoss(), "l1": nn.L1Loss(), "bce_with_logits": nn.BCEWithLogitsLoss()}
+SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)
+
+
+@given(st.sampled_from(sorted(OF_EQUAL_SHAPES)), SHAPES, SHAPES)
+def test_output_and_labels_have_equal_shapes_or_are_refused(name, shape, other):
+    head, output, labels = LossHead(name, None), torch.rand(shape), torch.rand(other)
+    if shape == other:
+        assert head.evaluate(output, labels).loss == OF_EQUAL_SHAPES[name](output, labels).item()
+        leaf = output.clone().requires_grad_()
+        OF_EQUAL_SHAPES[name](leaf, labels).backward()
+        assert torch.equal(head.gradient(output, labels)[1], leaf.grad)
+        return
+    for judge in (head.evaluate, head.gradient):
+        with pytest.raises(ModelError) as refusal:
+            judge(output, labels)
+        assert f"the model's output is {shape}, the labels are {other}" in str(refusal.value)
+
+
+def test_a_number_a_sample_is_not_held_against_a_column():
+    """What torch would broadcast to every pair of samples."""
+    with pytest.raises(ModelError, match=r"loss 'mse' takes labels of the output's own shape"):
+        LossHead("mse", None).gradient(torch.rand(4), torch.rand(4, 1))
+
+
+def test_class_labels_need_no_shape_but_their_own():
+    loss, gradient = LossHead("cross_entropy", None).gradient(torch.eye(3), torch.arange(3))
+    assert (loss.correct, loss.samples) == (3, 3)
+    assert gradient.shape == (3, 3)
