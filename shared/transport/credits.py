@@ -1,4 +1,4 @@
-"""How much may be under way: no more than the receiver grants, and no more than keeps the link full.
+"""How much may be under way: no more than the receiver grants, and no more and no sooner than keeps the link full.
 
 Without the second bound a slow link queues seconds of data ahead of everything else that shares it. Bytes are payload
 bytes, counted from the beginning of a stream in one direction, so a lost or repeated ack does no harm.
@@ -11,15 +11,24 @@ from collections.abc import Callable
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1.tensor_pb2 import Ack
 
+UNPACED_BYTES = 32 * 1024
+"""Under way without regard to the pace. Small tensors say little about a link, and what they say is not to slow them down."""
+BURST_SECONDS = 0.004
+"""What may be written at once, in time of the link: timers are late by a millisecond or two."""
+LONGEST_PAUSE_SECONDS = 0.1
+"""Of a chunk. Whatever rate was measured, the stream goes on."""
+
 
 class SendCredits:
-    """The sender's side: waits until the receiver has room."""
+    """The sender's side: waits until the receiver has room, and the link."""
 
     def __init__(self, window_bytes: int) -> None:
-        """window_bytes: how much may be under way; the owner changes it as it learns what the link carries."""
+        """window_bytes: how much may be under way; the owner changes it as it learns what the link carries, and the pace."""
         self.sent_bytes = 0
         self.acknowledged_bytes = 0
         self.window_bytes = window_bytes
+        self.pace_bits_per_second = float("inf")
+        self._next_seconds = 0.0
         self._granted_bytes = window_bytes
         self._changed = asyncio.Event()
 
@@ -29,14 +38,24 @@ class SendCredits:
         return self.sent_bytes - self.acknowledged_bytes
 
     async def take(self, count: int) -> None:
-        """Wait for room for `count` more bytes and count them as sent.
+        """Wait for the turn of `count` more bytes and for room for them, and count them as sent.
 
         A chunk larger than the whole credit goes when nothing else is under way, so that no setting can stop a stream.
         """
+        await self._pace(count)
         while self.under_way_bytes and self.under_way_bytes + count > min(self.window_bytes, self._granted_bytes):
             self._changed.clear()
             await self._changed.wait()
         self.sent_bytes += count
+
+    async def _pace(self, count: int) -> None:
+        """Wait until it is the chunk's turn at the pace."""
+        now = time.monotonic()
+        if self._next_seconds > now and self.under_way_bytes > UNPACED_BYTES:
+            await asyncio.sleep(self._next_seconds - now)
+            now = time.monotonic()
+        next_seconds = max(self._next_seconds, now - BURST_SECONDS) + count * 8 / self.pace_bits_per_second
+        self._next_seconds = min(next_seconds, now + LONGEST_PAUSE_SECONDS)
 
     def acknowledge(self, ack: Ack) -> None:
         """Take note of an ack. Raises ProtocolError when it acknowledges more than was sent."""

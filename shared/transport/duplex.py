@@ -13,6 +13,7 @@ from shared.transport.framing import Assembler, WireTensor, chunks
 from shared.transport.link_rate import LinkRate
 from shared.transport.packets import Damaged, Packet
 from shared.transport.peer_clock import PeerClock
+from shared.transport.sending import LEAST_CHUNK_BYTES, allowance
 from shared.transport.status import DamagedError
 from shared.wire.isthmus.v1.tensor_pb2 import Ack
 from shared.wire.isthmus.v1.trainer_pb2 import TrainRequest, TrainResponse
@@ -26,16 +27,10 @@ INITIAL_WINDOW_BYTES = 512 * 1024
 """Under way before the link is known."""
 FIRST_CHUNK_BYTES = 64 * 1024
 """A chunk before the link is known: small enough that the first tensor measures it."""
-LEAST_CHUNK_BYTES = 16 * 1024
-"""Below this, messages cost more than they say."""
 LEAST_CHUNKS_OF_A_TENSOR = 4
 """So that a tensor measures the link, where it is not known or has become slower than the last measurement said."""
 SUSPICIOUS_SECONDS = 0.01
 """A round trip of a chunk that took longer says that the link may have become slow."""
-LEAST_CHUNKS_UNDER_WAY = 3
-"""One that arrives, one on its way and one behind it."""
-CHUNK_SECONDS = 0.025
-"""How long a chunk takes on the link: what a control message waits for at most, and how often the link is measured."""
 
 Out = TypeVar("Out", bound=TrainRequest | TrainResponse)
 In = TypeVar("In", bound=TrainRequest | TrainResponse)
@@ -65,6 +60,7 @@ class Duplex(Generic[Out, In]):
         self._write = write
         self._assembler = assembler
         self._chunk_bytes = chunk_bytes
+        self._largest_chunk_bytes = min(FIRST_CHUNK_BYTES, chunk_bytes)
         self._writing = asyncio.Lock()
         self._due: Ack | None = None
         self._last_ack_bytes, self._last_ack_seconds = 0, 0.0
@@ -78,6 +74,18 @@ class Duplex(Generic[Out, In]):
         self.link = LinkRate()
         self._link_is_known = False
         self.peer_clock = PeerClock()
+        self._waiting_since = time.monotonic()
+        self._ahead: asyncio.Task[tuple[In, WireTensor | None] | None] | None = None
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long nothing has been heard although an answer is due to what was sent; 0 when none is due."""
+        return time.monotonic() - self._waiting_since if self._credits.under_way_bytes else 0.0
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether no tensor is half received."""
+        return self._assembler.at_boundary
 
     async def write(self, message: Out, payload: memoryview | bytes = b"") -> None:
         """Send one message, with the ack that is due."""
@@ -95,6 +103,7 @@ class Duplex(Generic[Out, In]):
         for frame, payload in chunks(tensor, self._chunk_bytes_of(tensor), started):
             if not self._credits.under_way_bytes:
                 self.link.idle()
+                self._waiting_since = time.monotonic()
             await self._credits.take(len(payload))
             self._chunks_under_way.append((self._credits.sent_bytes, time.monotonic()))
             await self.write(self._outgoing(frame=frame), payload)
@@ -104,12 +113,28 @@ class Duplex(Generic[Out, In]):
 
         Raises ProtocolError for anything that the contract forbids, an end in the middle of a tensor included.
         """
+        if self._ahead is None:
+            return await self._receive()
+        ahead, self._ahead = self._ahead, None
+        return await ahead
+
+    def receive_ahead(self) -> "asyncio.Task[tuple[In, WireTensor | None] | None]":
+        """Begin to receive, for who waits for other things too: a read that is given up would end the stream.
+
+        When it is done, `receive` returns what it has brought; until then it waits for it.
+        """
+        if self._ahead is None:
+            self._ahead = asyncio.create_task(self._receive())
+        return self._ahead
+
+    async def _receive(self) -> tuple[In, WireTensor | None] | None:
         while True:
             packet = await self._read()
             if packet is None:
                 if not self._assembler.at_boundary:
                     raise ProtocolError("the stream ended in the middle of a tensor")
                 return None
+            self._waiting_since = time.monotonic()
             if isinstance(packet, Damaged):
                 raise DamagedError(f"damaged message: {packet.reason}")
             message = packet.message
@@ -159,21 +184,24 @@ class Duplex(Generic[Out, In]):
         if written is not None:
             self.peer_clock.observe(written, now, ack.receiver_nanoseconds)
             self._link_is_known = self.link.bits_per_second is not None and now - written < SUSPICIOUS_SECONDS
-            self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, now - written)
-            # Until the link is known, what has arrived is what it can carry at least.
-            window_bytes = self.link.window_bytes or INITIAL_WINDOW_BYTES + ack.received_bytes
-            self._credits.window_bytes = max(window_bytes, LEAST_CHUNKS_UNDER_WAY * self._largest_chunk_bytes())
+            self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, written, now)
+            self._allow(ack.received_bytes)
         while self._tensors_under_way and self._tensors_under_way[0][0] <= ack.received_bytes:
             _, started, tensor = self._tensors_under_way.popleft()
             self._on_delivered(tensor, now - started, ack.receiver_nanoseconds)
 
     def _chunk_bytes_of(self, tensor: WireTensor) -> int:
         if self._link_is_known:
-            return self._largest_chunk_bytes()
+            return self._largest_chunk_bytes
         a_share = -(-len(tensor.payload) // LEAST_CHUNKS_OF_A_TENSOR)
-        return min(max(a_share, LEAST_CHUNK_BYTES), self._largest_chunk_bytes())
+        return min(max(a_share, LEAST_CHUNK_BYTES), self._largest_chunk_bytes)
 
-    def _largest_chunk_bytes(self) -> int:
-        rate = self.link.bits_per_second
-        fitting = FIRST_CHUNK_BYTES if rate is None else int(rate / 8 * CHUNK_SECONDS)
-        return min(max(fitting, LEAST_CHUNK_BYTES), self._chunk_bytes)
+    def _allow(self, received_bytes: int) -> None:
+        allowed = allowance(self.link, self._chunk_bytes)
+        if allowed is None:
+            # What has arrived is what the link can carry at least.
+            self._credits.window_bytes = INITIAL_WINDOW_BYTES + received_bytes
+        else:
+            self._largest_chunk_bytes = allowed.chunk_bytes
+            self._credits.window_bytes = allowed.window_bytes
+            self._credits.pace_bits_per_second = allowed.bits_per_second

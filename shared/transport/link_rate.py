@@ -1,76 +1,132 @@
-"""What a link carries, learnt from acks: its rate and its round trip, and from both how much should be under way.
+"""What a link carries, learnt from acks: its rate, the queue in front of it, and how long an ack takes without that queue.
 
-The receiver's clock times the arrivals, so what the sender's buffers swallowed does not count and two machines' clocks
-are never compared. Knows nothing of gRPC; the clocks are the caller's.
+The receiver's clock times the arrivals, so what the sender's buffers swallowed does not count. Of the one-way delays, by
+two machines' clocks, only the differences mean anything (LEDBAT, RFC 6817), so a slow way back does not count either. Only
+time in which the link was busy says what it carries: in the rest, what arrives is what the sender wrote. Knows nothing of
+gRPC; the clocks are the caller's.
 """
 
 from collections import deque
+from statistics import median
 
-SAMPLES = 16
+SAMPLES = 9
 """Rates that the estimate looks back on."""
 SAMPLE_SECONDS = 0.004
-"""Shortest span of one rate: below it, what is measured is how the receiver's event loop reads."""
-LEAST_SAMPLE_SECONDS = 0.0002
-"""Shortest span that counts at the end of a transfer. Being short it weighs little, but on a fast link it is all there is."""
-WINDOW_ROUND_TRIPS = 2.0
-"""Bandwidth-delay products that should be under way: one fills the link, the other bridges the ack's way back."""
+"""Busy time of one rate: below it, what is measured is how the receiver's event loop reads."""
+SAMPLE_BYTES = 512 * 1024
+"""What makes a rate of less time: more than token buckets let through at once, and so much that a step on a fast link says
+as much about it as a moment in which the receiver did not look."""
+LEAST_GAP_BYTES = 4096
+"""Fewer bytes between two arrivals take less time than a receiver needs to look at them."""
+SLACK = 0.05
+"""Share of the time between two arrivals in which the link may have stood still and still counts as busy."""
+CHANGE = 1.25
+"""Factor by which a link must have changed for its past to be forgotten at once."""
+CHANGE_SAMPLES = 3
+"""Rates in a row, none of them of a short time, that say so: a stall or a token bucket's burst is one or two."""
+MOST_WEIGHT = 4
+"""Usual spans that one span counts for at most: a stall is long, and says no more than others."""
+LOOPS = 16
+"""Round trips that are looked back on."""
+BASE_SECONDS = 10.0
+"""How long the shortest delay is believed. A sender that always keeps a queue never sees the delay without it, and routes
+and clocks change; so then the queue has to run dry, once."""
 
 
 class LinkRate:
     """The sender's view of one direction of one stream."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, float]] = deque(maxlen=SAMPLES)
-        self._base: tuple[int, int] | None = None
-        self._latest: tuple[int, int] | None = None
-        self._round_trips: deque[float] = deque(maxlen=4 * SAMPLES)
+        self.bits_per_second: float | None = None
+        """The rate that the link kept for half of the time it was busy of late; None before anything is known."""
+        self.queue_seconds = 0.0
+        """How much longer the last bytes were on their way than the quickest."""
+        self._rates: deque[tuple[float, float]] = deque(maxlen=SAMPLES)
+        self._busy_bytes, self._busy_seconds = 0, 0.0
+        self._last: tuple[int, int] | None = None
+        self._turn = (0, 0)
+        self._loops: deque[float] = deque(maxlen=LOOPS)
+        self._origin_nanoseconds: int | None = None
+        self._base_seconds = float("inf")
+        self._based_at = 0.0
+        self._draining_since: float | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether less should be under way, until bytes have come through that met no queue."""
+        return self._draining_since is not None
+
+    @property
+    def loop_seconds(self) -> float:
+        """From a write to its ack without the queue, whatever delays the ack: the median of the last; 0 before the first."""
+        return median(self._loops) if self._loops else 0.0
 
     def idle(self) -> None:
         """Nothing is under way: the time until the next arrival says nothing about the link."""
-        if self._base is not None and self._latest is not None:
-            self._sample(*self._latest, LEAST_SAMPLE_SECONDS)  # what is left of a transfer too short for a whole one
-        self._base = self._latest = None
+        self._last = None
 
-    def acknowledged(self, received_bytes: int, receiver_nanoseconds: int, round_trip_seconds: float) -> None:
-        """An ack came. round_trip_seconds: since the write of the last byte that it acknowledges."""
-        self._round_trips.append(round_trip_seconds)
-        if self._base is None:
-            self._base = (received_bytes, receiver_nanoseconds)
+    def acknowledged(
+        self, received_bytes: int, receiver_nanoseconds: int, written_seconds: float, now_seconds: float
+    ) -> None:
+        """An ack came: so many bytes had arrived by then, and the last of them were written then."""
+        self._measure_queue(receiver_nanoseconds, written_seconds, now_seconds)
+        self._loops.append(now_seconds - written_seconds - self.queue_seconds)
+        last, self._last = self._last, (received_bytes, receiver_nanoseconds)
+        if last is None:
+            self._turn = self._last
             return
-        self._latest = (received_bytes, receiver_nanoseconds)
-        self._sample(received_bytes, receiver_nanoseconds, SAMPLE_SECONDS)
+        count, seconds = received_bytes - last[0], (receiver_nanoseconds - last[1]) / 1e9
+        # As long a queue as the time since the last arrival: when that came, these bytes were waiting already.
+        if self.queue_seconds >= seconds * (1 - SLACK) and count >= LEAST_GAP_BYTES:
+            self._busy_bytes += count
+            self._busy_seconds += seconds
+            self._take_busy()
+            self._turn = self._last
+        else:
+            self._take_turn(self._last)
 
-    def _sample(self, received_bytes: int, receiver_nanoseconds: int, least_seconds: float) -> None:
-        assert self._base is not None
-        seconds = (receiver_nanoseconds - self._base[1]) / 1e9
-        if seconds >= least_seconds:
-            self._samples.append(((received_bytes - self._base[0]) * 8 / seconds, seconds))
-            self._base, self._latest = (received_bytes, receiver_nanoseconds), None
+    def _measure_queue(self, receiver_nanoseconds: int, written: float, now: float) -> None:
+        if self._origin_nanoseconds is None:
+            self._origin_nanoseconds = receiver_nanoseconds
+        delay = (receiver_nanoseconds - self._origin_nanoseconds) / 1e9 - written
+        drained = self._draining_since is not None and written > self._draining_since
+        if delay <= self._base_seconds or drained:
+            self._base_seconds, self._based_at, self._draining_since = delay, now, None
+        elif self._draining_since is None and now > self._based_at + BASE_SECONDS:
+            self._draining_since = now
+        self.queue_seconds = max(delay - self._base_seconds, 0.0)
 
-    @property
-    def bits_per_second(self) -> float | None:
-        """The rate that the link kept for half of the time it was busy; None before anything is known.
+    def _take_busy(self) -> None:
+        enough = self._busy_seconds >= SAMPLE_SECONDS or self._busy_bytes >= SAMPLE_BYTES
+        if enough and self._busy_seconds > 0:
+            self._sample(self._busy_bytes * 8 / self._busy_seconds, self._busy_seconds)
+            self._busy_bytes, self._busy_seconds = 0, 0.0
 
-        The time-weighted median: a token bucket's first burst or a stall is an outlier, not a share of a mean.
-        """
-        if not self._samples:
-            return None
-        half = sum(seconds for _, seconds in self._samples) / 2
-        for rate, seconds in sorted(self._samples):
-            half -= seconds
+    def _take_turn(self, here: tuple[int, int]) -> None:
+        """Over a whole round trip the link carries at least what it carried, even where it was never seen busy."""
+        seconds = (here[1] - self._turn[1]) / 1e9
+        if seconds >= max(self.loop_seconds, SAMPLE_SECONDS):
+            rate = (here[0] - self._turn[0]) * 8 / seconds
+            if self.bits_per_second is not None and rate > CHANGE * self.bits_per_second:
+                self._sample(rate, seconds)
+            self._turn = here
+
+    def _sample(self, rate: float, seconds: float) -> None:
+        self._rates.append((rate, seconds))
+        known, latest = self._usual_rate(), list(self._rates)[-CHANGE_SAMPLES:]
+        same_way = min(latest)[0] > CHANGE * known or max(latest)[0] * CHANGE < known
+        if same_way and all(span >= SAMPLE_SECONDS for _, span in latest):
+            self._rates = deque(latest, maxlen=SAMPLES)
+            known = self._usual_rate()
+        self.bits_per_second = known
+
+    def _usual_rate(self) -> float:
+        """The time-weighted median: what a receiver reads at once after it was busy has a high rate for a short time."""
+        most = MOST_WEIGHT * median(seconds for _, seconds in self._rates)
+        weighted = sorted((rate, min(seconds, most)) for rate, seconds in self._rates)
+        half = sum(weight for _, weight in weighted) / 2
+        for rate, weight in weighted:
+            half -= weight
             if half <= 0:
                 return rate
-        return max(self._samples)[0]
-
-    @property
-    def round_trip_seconds(self) -> float | None:
-        """The shortest recent time from a chunk's write to its ack; None before the first."""
-        return min(self._round_trips, default=None)
-
-    @property
-    def window_bytes(self) -> int | None:
-        """How much should be under way; None before the rate is known."""
-        rate, round_trip = self.bits_per_second, self.round_trip_seconds
-        if rate is None or round_trip is None:
-            return None
-        return int(WINDOW_ROUND_TRIPS * rate / 8 * round_trip)
+        return weighted[-1][0]

@@ -7,6 +7,10 @@ Options = list[tuple[str, Any]]
 MESSAGE_OVERHEAD_BYTES = 64 * 1024
 """What a message may hold besides its payload: headers, a model's name and arguments, a checksum."""
 
+FIRST_RECONNECT_SECONDS, LONGEST_RECONNECT_SECONDS = 0.1, 0.4
+"""Between two attempts of a channel to connect; gRPC waits up to a fifth longer. A call fails at once meanwhile, so this comes
+on top of our own wait between calls (`edge_agent/endurance.py`); together they must stay below a second."""
+
 
 def _common(max_message_bytes: int, keepalive_seconds: float) -> Options:
     return [
@@ -31,8 +35,8 @@ def channel_options(max_message_bytes: int, keepalive_seconds: float) -> Options
         # channel must not stand behind the features.
         ("grpc.use_local_subchannel_pool", 1),
         # After a lost link: try again soon, and never wait long once the link is back.
-        ("grpc.initial_reconnect_backoff_ms", 200),
-        ("grpc.max_reconnect_backoff_ms", 2000),
+        ("grpc.initial_reconnect_backoff_ms", int(FIRST_RECONNECT_SECONDS * 1000)),
+        ("grpc.max_reconnect_backoff_ms", int(LONGEST_RECONNECT_SECONDS * 1000)),
         # How long one attempt may take, which is several round trips; a refusal ends it sooner.
         ("grpc.min_reconnect_backoff_ms", 5000),
         # We retry by ourselves, above the stream.
@@ -44,6 +48,10 @@ def server_options(max_message_bytes: int, keepalive_seconds: float) -> Options:
     """Options of the trainer's server."""
     return [
         *_common(max_message_bytes, keepalive_seconds),
+        # A connection that does not get as far as HTTP/2 is closed; the default of two minutes lets strangers hold many.
+        ("grpc.server_handshake_timeout_ms", 20_000),
+        # Of one connection. An edge needs a stream of tensors and a few calls beside it; more of them wait at its end.
+        ("grpc.max_concurrent_streams", 128),
         # Two processes on one port would each get half of the edges; the second must fail instead.
         ("grpc.so_reuseport", 0),
         # Edges may ping as often as their own keepalive says.

@@ -33,7 +33,7 @@ frames = st.builds(
 )
 messages = st.one_of(
     st.builds(TrainRequest, frame=frames),
-    st.builds(TrainRequest, attach=st.builds(Attach, session_id=st.text(max_size=20), next_step=uint64)),
+    st.builds(TrainRequest, attach=st.builds(Attach, session_id=st.text(max_size=20), session_epoch=uint64)),
     st.builds(EvaluateRequest, session_id=st.text(max_size=200), frame=frames),
     st.builds(DownloadBlockResponse, frame=frames),
     st.just(TrainResponse()),

@@ -6,9 +6,9 @@ from grpc.aio import AioRpcError, Metadata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.errors import ConfigError, ExitCode, ModelError, ProtocolError
+from shared.errors import BusyError, ConfigError, ExitCode, ModelError, ProtocolError, one_line
 from shared.transport.packets import Damaged
-from shared.transport.status import DamagedError, Refusal, error_of, one_line, status_of, undamaged
+from shared.transport.status import DamagedError, Refusal, abort, error_of, retry_after_seconds, status_of, undamaged
 
 Code = grpc.StatusCode
 
@@ -57,6 +57,7 @@ def test_an_error_of_the_trainer_has_its_status(error, code):
         (Code.INTERNAL, ExitCode.PROTOCOL),
         (Code.UNKNOWN, ExitCode.PROTOCOL),
         (Code.INVALID_ARGUMENT, ExitCode.REFUSED),
+        (Code.UNAUTHENTICATED, ExitCode.ACCESS),
         (Code.PERMISSION_DENIED, ExitCode.REFUSED),
         (Code.RESOURCE_EXHAUSTED, ExitCode.REFUSED),
         (Code.NOT_FOUND, ExitCode.REFUSED),
@@ -67,6 +68,38 @@ def test_a_status_ends_the_agent_with_its_exit_code_and_a_sentence_that_names_th
     assert error.exit_code == exit_code
     assert "gpu:1" in str(error)
     assert str(error).endswith(": because of this")
+
+
+class Aborted:
+    """What a call is ended with, as the other side would see it."""
+
+    async def abort(self, code, details, trailing_metadata=()):
+        metadata = Metadata(*trailing_metadata)
+        raise AioRpcError(code, Metadata(), metadata, details=details)
+
+
+@given(seconds=st.floats(0, 1e6))
+async def test_when_to_try_again_is_told_and_is_never_more_than_an_hour(seconds):
+    with pytest.raises(AioRpcError) as ended:
+        await abort(Aborted(), Refusal(Code.RESOURCE_EXHAUSTED, "no room", seconds))
+    error = error_of(ended.value, "gpu:1")
+    assert isinstance(error, BusyError)
+    assert error.exit_code is ExitCode.BUSY
+    assert error.retry_after_seconds == pytest.approx(min(seconds, 3600), abs=1e-6)
+
+
+async def test_a_refusal_that_waiting_does_not_mend_tells_no_time():
+    with pytest.raises(AioRpcError) as ended:
+        await abort(Aborted(), Refusal(Code.RESOURCE_EXHAUSTED, "too large"))
+    assert retry_after_seconds(ended.value) is None
+    assert error_of(ended.value, "gpu:1").exit_code is ExitCode.REFUSED
+
+
+@given(junk=st.binary() | st.text())
+def test_details_that_are_none_are_passed_over(junk):
+    metadata = Metadata(("grpc-status-details-bin", junk), ("other", "x"))
+    told = retry_after_seconds(AioRpcError(Code.RESOURCE_EXHAUSTED, Metadata(), metadata, details="x"))
+    assert told is None or 0 <= told <= 3600
 
 
 def test_a_write_over_a_connection_that_was_just_lost_is_no_failure_of_the_trainer():

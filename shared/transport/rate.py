@@ -1,0 +1,33 @@
+"""How often somebody may call: one bucket a caller, which fills steadily and holds a burst. No clock of its own."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+BURST_SECONDS = 10.0
+"""How much of the steady rate may come at once: opening a session asks for many blocks in a row."""
+_MAX_KEYS = 4096
+"""Callers remembered; the one not heard of for longest is forgotten, so that many of them cannot take memory."""
+
+
+class RateLimit:
+    """At most `per_second` calls of each key in the long run, and ten seconds' worth at once.
+
+    clock: seconds, monotonic.
+    """
+
+    def __init__(self, per_second: float, clock: Callable[[], float]) -> None:
+        self._per_second = per_second
+        self._capacity = max(1.0, per_second * BURST_SECONDS)
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: str) -> float:
+        """Count one call; returns 0 when it may go on, else the seconds after which one could, and counts nothing."""
+        now = self._clock()
+        level, at = self._buckets.pop(key, (self._capacity, now))
+        level = min(self._capacity, level + (now - at) * self._per_second)
+        admitted = level >= 1
+        self._buckets[key] = (level - 1 if admitted else level, now)
+        if len(self._buckets) > _MAX_KEYS:
+            self._buckets.popitem(last=False)
+        return 0.0 if admitted else (1 - level) / self._per_second
