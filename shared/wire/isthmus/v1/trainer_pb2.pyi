@@ -142,10 +142,13 @@ class OpenSessionResponse(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     BLOCK_DIGESTS_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_STALENESS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Names the session in every further call."""
     max_message_bytes: _builtins.int
     """The largest message that the trainer takes."""
+    max_staleness: _builtins.int
+    """The largest staleness (K) that any deployment of the session may have."""
     @_builtins.property
     def block_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """XXH3-64 digests of the trainer's blocks, of all L: of the parameters and buffers they start with."""
@@ -156,14 +159,93 @@ class OpenSessionResponse(_message.Message):
         session_id: _builtins.str = ...,
         block_digests: _abc.Iterable[_builtins.int] | None = ...,
         max_message_bytes: _builtins.int = ...,
+        max_staleness: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digests", b"block_digests", "max_message_bytes", b"max_message_bytes", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digests", b"block_digests", "max_message_bytes", b"max_message_bytes", "max_staleness", b"max_staleness", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpenSessionResponse: _TypeAlias = OpenSessionResponse  # noqa: Y015
+
+@_typing.final
+class CheckpointName(_message.Message):
+    """Names one state of the whole network, of which each side has its half."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINEAGE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    lineage: _builtins.int
+    """The session epoch with which this life of the session began: going back to a checkpoint begins another."""
+    step: _builtins.int
+    """The step that comes next."""
+    def __init__(
+        self,
+        *,
+        lineage: _builtins.int = ...,
+        step: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lineage", b"lineage", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointName: _TypeAlias = CheckpointName  # noqa: Y015
+
+@_typing.final
+class Position(_message.Message):
+    """What an edge has in memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINEAGE_FIELD_NUMBER: _builtins.int
+    GRADIENT_STEP_FIELD_NUMBER: _builtins.int
+    REPORT_STEP_FIELD_NUMBER: _builtins.int
+    lineage: _builtins.int
+    """Which life of the session it belongs to."""
+    gradient_step: _builtins.int
+    """The error gradients of all steps before this one have come."""
+    report_step: _builtins.int
+    """The reports of all steps before this one have come."""
+    def __init__(
+        self,
+        *,
+        lineage: _builtins.int = ...,
+        gradient_step: _builtins.int = ...,
+        report_step: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gradient_step", b"gradient_step", "lineage", b"lineage", "report_step", b"report_step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Position: _TypeAlias = Position  # noqa: Y015
+
+@_typing.final
+class Fence(_message.Message):
+    """Proves that a call comes from whoever attached last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_EPOCH_FIELD_NUMBER: _builtins.int
+    session_epoch: _builtins.int
+    """The session epoch of the caller; 0 before it has attached."""
+    def __init__(
+        self,
+        *,
+        session_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_epoch", b"session_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Fence: _TypeAlias = Fence  # noqa: Y015
 
 @_typing.final
 class Attach(_message.Message):
@@ -172,20 +254,36 @@ class Attach(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
-    NEXT_STEP_FIELD_NUMBER: _builtins.int
+    SESSION_EPOCH_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
-    next_step: _builtins.int
-    """The step that the edge goes on with."""
+    session_epoch: _builtins.int
+    """Higher than with any attach before; the edge counts it up, and keeps it, before every attempt."""
+    protocol_version: _builtins.int
+    """The version of this contract that the edge speaks; it may be another than that of the edge that opened the session."""
+    @_builtins.property
+    def position(self) -> Global___Position:
+        """What the edge could go on with at once; left out when it has only checkpoints."""
+
+    @_builtins.property
+    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointName]:
+        """The edge's checkpoints that are whole, the newest first, at most 64."""
+
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
-        next_step: _builtins.int = ...,
+        session_epoch: _builtins.int = ...,
+        position: Global___Position | None = ...,
+        checkpoints: _abc.Iterable[Global___CheckpointName] | None = ...,
+        protocol_version: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_step", b"next_step", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "position", b"position", "protocol_version", b"protocol_version", "session_epoch", b"session_epoch", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -198,20 +296,115 @@ class Attached(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NEXT_STEP_FIELD_NUMBER: _builtins.int
+    RESTORED_FIELD_NUMBER: _builtins.int
+    DEPLOYMENT_FIELD_NUMBER: _builtins.int
+    BLOCK_DIGESTS_FIELD_NUMBER: _builtins.int
     next_step: _builtins.int
     """The step that the trainer waits for."""
+    @_builtins.property
+    def restored(self) -> Global___CheckpointName:
+        """The checkpoint that the trainer has gone back to and the edge must; left out when both go on with what they have."""
+
+    @_builtins.property
+    def deployment(self) -> Global___Deployment:
+        """What is in force."""
+
+    @_builtins.property
+    def block_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """With `restored`: digests of all blocks, so that the edge uploads those without trainable parameters and buffers that
+        differ; no checkpoint holds them.
+        """
+
     def __init__(
         self,
         *,
         next_step: _builtins.int = ...,
+        restored: Global___CheckpointName | None = ...,
+        deployment: Global___Deployment | None = ...,
+        block_digests: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "restored", b"restored"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_step", b"next_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digests", b"block_digests", "deployment", b"deployment", "next_step", b"next_step", "restored", b"restored"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Attached: _TypeAlias = Attached  # noqa: Y015
+
+@_typing.final
+class TakeCheckpoint(_message.Message):
+    """Asks for a checkpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def name(self) -> Global___CheckpointName:
+        """The state that the trainer is in after all batches that were sent before."""
+
+    @_builtins.property
+    def shared(self) -> Global___CheckpointName:
+        """The newest checkpoint that both sides are known to have; the trainer keeps it. Left out where there is none."""
+
+    def __init__(
+        self,
+        *,
+        name: Global___CheckpointName | None = ...,
+        shared: Global___CheckpointName | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "shared", b"shared"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "shared", b"shared"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeCheckpoint: _TypeAlias = TakeCheckpoint  # noqa: Y015
+
+@_typing.final
+class Checkpointed(_message.Message):
+    """How a checkpoint went."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    WRITTEN_FIELD_NUMBER: _builtins.int
+    written: _builtins.bool
+    """Whether it was written; the trainer's log says why not."""
+    @_builtins.property
+    def name(self) -> Global___CheckpointName:
+        """Which one."""
+
+    def __init__(
+        self,
+        *,
+        name: Global___CheckpointName | None = ...,
+        written: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "written", b"written"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Checkpointed: _TypeAlias = Checkpointed  # noqa: Y015
+
+@_typing.final
+class Stopping(_message.Message):
+    """The trainer is about to stop: the edge ends its batches in flight, asks for a checkpoint, and ends the stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stopping: _TypeAlias = Stopping  # noqa: Y015
 
 @_typing.final
 class StepReport(_message.Message):
@@ -270,6 +463,7 @@ class TrainRequest(_message.Message):
     FRAME_FIELD_NUMBER: _builtins.int
     ACK_FIELD_NUMBER: _builtins.int
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
@@ -292,6 +486,10 @@ class TrainRequest(_message.Message):
     def deployment(self) -> Global___Deployment:
         """What holds from the next frame on; in a message of its own."""
 
+    @_builtins.property
+    def checkpoint(self) -> Global___TakeCheckpoint:
+        """Asks for a checkpoint; in a message of its own."""
+
     def __init__(
         self,
         *,
@@ -299,12 +497,13 @@ class TrainRequest(_message.Message):
         frame: _tensor_pb2.Frame | None = ...,
         ack: _tensor_pb2.Ack | None = ...,
         deployment: Global___Deployment | None = ...,
+        checkpoint: Global___TakeCheckpoint | None = ...,
         payload: _builtins.bytes = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "attach", b"attach", "deployment", b"deployment", "frame", b"frame"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "attach", b"attach", "checkpoint", b"checkpoint", "deployment", b"deployment", "frame", b"frame"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "attach", b"attach", "checksum", b"checksum", "deployment", b"deployment", "frame", b"frame", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "attach", b"attach", "checkpoint", b"checkpoint", "checksum", b"checksum", "deployment", b"deployment", "frame", b"frame", "payload", b"payload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -320,6 +519,8 @@ class TrainResponse(_message.Message):
     FRAME_FIELD_NUMBER: _builtins.int
     ACK_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    CHECKPOINTED_FIELD_NUMBER: _builtins.int
+    STOPPING_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
@@ -342,6 +543,14 @@ class TrainResponse(_message.Message):
     def report(self) -> Global___StepReport:
         """What a step gave, once the cloud has updated its weights; in a message of its own."""
 
+    @_builtins.property
+    def checkpointed(self) -> Global___Checkpointed:
+        """That a checkpoint was written; in a message of its own."""
+
+    @_builtins.property
+    def stopping(self) -> Global___Stopping:
+        """The trainer is about to stop; in a message of its own."""
+
     def __init__(
         self,
         *,
@@ -349,12 +558,14 @@ class TrainResponse(_message.Message):
         frame: _tensor_pb2.Frame | None = ...,
         ack: _tensor_pb2.Ack | None = ...,
         report: Global___StepReport | None = ...,
+        checkpointed: Global___Checkpointed | None = ...,
+        stopping: Global___Stopping | None = ...,
         payload: _builtins.bytes = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "attached", b"attached", "frame", b"frame", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "attached", b"attached", "checkpointed", b"checkpointed", "frame", b"frame", "report", b"report", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "attached", b"attached", "checksum", b"checksum", "frame", b"frame", "payload", b"payload", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "attached", b"attached", "checkpointed", b"checkpointed", "checksum", b"checksum", "frame", b"frame", "payload", b"payload", "report", b"report", "stopping", b"stopping"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -362,7 +573,7 @@ Global___TrainResponse: _TypeAlias = TrainResponse  # noqa: Y015
 
 @_typing.final
 class EvaluateRequest(_message.Message):
-    """One chunk of a batch to evaluate; each batch is a feature and then its label."""
+    """One chunk of a batch to evaluate; each batch is its labels and then its feature."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -436,6 +647,7 @@ class UploadBlockRequest(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     FRAME_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
@@ -448,17 +660,22 @@ class UploadBlockRequest(_message.Message):
     def frame(self) -> _tensor_pb2.Frame:
         """What the payload is a chunk of."""
 
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who brings it; the first message's counts."""
+
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         frame: _tensor_pb2.Frame | None = ...,
+        fence: Global___Fence | None = ...,
         payload: _builtins.bytes = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "frame", b"frame"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "frame", b"frame", "payload", b"payload", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "fence", b"fence", "frame", b"frame", "payload", b"payload", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -557,6 +774,7 @@ class CommitMigrationRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     NEXT_STEP_FIELD_NUMBER: _builtins.int
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     next_step: _builtins.int
@@ -565,16 +783,21 @@ class CommitMigrationRequest(_message.Message):
     def deployment(self) -> Global___Deployment:
         """What holds from that step on; its epoch is higher than that of the deployment in force."""
 
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who moves it."""
+
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         next_step: _builtins.int = ...,
         deployment: Global___Deployment | None = ...,
+        fence: Global___Fence | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "fence", b"fence"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "next_step", b"next_step", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "fence", b"fence", "next_step", b"next_step", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -684,6 +907,7 @@ class GetSessionResponse(_message.Message):
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
     RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
     SENT_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_STALENESS_FIELD_NUMBER: _builtins.int
     next_step: _builtins.int
     """The step that the trainer waits for."""
     attached: _builtins.bool
@@ -692,6 +916,8 @@ class GetSessionResponse(_message.Message):
     """Payload bytes received since the session began."""
     sent_bytes: _builtins.int
     """Payload bytes sent since the session began."""
+    max_staleness: _builtins.int
+    """The largest staleness (K) that a deployment of the session may have now."""
     @_builtins.property
     def deployment(self) -> Global___Deployment:
         """Where the model is cut."""
@@ -704,10 +930,11 @@ class GetSessionResponse(_message.Message):
         deployment: Global___Deployment | None = ...,
         received_bytes: _builtins.int = ...,
         sent_bytes: _builtins.int = ...,
+        max_staleness: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "deployment", b"deployment", "next_step", b"next_step", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "deployment", b"deployment", "max_staleness", b"max_staleness", "next_step", b"next_step", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -720,16 +947,26 @@ class CloseSessionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    RESUMABLE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
+    resumable: _builtins.bool
+    """Frees its memory only: it can be attached again from its checkpoints."""
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who closes it."""
+
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
+        fence: Global___Fence | None = ...,
+        resumable: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "resumable", b"resumable", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

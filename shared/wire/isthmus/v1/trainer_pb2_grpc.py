@@ -32,6 +32,11 @@ class TrainerServiceStub:
     Every streamed message ends with a checksum, and a message that fails it is refused with DATA_LOSS. It is XXH3-64 over
     all bytes of the serialised message that come before the checksum field: serialise the message without it, hash, and
     append the field.
+
+    A trainer may ask for a client certificate, and for a bearer token in the header "authorization". A session belongs to
+    the subject that opened it and is NOT_FOUND to every other. Every call may end with UNAUTHENTICATED (no token, or none of
+    this trainer's), PERMISSION_DENIED (the token lacks the scope: train, control or read) or RESOURCE_EXHAUSTED (too many
+    calls at once or in too short a time; a google.rpc.RetryInfo says when to try again), before a message was read.
     """
 
     def __init__(self, channel):
@@ -94,6 +99,11 @@ class TrainerServiceServicer:
     Every streamed message ends with a checksum, and a message that fails it is refused with DATA_LOSS. It is XXH3-64 over
     all bytes of the serialised message that come before the checksum field: serialise the message without it, hash, and
     append the field.
+
+    A trainer may ask for a client certificate, and for a bearer token in the header "authorization". A session belongs to
+    the subject that opened it and is NOT_FOUND to every other. Every call may end with UNAUTHENTICATED (no token, or none of
+    this trainer's), PERMISSION_DENIED (the token lacks the scope: train, control or read) or RESOURCE_EXHAUSTED (too many
+    calls at once or in too short a time; a google.rpc.RetryInfo says when to try again), before a message was read.
     """
 
     def OpenSession(self, request, context):
@@ -101,24 +111,28 @@ class TrainerServiceServicer:
         edge uploads only those that differ from its own.
         INVALID_ARGUMENT: a model, recipe, cut or codec that cannot be. PERMISSION_DENIED: a factory that the operator has
         not allowed. FAILED_PRECONDITION: another protocol version, or another chain of blocks than the edge's.
-        RESOURCE_EXHAUSTED: no further session is taken.
+        RESOURCE_EXHAUSTED: no further session is taken now (with a google.rpc.RetryInfo), or this one would take more memory
+        than a session may have (without).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Train(self, request_iterator, context):
-        """The training stream of a session: features and labels up, error gradients and reports down, acks both ways. The first
-        message attaches it to its session; one stream at a time.
-        NOT_FOUND: no such session. ALREADY_EXISTS: the session has a stream. FAILED_PRECONDITION: a step out of order or
-        another deployment. INVALID_ARGUMENT: a tensor that does not fit the cut. DATA_LOSS: a damaged message.
+        """The training stream of a session: labels and features up, error gradients and reports down, acks both ways. The first
+        message attaches it to its session and says what the edge has; the answer says where both go on, which may be an older
+        checkpoint. A stream that was attached before is ended. A lost stream is attached again in the same way, also to a
+        trainer that was restarted.
+        NOT_FOUND: no such session, or no state that both sides have. ABORTED: the session was attached with this epoch or a
+        higher one, here or by another agent, or it was closed. UNAVAILABLE: not now; try again. FAILED_PRECONDITION: another
+        protocol version, a step out of order or another deployment. INVALID_ARGUMENT: a tensor that does not fit the cut. DATA_LOSS: a damaged message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Evaluate(self, request_iterator, context):
-        """Evaluates batches through the cut with the weights of now. Features and labels go up, totals come back; no weights
+        """Evaluates batches through the cut with the weights of now. Labels and features go up, totals come back; no weights
         and no statistics change. An edge drains its training stream before, or it cannot tell which weights were evaluated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -126,9 +140,11 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UploadBlock(self, request_iterator, context):
-        """Brings the state of one block from the edge. Before the training stream is attached it replaces the trainer's own.
-        While it is attached, the block must be one that the edge runs: its state is kept aside until a CommitMigration takes
-        it over, or until the next step makes it stale. The names, shapes and types of its tensors must be the block's own.
+        """Brings the state of one block from the edge. Before a training stream was attached it replaces the trainer's own, as it
+        does at any time with a block without trainable parameters and buffers. Afterwards the block must be one that the edge
+        runs: its state is kept aside until a CommitMigration takes it over, or until the next step makes it stale. The names,
+        shapes and types of its tensors must be the block's own.
+        ABORTED: the session was attached by another since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,7 +163,7 @@ class TrainerServiceServicer:
         equal on both sides since the session was opened and need not be sent. Repeating a commit that was done changes
         nothing, so that an edge which did not hear the answer may ask again.
         FAILED_PRECONDITION: a batch is in flight, a block was not uploaded, or the deployment does not follow the one in
-        force. After any error the old deployment is in force.
+        force. ABORTED: the session was attached by another since. After any error the old deployment is in force.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,7 +186,11 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CloseSession(self, request, context):
-        """Ends a session and frees what it holds. Closing one that is not there is no error.
+        """Ends a session and frees what it holds; a training stream that is attached ends with ABORTED. Closing one that is not
+        there is no error. A session that is not closed is freed when no call has used it for as long as the trainer is
+        configured to keep it (server.session_idle_seconds), or when its edge was lost and another needs its place; it can be
+        attached again from its checkpoints then.
+        ABORTED: the session was attached by another since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -239,6 +259,11 @@ class TrainerService:
     Every streamed message ends with a checksum, and a message that fails it is refused with DATA_LOSS. It is XXH3-64 over
     all bytes of the serialised message that come before the checksum field: serialise the message without it, hash, and
     append the field.
+
+    A trainer may ask for a client certificate, and for a bearer token in the header "authorization". A session belongs to
+    the subject that opened it and is NOT_FOUND to every other. Every call may end with UNAUTHENTICATED (no token, or none of
+    this trainer's), PERMISSION_DENIED (the token lacks the scope: train, control or read) or RESOURCE_EXHAUSTED (too many
+    calls at once or in too short a time; a google.rpc.RetryInfo says when to try again), before a message was read.
     """
 
     @staticmethod

@@ -1,0 +1,73 @@
+"""How the commands call a control service: whether anybody listens, one call, and its refusal as an error of ours."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import grpc
+import typer
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from rich.console import Console, RenderableType
+
+from shared.errors import IsthmusError, ProtocolError, RefusedError, UnreachableError, one_line
+
+CONNECT_SECONDS = 5.0
+SOON_SECONDS = 30.0
+"""For calls that are answered at once."""
+S = TypeVar("S")
+_OPTIONS = [("grpc.enable_http_proxy", 0)]  # what is called is this machine
+
+
+@contextmanager
+def calling(target: str, who: str, stub: Callable[[grpc.Channel], S]) -> Iterator[S]:
+    """A stub of the service at `target` (unix:/path or host:port); what its calls fail with becomes an error of ours.
+
+    who: "agent" or "trainer", for the sentence. Raises UnreachableError when nobody listens, RefusedError for a refusal.
+    """
+    _knock(target, who)
+    with grpc.insecure_channel(target, options=_OPTIONS) as channel:
+        try:
+            yield stub(channel)
+        except grpc.RpcError as failure:
+            raise _error_of(failure, target, who) from failure
+
+
+def show(answer: Message, shown: RenderableType, *, as_json: bool) -> None:
+    """Print an answer for a person, or as JSON as grpcurl prints it."""
+    if as_json:
+        typer.echo(json_format.MessageToJson(answer))
+    elif isinstance(shown, str):
+        typer.echo(shown)
+    else:
+        Console().print(shown)
+
+
+def _knock(target: str, who: str) -> None:
+    """Find out with the system's own words whether somebody listens."""
+    try:
+        if target.startswith("unix:"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+                door.settimeout(CONNECT_SECONDS)
+                door.connect(target.removeprefix("unix:"))
+        else:
+            host, _, port = target.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except OSError as cause:
+        raise UnreachableError(
+            f"no {who} is controlled at {target} (--control, control.listen): {cause.strerror or cause}"
+        ) from cause
+
+
+def _error_of(failure: grpc.RpcError, target: str, who: str) -> IsthmusError:
+    code, details = failure.code(), one_line(failure.details() or "no reason given")
+    match code:
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
+            return UnreachableError(details)
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return ProtocolError(f"what listens at {target} is not the {who} of this version: {details}")
+        case grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN:
+            return ProtocolError(f"the {who} at {target} failed: {details}")
+        case _:
+            return RefusedError(details)

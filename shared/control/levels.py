@@ -1,0 +1,35 @@
+"""Log levels as the contract and the commands have them."""
+
+from enum import StrEnum
+
+import grpc
+
+from shared.telemetry.logs import LEVELS, log_level, set_log_level
+from shared.transport.status import Refusal
+from shared.wire.isthmus.v1.control_pb2 import LogLevel
+
+
+class LevelName(StrEnum):
+    """What a command may be told."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+_LEVELS = {LogLevel.Value(f"LOG_LEVEL_{name.upper()}"): name for name in LEVELS}
+
+
+def level_now() -> LogLevel.ValueType:
+    """What is logged."""
+    return LogLevel.Value(f"LOG_LEVEL_{log_level().upper()}")
+
+
+def set_level(level: LogLevel.ValueType) -> LogLevel.ValueType:
+    """Log this from now on; returns what was logged before. Raises Refusal for no level."""
+    if level not in _LEVELS:
+        raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"the level must be one of {', '.join(LogLevel.keys()[1:])}")
+    previous = level_now()
+    set_log_level(_LEVELS[level])
+    return previous

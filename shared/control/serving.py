@@ -1,0 +1,131 @@
+"""Control services over gRPC: their handlers, and a server that only this machine reaches.
+
+A service is an object with one coroutine method, or asynchronous generator, for each RPC of the contract, named in snake case.
+"""
+
+import functools
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from shared.control.place import control_target, held
+from shared.errors import ListenError
+from shared.transport.options import server_options
+from shared.transport.packets import message_deserializer
+from shared.transport.reflection import reflect
+from shared.transport.refusing import Context, refusing
+
+_log = structlog.get_logger(__name__)
+_MOST_CALLS = 64
+"""Under way at one time on the local server; each may be a Watch."""
+_MOST_BYTES = 1024 * 1024
+"""Of a message; the contract with its comments is the largest."""
+_GRACE_SECONDS = 1.0
+_KEEPALIVE_SECONDS = 60.0
+
+
+class Health:
+    """What grpc.health.v1 says of a process."""
+
+    def __init__(self) -> None:
+        self.servicer = health.aio.HealthServicer()
+        self._said: dict[str, bool] = {}
+
+    async def say(self, serving: bool, *names: str) -> None:
+        """Whether these are SERVING from now on; who watches hears of changes only."""
+        for name in names:
+            if self._said.get(name) is not serving:
+                self._said[name] = serving
+                state = health_pb2.HealthCheckResponse
+                await self.servicer.set(name, state.SERVING if serving else state.NOT_SERVING)
+
+
+def handlers_of(
+    service: ServiceDescriptor, answers: object, side: str, failed: Callable[[grpc.StatusCode], object]
+) -> grpc.GenericRpcHandler:
+    """Every RPC of a contract, answered by the method of that name; all have one request.
+
+    side: "the agent" or "the trainer". failed: told how each call ended that failed.
+    """
+    return grpc.method_handlers_generic_handler(
+        service.full_name, {method.name: _handler(method, answers, side, failed) for method in service.methods}
+    )
+
+
+def _handler(
+    method: MethodDescriptor, answers: object, side: str, failed: Callable[[grpc.StatusCode], object]
+) -> "grpc.RpcMethodHandler[Any, Any]":
+    answer = getattr(answers, re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower())
+    codecs: dict[str, Any] = {
+        "request_deserializer": message_deserializer(GetMessageClass(method.input_type)),
+        "response_serializer": GetMessageClass(method.output_type).SerializeToString,
+    }
+
+    @functools.wraps(answer)
+    async def stream(request: Any, context: Context) -> None:
+        async with aclosing(answer(request)) as responses:
+            async for response in responses:
+                await context.write(response)
+
+    @functools.wraps(answer)
+    async def once(request: Any, _context: Context) -> Any:
+        return await answer(request)
+
+    if method.server_streaming:
+        return grpc.unary_stream_rpc_method_handler(refusing(stream, side, failed), **codecs)
+    return grpc.unary_unary_rpc_method_handler(refusing(once, side, failed), **codecs)
+
+
+@asynccontextmanager
+async def serving_locally(
+    listen: str, name: str, answering: grpc.GenericRpcHandler, service: ServiceDescriptor, health_of: Health
+) -> AsyncIterator[None]:
+    """Answer control calls, health and reflection where only this machine reaches them, while the block runs.
+
+    listen: control.listen. name: of the command. The log says where it listens. Raises ListenError when that cannot be had; at
+    "auto" it only warns.
+    """
+    if listen == "none":
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(
+                _served(control_target(listen, name), answering, service.full_name, health_of)
+            )
+        except ListenError as refused:
+            if listen != "auto":
+                raise
+            _log.warning("not controlled from anywhere", reason=str(refused))
+        yield
+
+
+@asynccontextmanager
+async def _served(target: str, answering: grpc.GenericRpcHandler, name: str, health_of: Health) -> AsyncIterator[None]:
+    with held(target) as path:
+        options = server_options(_MOST_BYTES, _KEEPALIVE_SECONDS)
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_CALLS)
+        server.add_generic_rpc_handlers((answering,))
+        health_pb2_grpc.add_HealthServicer_to_server(health_of.servicer, server)
+        reflect(server, name, health.SERVICE_NAME)
+        try:
+            port = server.add_insecure_port(target)
+        except RuntimeError as cause:
+            raise ListenError(
+                f"control.listen: cannot listen on {target}; is the port in use, or the path longer than 100 letters?"
+            ) from cause
+        await server.start()
+        if path is not None:
+            path.chmod(0o600)
+        _log.info("controlled at", address=target if path is not None else f"{target.rpartition(':')[0]}:{port}")
+        try:
+            yield
+        finally:
+            await server.stop(_GRACE_SECONDS)

@@ -1,0 +1,31 @@
+"""Figures and names of the control services as a person reads them."""
+
+from google.protobuf.duration_pb2 import Duration
+from rich.table import Column
+
+
+def session_column() -> Column:
+    """For the ids of a table: one is copied from there, so it is shown whole, whatever the width."""
+    return Column("session", min_width=32, no_wrap=True)
+
+
+def size(count: float) -> str:
+    """Bytes for a person: decimal units, as rates are."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def word(enum_name: str, prefix: str) -> str:
+    """A name of the contract's as a word: RUN_STATE_PAUSED is "paused"."""
+    return enum_name.removeprefix(prefix).replace("_", " ").lower()
+
+
+def time_text(duration: Duration) -> str:
+    """How long something took."""
+    seconds = duration.ToNanoseconds() / 1e9
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
