@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from shared.errors import ExitCode, IsthmusError
+from shared.errors import ExitCode, IsthmusError, one_line
 
 
 def run_command(name: str, app: Callable[[], object]) -> None:
@@ -11,8 +11,11 @@ def run_command(name: str, app: Callable[[], object]) -> None:
     try:
         app()
     except IsthmusError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {one_line(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as ended:
+        # typer makes of an interruption a silent exit with this very code.
+        if isinstance(ended, SystemExit) and ended.code != ExitCode.INTERRUPTED:
+            raise
         print(f"{name}: interrupted", file=sys.stderr)
         sys.exit(ExitCode.INTERRUPTED)

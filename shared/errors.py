@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
     CONFIG = 3
     """A configuration file, variable or flag holds a wrong key or value."""
     MODEL = 4
-    """The model cannot be loaded, cut into blocks, or cut where it was asked to be."""
+    """The model cannot be loaded, cut into blocks, or cut where it was asked to be, or it failed in training."""
     DATA = 5
     """The dataset cannot be loaded, or failed while it was read."""
     LISTEN = 6
@@ -32,8 +32,18 @@ class ExitCode(IntEnum):
     """The trainer understood and said no."""
     PLAN = 10
     """A profile, trace or link that cannot be planned with."""
+    ACCESS = 11
+    """The trainer does not know this agent, or the two do not trust each other's certificates."""
+    BUSY = 12
+    """The trainer has no room now; it said when to try again."""
+    STORAGE = 13
+    """What must outlive the process cannot be written or read."""
+    UNFIT = 14
+    """`edge-agent doctor` has found something that must be mended."""
     INTERRUPTED = 130
     """Stopped by the user."""
+    TERMINATED = 143
+    """Stopped by SIGTERM before it was done."""
 
 
 class IsthmusError(Exception):
@@ -88,7 +98,63 @@ class RefusedError(IsthmusError):
     exit_code = ExitCode.REFUSED
 
 
+class FencedError(RefusedError):
+    """Another agent has attached this session since."""
+
+
+class SessionLostError(RefusedError):
+    """The trainer holds no such session in its memory, or no state that both sides have."""
+
+
+class StoppedError(IsthmusError):
+    """A run that was told to stop and did; `exit_code` becomes INTERRUPTED where it was not a service manager's word."""
+
+    exit_code = ExitCode.TERMINATED
+
+
 class PlanError(IsthmusError):
     """A profile, trace or link that cannot be planned with."""
 
     exit_code = ExitCode.PLAN
+
+
+class AccessError(IsthmusError):
+    """A trainer that does not know us, or that we do not trust."""
+
+    exit_code = ExitCode.ACCESS
+
+
+class BusyError(RefusedError):
+    """A trainer that has no room now; `retry_after_seconds` is when it may have."""
+
+    exit_code = ExitCode.BUSY
+
+    def __init__(self, sentence: str, retry_after_seconds: float = 0.0) -> None:
+        super().__init__(sentence)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class StorageError(IsthmusError):
+    """A checkpoint or a session's record that cannot be written or read."""
+
+    exit_code = ExitCode.STORAGE
+
+
+class UnfitError(IsthmusError):
+    """A device, or a way to its trainer, that cannot train as it is."""
+
+    exit_code = ExitCode.UNFIT
+
+
+class StepLogError(StorageError):
+    """A step log that shows a step missing, applied twice or out of order, or that is none."""
+
+
+_MAX_SENTENCE_BYTES = 2000
+"""A status of gRPC is dropped when it has more than 8 KiB, and each byte beyond ASCII is sent as three."""
+
+
+def one_line(text: str) -> str:
+    """`text` as a status can carry it and a terminal may show it, whatever a peer or a user's code has put into it."""
+    printable = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    return printable.encode()[:_MAX_SENTENCE_BYTES].decode(errors="ignore")

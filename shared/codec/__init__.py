@@ -5,7 +5,7 @@ from shared.codec.buffers import aligned_buffer
 from shared.codec.error_feedback import FeedbackMode, compensate, compression_error
 from shared.codec.layout import check_layout
 from shared.codec.quantize import seed_stochastic_rounding
-from shared.codec.registry import codec_by_name, codec_names, is_lossy
+from shared.codec.registry import codec_bits, codec_by_name, codec_names, is_lossy
 
 __all__ = [
     "Codec",
@@ -13,6 +13,7 @@ __all__ = [
     "FeedbackMode",
     "aligned_buffer",
     "check_layout",
+    "codec_bits",
     "codec_by_name",
     "codec_names",
     "compensate",

@@ -1,5 +1,7 @@
 """The codecs by name. A new codec is a file of its own and its line here."""
 
+import torch
+
 from shared.codec import floating, uniform
 from shared.codec.base import Codec
 from shared.errors import ConfigError
@@ -11,6 +13,9 @@ _CODECS: dict[str, Codec] = {
         *uniform.CODECS,
     )
 }
+
+_BITS_PROBE = 1 << 16
+"""Elements of the tensor that a codec's bits are told from: enough that its head does not count."""
 
 
 def codec_names() -> tuple[str, ...]:
@@ -29,3 +34,8 @@ def codec_by_name(name: str) -> Codec:
 def is_lossy(name: str) -> bool:
     """Whether a float32 tensor loses anything on its way through the codec of that name."""
     return name not in ("raw", "fp32")
+
+
+def codec_bits(name: str) -> int:
+    """Bits that the codec of that name makes of one element of a float32 tensor. ConfigError as `codec_by_name`."""
+    return round(codec_by_name(name).encoded_bytes((_BITS_PROBE,), torch.float32) * 8 / _BITS_PROBE)

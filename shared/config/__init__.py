@@ -1,21 +1,47 @@
 """Configuration: typed sections, loading them from a file, the environment and flags, and describing them."""
 
 from shared.config.example import example_toml
+from shared.config.keys import Key, Table, tables
 from shared.config.load import load_config
-from shared.config.section import Config, FactoryName, ListenAddress, PeerAddress, Section
-from shared.config.sections import MAX_CHUNK_BYTES, ComputeConfig, LinkConfig, LogConfig, MetricsConfig
+from shared.config.section import (
+    Config,
+    ControlAddress,
+    FactoryName,
+    ListenAddress,
+    PeerAddress,
+    Section,
+    is_loopback,
+)
+from shared.config.sections import (
+    MAX_CHUNK_BYTES,
+    CheckpointsConfig,
+    ComputeConfig,
+    ControlConfig,
+    LinkConfig,
+    LogConfig,
+    MetricsConfig,
+)
+from shared.config.toml import parse_toml
 
 __all__ = [
     "MAX_CHUNK_BYTES",
+    "CheckpointsConfig",
     "ComputeConfig",
     "Config",
+    "ControlAddress",
+    "ControlConfig",
     "FactoryName",
+    "Key",
     "LinkConfig",
     "ListenAddress",
     "LogConfig",
     "MetricsConfig",
     "PeerAddress",
     "Section",
+    "Table",
     "example_toml",
+    "is_loopback",
     "load_config",
+    "parse_toml",
+    "tables",
 ]

@@ -3,8 +3,9 @@
 import textwrap
 from collections.abc import Iterator
 
-from shared.config.describe import allowed_text, schema_at, toml_value
-from shared.config.section import Config, Section
+from shared.config.describe import toml_value
+from shared.config.keys import Table, tables
+from shared.config.section import Config
 
 _COMMENT_WIDTH = 100
 
@@ -19,41 +20,31 @@ def example_toml(cls: type[Config]) -> str:
         f"# {cls.environment_prefix} and the key in capitals, with __ for each dot.",
         "",
     ]
-    return "\n".join([*lines, *_table(cls, cls(), ())]).rstrip() + "\n"
+    for table in tables(cls):
+        lines += _lines(table)
+    return "\n".join(lines).rstrip() + "\n"
 
 
-def _table(root: type[Config], section: Section, path: tuple[str, ...]) -> Iterator[str]:
-    """The lines of one section: its own keys first, as TOML wants it, then its sections."""
-    fields = type(section).model_fields
-    nested = {name for name in fields if isinstance(getattr(section, name), Section)}
-    own = [name for name in fields if name not in nested]
-    if path and own:
-        yield f"[{'.'.join(path)}]"
-    for name in own:
-        field = fields[name]
-        schema = schema_at(root, (*path, name))
-        assert schema is not None
-        assert field.description, f"{'.'.join((*path, name))} has no docstring"
-        yield from _comment(field.description)
-        yield from _comment(f"Allowed: {allowed_text(schema)}.")
-        value = getattr(section, name)
-        if value is None:
-            assert field.examples, f"{'.'.join((*path, name))} has neither a default nor an example"
-            yield f"#{name} = {toml_value(field.examples[0])}"
-        else:
-            yield f"{name} = {toml_value(value)}"
+def _lines(table: Table) -> Iterator[str]:
+    """The lines of one section, its own keys only; what is in it comes after them, as TOML wants it."""
+    if table.description:
+        yield from _comment(table.description)
+    if table.path and table.keys:
+        yield f"[{'.'.join(table.path)}]"
+    for key in table.keys:
+        yield from _comment(key.description)
+        yield from _comment(f"Allowed: {key.allowed}.")
+        yield (
+            f"#{key.name} = {toml_value(key.example)}"
+            if key.default is None
+            else f"{key.name} = {toml_value(key.default)}"
+        )
         yield ""
-    for name in fields:
-        if name in nested:
-            description = fields[name].description
-            assert description, f"{'.'.join((*path, name))} has no docstring"
-            yield from _comment(description)
-            yield from _table(root, getattr(section, name), (*path, name))
 
 
 def _comment(text: str) -> list[str]:
     return textwrap.wrap(
-        " ".join(text.split()),
+        text,
         width=_COMMENT_WIDTH,
         initial_indent="# ",
         subsequent_indent="# ",

@@ -7,7 +7,6 @@ result once. What the keys mean is not known here.
 import difflib
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from pydantic_core import ErrorDetails
 
 from shared.config.describe import Schema, allowed_text, schema_at, toml_value
 from shared.config.section import Config
+from shared.config.toml import parse_toml
 from shared.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -49,14 +49,14 @@ def load_config(
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"configuration file {path} does not exist") from None
     except OSError as error:
         raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"configuration file {path} is not a text file in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
@@ -81,8 +81,8 @@ def _parse_value(text: str, schema: Schema | None, source: str) -> Any:
     if any("\ud800" <= character <= "\udfff" for character in text):  # how Python passes on bytes that are no text
         raise ConfigError(f"{source}: the value is not text in UTF-8")
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"value = {text}")
+    except ValueError:
         return text
     value = parsed.pop("value")
     wants_text = schema is not None and schema.get("type") == "string"

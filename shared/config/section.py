@@ -4,6 +4,7 @@ A section is an immutable pydantic model whose fields each carry a docstring wit
 name. It knows nothing of files, variables or flags.
 """
 
+import ipaddress
 import re
 from collections.abc import Callable
 from typing import Annotated, ClassVar
@@ -39,6 +40,23 @@ def _check_address(lowest_port: int) -> Callable[[str], str]:
     return check
 
 
+def is_loopback(address: str) -> bool:
+    """Whether host:port is certain to be this machine's own; no name but localhost is looked up."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_control(text: str) -> str:
+    if text in ("auto", "none") or (text.startswith("unix:/") and text != "unix:/"):
+        return text
+    if not is_loopback(_check_address(lowest_port=0)(text)):
+        raise ValueError("not this machine's")
+    return text
+
+
 # `allowed` is what an error message and the example file say that a value must be.
 PeerAddress = Annotated[
     str,
@@ -49,6 +67,11 @@ ListenAddress = Annotated[
     str,
     AfterValidator(_check_address(lowest_port=0)),
     Field(json_schema_extra={"allowed": f"host:port with a port of 0 (any free one) to {_MAX_PORT}"}),
+]
+ControlAddress = Annotated[
+    str,
+    AfterValidator(_check_control),
+    Field(json_schema_extra={"allowed": "auto, none, unix:/path/of/a/socket or host:port on loopback"}),
 ]
 FactoryName = Annotated[
     str, Field(pattern=r"^[^\s:]+:[^\s:]+$", json_schema_extra={"allowed": "written as package.module:factory"})

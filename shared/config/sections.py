@@ -1,10 +1,11 @@
 """The sections that both sides have: how they compute, talk, measure and log."""
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from shared.config.section import ListenAddress, Section
+from shared.config.section import ControlAddress, ListenAddress, Section
 
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
 """Largest payload of one message that either side may choose, and so the least that a receiver must accept."""
@@ -30,6 +31,9 @@ class LinkConfig(Section):
     keepalive_seconds: PositiveFloat = 30.0
     """How long the link may be silent before a ping. Below the idle timeout of mobile NATs (often 60 s), above what a
     metered link would mind."""
+    stall_seconds: PositiveFloat = 20.0
+    """How long nothing may be heard of bytes that are on their way before the connection counts as lost. It is no limit on
+    how long a tensor takes: every chunk is answered."""
 
     @model_validator(mode="after")
     def _window_holds_a_chunk(self) -> Self:
@@ -40,9 +44,28 @@ class LinkConfig(Section):
         return self
 
 
+class CheckpointsConfig(Section):
+    location: str = "auto"
+    """Where sessions and their checkpoints are kept. "auto" is the state directory of the service or of the user, "none"
+    keeps nothing, so that what a process loses is lost."""
+    keep: PositiveInt = 3
+    """Checkpoints of a session that are left on disk. More than one, because the newest may turn out to be damaged."""
+    step_log: Path | None = Field(default=None, examples=["run/steps"])
+    """Folder in which every step that is applied is written down with a hash, a file for each session. For `edge-agent
+    check-steps`, which proves that none was lost or applied twice. Left out, nothing is written."""
+
+
 class MetricsConfig(Section):
     listen: ListenAddress | None = Field(default=None, examples=["127.0.0.1:9464"])
     """Where Prometheus may fetch the metrics. Left out, they are not served."""
+
+
+class ControlConfig(Section):
+    listen: ControlAddress = "auto"
+    """Where this process is watched and steered from on its own machine: unix:/path of a socket, which only its user and root
+    may open, or host:port on loopback, which every user of the machine may call. "auto" is a socket in the runtime directory
+    of the service or the state directory of the user, left out with a warning where another process has it; "none" is
+    nowhere."""
 
 
 class LogConfig(Section):

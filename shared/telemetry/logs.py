@@ -6,14 +6,18 @@ What is bound (session, step) stands on every line of the same task or thread. A
 
 import logging
 import sys
-from typing import Literal, TextIO
+from typing import Literal, TextIO, get_args
 
 import structlog
 from structlog.types import Processor
 
+Level = Literal["debug", "info", "warning", "error"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""From the least severe on."""
+
 
 def configure_logs(
-    level: Literal["debug", "info", "warning", "error"] = "info",
+    level: Level = "info",
     format: Literal["auto", "text", "json"] = "auto",
     stream: TextIO | None = None,
 ) -> None:
@@ -63,6 +67,17 @@ def configure_logs(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def log_level() -> Level:
+    """The least severe level that is written."""
+    level = logging.getLogger().level
+    return next((name for name in LEVELS if logging.getLevelNamesMapping()[name.upper()] >= level), LEVELS[-1])
+
+
+def set_log_level(level: Level) -> None:
+    """Write this level and what is more severe from now on."""
+    logging.getLogger().setLevel(level.upper())
 
 
 def bind_session(session_id: str) -> None:

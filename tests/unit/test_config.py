@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,14 @@ from hypothesis import strategies as st
 
 from cloud_trainer.config import TrainerConfig
 from edge_agent.config import EdgeConfig
-from shared.config import Config, Section, example_toml, load_config
+from shared.config import Config, Section, example_toml, load_config, parse_toml
 from shared.config.describe import toml_value
+from shared.config.toml import MAX_DEPTH
 from shared.errors import ConfigError
 
 ROOTS: list[type[Config]] = [EdgeConfig, TrainerConfig]
 
-STALENESS = "an integer of 0 or more, or a list of [from_epoch, value] pairs that begins with epoch 0"
+STALENESS = "an integer of 0 or more, or a list of [from, value] pairs that begins with 0"
 
 
 def load_edge(tmp_path: Path, file_text: str = "", overrides=(), environ=None) -> EdgeConfig:
@@ -229,7 +231,7 @@ def test_a_rule_over_several_keys_names_the_source_that_broke_it(tmp_path: Path)
         (
             {"EDGE_AGENT_COLOUR": "x"},
             [],
-            "EDGE_AGENT_COLOUR: unknown key colour; there are the keys trainer, model, data, ",
+            "EDGE_AGENT_COLOUR: unknown key colour; there are the keys trainer, tls, model, data, ",
         ),
         ({}, ["log.levle=info"], "flag 'log.levle=info': unknown key log.levle; did you mean log.level?"),
         ({}, ["verbose"], "flag 'verbose' sets nothing; write it as section.key=value"),
@@ -285,3 +287,22 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_a_value_written_as_toml_reads_back(value):
     assert tomllib.loads(f"value = {toml_value(value)}")["value"] == value
+
+
+@pytest.mark.parametrize(
+    "value", ["[" * 100_000, "x." * 65 + "x = 1", "{a=" * 65 + "1" + "}" * 65, "9" * 5000, "0x" + "f" * 5000]
+)
+def test_a_file_that_python_would_choke_on_is_refused_in_words(tmp_path: Path, value: str):
+    path = tmp_path / "edge.toml"
+    path.write_text(value if " = " in value else f"x = {value}")
+    with pytest.raises(ConfigError, match=r"edge.toml is not valid TOML: "):
+        load_config(EdgeConfig, path, environ={})
+    with pytest.raises(ConfigError, match=r"model\.kwargs"):
+        load_config(EdgeConfig, None, [f"model.kwargs={value}"], environ={})
+
+
+@pytest.mark.parametrize(("levels", "fits"), [(MAX_DEPTH, True), (MAX_DEPTH + 1, False)])
+def test_tables_are_nested_so_deep_and_no_deeper(levels: int, fits: bool):
+    text = "x = " + "[" * (levels - 1) + "]" * (levels - 1)
+    with nullcontext() if fits else pytest.raises(ValueError, match="nested more than 64 levels deep"):
+        parse_toml(text)

@@ -1,0 +1,59 @@
+"""Every key of a configuration with what it means, what it may be and what it is when nobody says: read from the types."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from shared.config.describe import allowed_text, schema_at
+from shared.config.section import Config, Section
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key. default: None where it is left out, and then `example` is a value that it may have."""
+
+    name: str
+    description: str
+    allowed: str
+    default: Any
+    example: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One section: its path from the root, what it is for, and its own keys."""
+
+    path: tuple[str, ...]
+    description: str
+    keys: tuple[Key, ...]
+
+
+def tables(cls: type[Config]) -> Iterator[Table]:
+    """The sections of `cls`, each before those in it; the root, which has no description, first."""
+    return _tables(cls, cls(), (), "")
+
+
+def _tables(root: type[Config], section: Section, path: tuple[str, ...], description: str) -> Iterator[Table]:
+    fields = type(section).model_fields
+    nested = {name for name in fields if isinstance(getattr(section, name), Section)}
+    yield Table(path, description, tuple(_key(root, section, path, name) for name in fields if name not in nested))
+    for name in fields:
+        if name in nested:
+            yield from _tables(
+                root, getattr(section, name), (*path, name), _one_line(fields[name].description, path, name)
+            )
+
+
+def _key(root: type[Config], section: Section, path: tuple[str, ...], name: str) -> Key:
+    field, default = type(section).model_fields[name], getattr(section, name)
+    schema = schema_at(root, (*path, name))
+    assert schema is not None
+    if default is None:
+        assert field.examples, f"{'.'.join((*path, name))} has neither a default nor an example"
+    example = field.examples[0] if field.examples else None
+    return Key(name, _one_line(field.description, path, name), allowed_text(schema), default, example)
+
+
+def _one_line(description: str | None, path: tuple[str, ...], name: str) -> str:
+    assert description, f"{'.'.join((*path, name))} has no docstring"
+    return " ".join(description.split())
