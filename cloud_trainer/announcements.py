@@ -13,18 +13,34 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 
 class BatchAnnouncements:
-    """Features and labels in turn, numbered from `next_number`, of the session's shape and codec."""
+    """Labels and features in turn, numbered from `next_number`, of the session's shape and codec."""
 
     def __init__(self, session: Session, next_number: int, max_tensor_bytes: int) -> None:
         self._session = session
         self._number = next_number
-        self._due: Role.ValueType = Role.ROLE_FEATURE
+        self._due: Role.ValueType = Role.ROLE_LABEL
         self._samples = 0
         self._max_bytes = max_tensor_bytes
+        self._announced: Deployment | None = None
+
+    @property
+    def deployment(self) -> Deployment:
+        """What the next batch must come under: the last one announced, or a migration that was committed since."""
+        held = self._session.deployment
+        return self._announced if self._announced is not None and self._announced.epoch > held.epoch else held
+
+    def announce(self, deployment: Deployment) -> None:
+        """Take other codecs or another K for the batches that come from now on.
+
+        The session takes them over with the first batch that it computes, for a lost link may take that batch back.
+        Raises ProtocolError when the deployment does not follow the one before, ConfigError for an unknown codec.
+        """
+        self._session.check_change(self.deployment, deployment)
+        self._announced = deployment
 
     def accept(self, frame: Frame) -> None:
         """Agree to a tensor, or raise ProtocolError or Refusal."""
-        deployment = self._session.deployment
+        deployment = self.deployment
         check_epoch(frame, deployment)
         if frame.step != self._number:
             raise Refusal(
@@ -34,34 +50,31 @@ class BatchAnnouncements:
             raise ProtocolError(
                 f"step {frame.step}: the {role_name(frame.role)} came where the {role_name(self._due)} was due"
             )
-        if self._due == Role.ROLE_FEATURE:
-            self._accept_feature(frame, deployment)
-            self._due = Role.ROLE_LABEL
-        else:
+        if self._due == Role.ROLE_LABEL:
             self._accept_label(frame)
             self._due = Role.ROLE_FEATURE
+        else:
+            self._accept_feature(frame, deployment)
+            self._due = Role.ROLE_LABEL
             self._number += 1
+
+    def _accept_label(self, frame: Frame) -> None:
+        most, shape = self._session.feature.shape[0], tuple(frame.tensor.shape)
+        if not shape or not 1 <= shape[0] <= most:
+            raise ProtocolError(f"step {frame.step}: labels {shape} came; a batch has 1 to {most} samples")
+        check_announcement(frame, codec_by_name("raw"), self._max_bytes)
+        self._samples = shape[0]
 
     def _accept_feature(self, frame: Frame, deployment: Deployment) -> None:
         expected = self._session.feature
         shape = tuple(frame.tensor.shape)
-        fits = len(shape) == len(expected.shape) and shape[1:] == expected.shape[1:]
-        if not fits or not 1 <= shape[0] <= expected.shape[0]:
+        if shape != (due := (self._samples, *expected.shape[1:])):
             raise ProtocolError(
-                f"step {frame.step}: a feature {shape} came; at cut {deployment.cut} it is "
-                f"{expected.shape}, or fewer samples"
+                f"step {frame.step}: a feature {shape} came; at cut {deployment.cut}, for {self._samples} labels, it is {due}"
             )
         if torch_dtype(frame.tensor.dtype) != expected.dtype:
             raise ProtocolError(f"step {frame.step}: the feature's type is not {expected.dtype}")
         check_announcement(frame, codec_by_name(deployment.codec), self._max_bytes)
-        self._samples = shape[0]
-
-    def _accept_label(self, frame: Frame) -> None:
-        if not frame.tensor.shape or frame.tensor.shape[0] != self._samples:
-            raise ProtocolError(
-                f"step {frame.step}: labels {tuple(frame.tensor.shape)} came for {self._samples} samples"
-            )
-        check_announcement(frame, codec_by_name("raw"), self._max_bytes)
 
 
 def check_epoch(frame: Frame, deployment: Deployment) -> None:

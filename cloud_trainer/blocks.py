@@ -14,20 +14,40 @@ from shared.threads import Worker
 from shared.transport.framing import Assembler, WireTensor, chunks, role_name
 from shared.transport.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
-from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, UploadBlockRequest
+from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, Fence, UploadBlockRequest
 
 
 class BlockReceiver:
     """Takes the chunks of one block of a session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, fence: Fence) -> None:
+        session.check_fence(fence)
         self.session = session
+        self._reserved_bytes = 0
+        self._fence = fence
         self._assembler = Assembler(self._accept, aligned_buffer)
 
     def add(self, packet: Packet[UploadBlockRequest]) -> WireTensor | None:
         """One more chunk; the whole block when it was the last."""
         self.session.check_named(packet.message.session_id)
         return self._assembler.add(packet.message.frame, packet.payload)
+
+    def close(self) -> None:
+        """No more of it comes, or all has come."""
+        self.session.release_upload(self._reserved_bytes)
+
+    async def take(self, tensor: WireTensor, compute: Worker) -> int:
+        """Replace a block by what arrived, or keep it aside for a migration; returns the digest of the trainer's block."""
+
+        def take() -> int:
+            self.session.check_fence(self._fence)
+            try:
+                self.session.take_block(tensor.step, block_state.deserialize(bytes(tensor.payload)))
+            except (RuntimeError, TypeError, OverflowError) as cause:  # what torch makes of a shape that cannot be
+                raise ProtocolError(f"the state of block {tensor.step} cannot be loaded: {cause}") from cause
+            return block_state.digest(self.session.chain.blocks[tensor.step])
+
+        return await compute.run(take)
 
     def _accept(self, frame: Frame) -> None:
         index = self.session.check_arriving(frame.step)
@@ -36,19 +56,8 @@ class BlockReceiver:
         check_epoch(frame, self.session.deployment)
         limit = block_state.max_serialized_bytes(self.session.chain.blocks[index])
         check_announcement(frame, codec_by_name("raw"), limit)
-
-
-async def take_block(session: Session, tensor: WireTensor, compute: Worker) -> int:
-    """Replace a block by what arrived, or keep it aside for a migration; returns the digest of the trainer's block."""
-
-    def take() -> int:
-        try:
-            session.take_block(tensor.step, block_state.deserialize(bytes(tensor.payload)))
-        except (RuntimeError, TypeError, OverflowError) as cause:  # what torch makes of a shape that cannot be
-            raise ProtocolError(f"the state of block {tensor.step} cannot be loaded: {cause}") from cause
-        return block_state.digest(session.chain.blocks[tensor.step])
-
-    return await compute.run(take)
+        self.session.reserve_upload(frame.tensor.encoded_bytes)
+        self._reserved_bytes += frame.tensor.encoded_bytes
 
 
 async def send_block(

@@ -1,14 +1,16 @@
 """The configuration of the cloud trainer: where it listens, what it may run and how much it takes on."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from shared.config import (
     MAX_CHUNK_BYTES,
+    CheckpointsConfig,
     ComputeConfig,
     Config,
+    ControlConfig,
     LinkConfig,
     ListenAddress,
     LogConfig,
@@ -26,16 +28,64 @@ _DottedName = Annotated[
 class ServerConfig(Section):
     listen: ListenAddress = "127.0.0.1:50051"
     """Where edges reach this trainer."""
+    health_listen: ListenAddress | None = Field(default=None, examples=["127.0.0.1:50052"])
+    """Where the health service answers besides, in clear text and for whoever asks, and nothing else does: for the probe of
+    a container, which has neither certificate nor token."""
     address_file: Path | None = Field(default=None, examples=["/run/cloud-trainer/address"])
     """Where the address that is really listened on is written, once ready. For port 0, and for scripts that wait."""
     max_sessions: PositiveInt = 8
     """Sessions at one time. Each holds its half of a network in memory; one more is refused."""
+    session_idle_seconds: PositiveFloat = 1800.0
+    """How long a session is kept in memory that no call uses and no training stream is attached to: an edge that died says
+    nothing. Above what an edge does between two calls, such as measuring itself for a profile. One that comes back later,
+    or after a new session has needed the place, goes on from its newest checkpoint."""
     max_message_bytes: Annotated[int, Field(ge=MAX_CHUNK_BYTES + _HEADER_ROOM_BYTES)] = 8 * 1024 * 1024
     """Largest message taken from a peer. The bound lets every chunk through that an edge may choose to send."""
     max_tensor_bytes: PositiveInt = 1024**3
     """Largest tensor that a peer may announce. Bounds what one message can make this process allocate."""
     max_staleness: NonNegativeInt = 64
     """Largest staleness (K) that an edge may ask for. Memory of a session grows with it."""
+    max_session_bytes: PositiveInt = 16 * 1024**3
+    """Memory that one session may take: weights, gradients, optimizer state, activations, and blocks on their way in. It
+    is estimated before the model is built; one that takes more is refused."""
+    max_sessions_per_subject: PositiveInt | None = Field(default=None, examples=[4])
+    """Sessions of one subject (auth.tokens) at one time, so that nobody takes every place. Left out, only max_sessions
+    bounds them."""
+    max_calls_per_second: PositiveFloat = 100.0
+    """Calls of one subject, or of one host where nobody is asked who he is, in the long run; ten seconds' worth may come
+    at once. One training stream is one call, however long it lasts."""
+    max_calls_at_once: PositiveInt = 64
+    """Calls of one subject or host that may be under way. Each holds a message at most, and a stream of tensors."""
+    insecure: bool = False
+    """Lets this trainer listen where other machines may reach it without encryption or without authentication. For
+    networks and tunnels that are trusted as a whole."""
+    stop_seconds: PositiveFloat = 10.0
+    """How long edges have to end their batches and take a checkpoint when the trainer is told to stop."""
+
+
+class TlsConfig(Section):
+    certificate: Path | None = Field(default=None, examples=["/etc/cloud-trainer/trainer.pem"])
+    """This trainer's certificate in PEM, itself first and then its chain. Left out, nothing is encrypted. This file, the
+    key and the ca are read again when they change; connections that are there stay."""
+    key: Path | None = Field(default=None, examples=["/etc/cloud-trainer/trainer.key"])
+    """Its private key in PEM, without a passphrase, closed to other users."""
+    ca: Path | None = Field(default=None, examples=["/etc/cloud-trainer/ca.pem"])
+    """Certificates that sign clients' (mutual TLS). With it no client without such a certificate gets as far as a call;
+    where auth.tokens is left out, the certificate's common name is the client's subject, with every scope."""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key belong together; set both or neither")
+        if self.ca is not None and self.certificate is None:
+            raise ValueError("ca asks clients for certificates, which needs TLS; set certificate and key too")
+        return self
+
+
+class AuthConfig(Section):
+    tokens: Path | None = Field(default=None, examples=["/etc/cloud-trainer/tokens.toml"])
+    """File of the tokens that callers must have, as `cloud-trainer token` writes it: hashes only. It is read again when it
+    changes, so a token is withdrawn by deleting its table. Left out, no token is asked for."""
 
 
 class ModelsConfig(Section):
@@ -43,17 +93,35 @@ class ModelsConfig(Section):
     """Module prefixes of the factories that peers may name. To allow one is to let peers run its code."""
 
 
+class TrainerCheckpointsConfig(CheckpointsConfig):
+    location: str = Field(default="auto", examples=["s3://bucket/isthmus"])
+    """Where sessions and their checkpoints are kept: a folder or a URL that fsspec knows (s3://, gs://; its driver must be
+    installed). "auto" is the state directory of the service or of the user, "none" keeps nothing."""
+    forget_after_days: PositiveFloat = 30.0
+    """How long a session is kept here that was not finished and of which nothing was written, by this machine's clock. Then
+    its edge is held to have given it up, and its folder is removed; sessions in memory are not judged. Looked at when the
+    trainer starts, and every hour."""
+
+
 class TrainerConfig(Config):
     environment_prefix: ClassVar[str] = "CLOUD_TRAINER_"
 
     server: ServerConfig = ServerConfig()
     """Where edges come in, and how much is taken on."""
+    tls: TlsConfig = TlsConfig()
+    """What encrypts the port, and which clients' certificates are trusted."""
+    auth: AuthConfig = AuthConfig()
+    """Who may call."""
     models: ModelsConfig = ModelsConfig()
     """Which networks may be run here."""
     compute: ComputeConfig = ComputeConfig()
     """What this side computes with."""
     link: LinkConfig = LinkConfig()
     """How tensors are sent."""
+    checkpoints: TrainerCheckpointsConfig = TrainerCheckpointsConfig()
+    """What outlives this process."""
+    control: ControlConfig = ControlConfig()
+    """Where this trainer is watched and steered from, besides server.listen."""
     metrics: MetricsConfig = MetricsConfig()
     """What can be watched from outside."""
     log: LogConfig = LogConfig()

@@ -27,7 +27,7 @@ async def evaluate(
     has_classes = True
     session: Session | None = None
     assembler: Assembler | None = None
-    feature: WireTensor | None = None
+    labels: WireTensor | None = None
     async for received in requests:
         packet = undamaged(received)
         if session is None or assembler is None:
@@ -37,17 +37,16 @@ async def evaluate(
         tensor = assembler.add(packet.message.frame, packet.payload)
         if tensor is None:
             continue
-        if tensor.role == Role.ROLE_FEATURE:
-            feature = tensor
+        if tensor.role == Role.ROLE_LABEL:
+            labels = tensor
             continue
-        assert feature is not None, "announcements come as feature, then label"
-        inputs, labels = await decoded(feature, codec), await decoded(tensor, codec)
-        feature = None
-        batch = await compute.run(session.evaluate, inputs, labels)
+        assert labels is not None, "announcements come as label, then feature"
+        batch = await compute.run(session.evaluate, await decoded(tensor, codec), await decoded(labels, codec))
+        labels = None
         samples += batch.samples
         loss_sum += batch.loss * batch.samples
         has_classes = has_classes and batch.correct is not None
         correct += batch.correct or 0
-    if samples == 0 or feature is not None or assembler is None or not assembler.at_boundary:
+    if samples == 0 or labels is not None or assembler is None or not assembler.at_boundary:
         raise ProtocolError("the stream ended before a batch was whole")
     return EvaluateResponse(samples=samples, loss=loss_sum / samples, correct=correct if has_classes else None)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cloud_trainer import access_commands, control_commands
 from cloud_trainer.config import TrainerConfig
 from shared.cli import run_command
 from shared.config import example_toml, load_config
@@ -32,6 +33,10 @@ def serve(
     loaded = load_config(TrainerConfig, config, flags)
     configure_logs(loaded.log.level, loaded.log.format)
     asyncio.run(serve_until_stopped(loaded))
+
+
+access_commands.register(app)
+control_commands.register(app)
 
 
 @app.command("config")

@@ -2,70 +2,119 @@
 
 import asyncio
 import signal
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 import grpc
 import structlog
 import torch
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
+from cloud_trainer.access import build_gate, listen
 from cloud_trainer.config import TrainerConfig
-from cloud_trainer.service import SERVICE, TrainerService
+from cloud_trainer.control import SERVICE as CONTROL
+from cloud_trainer.methods import SERVICE, handlers
+from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.service import TrainerService
+from shared.control.serving import Health, handlers_of, serving_locally
 from shared.errors import ConfigError, ListenError
 from shared.model.device import choose_device
-from shared.telemetry.metrics import TrainingMetrics, serve_metrics
+from shared.service_manager import ServiceManager
+from shared.telemetry.metrics import serving_metrics
 from shared.transport.malloc import keep_message_memory
 from shared.transport.options import server_options
+from shared.transport.reflection import reflect
 
 _log = structlog.get_logger(__name__)
-STOP_GRACE_SECONDS = 5.0
+STOP_GRACE_SECONDS = 1.0
+"""For calls that are under way when the edges have been let go."""
+_MOST_PROBES = 32
+TIDY_SECONDS = 3600.0
+"""How often sessions are looked for that nobody has gone on with (checkpoints.forget_after_days)."""
+STATUS_SECONDS = 2.0
+"""How often a service manager is told what goes on, and over how long its rate is taken."""
 
 
 class TrainerServer:
-    """A running trainer. `address` is what it really listens on."""
+    """A running trainer. `address` is what it really listens on, `health_address` where it answers probes besides."""
 
     def __init__(self, config: TrainerConfig) -> None:
         self._config = config
-        self.metrics = TrainingMetrics(CollectorRegistry())
+        self.metrics = TrainerMetrics(CollectorRegistry())
         self.service = TrainerService(config, choose_device(config.compute.device), self.metrics)
-        self._health = health.aio.HealthServicer()
-        self._server: grpc.aio.Server | None = None
-        self.address = ""
+        self.stopping = asyncio.Event()
+        """Set when the trainer is to stop, by a signal or an operator."""
+        self._control = self.service.control(self.stopping)
+        self._health = Health()
+        self._local = AsyncExitStack()
+        self._servers: list[grpc.aio.Server] = []
+        self._tidying: asyncio.Task[None]
+        self.address = self.health_address = ""
 
     async def start(self) -> None:
-        """Listen. Raises ListenError when the address cannot be had; nothing is left listening then."""
+        """Listen. Raises ListenError when the address cannot be had, ConfigError for files that cannot be used."""
         keep_message_memory()
         config = self._config.server
         options = server_options(config.max_message_bytes, self._config.link.keepalive_seconds)
-        server = grpc.aio.server(options=options)
-        server.add_generic_rpc_handlers((self.service.handlers(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection([SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
-        try:
-            port = server.add_insecure_port(config.listen)
-        except RuntimeError as cause:
-            raise ListenError(
-                f"server.listen: cannot listen on {config.listen}; is the port in use, or the address not this machine's?"
-            ) from cause
-        await server.start()
-        self._server = server
-        self.address = f"{config.listen.rpartition(':')[0]}:{port}"
+        server = grpc.aio.server(options=options, interceptors=[build_gate(self._config, self.metrics)])
+        controlling = handlers_of(CONTROL, self._control, "the trainer", self.metrics.failed)
+        server.add_generic_rpc_handlers((handlers(self.service, self.metrics), controlling))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
+        reflect(server, SERVICE, CONTROL.full_name, health.SERVICE_NAME)
+        with _refusals_of("server.listen", config.listen):
+            port = listen(server, self._config)
+        servers = [server]
+        if config.health_listen is not None:
+            probed = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_PROBES)
+            health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, probed)
+            with _refusals_of("server.health_listen", config.health_listen):
+                health_port = probed.add_insecure_port(config.health_listen)
+            self.health_address = f"{config.health_listen.rpartition(':')[0]}:{health_port}"
+            servers.append(probed)
+        self.address = self._control.address = f"{config.listen.rpartition(':')[0]}:{port}"
+        await self._local.enter_async_context(
+            serving_locally(self._config.control.listen, "cloud-trainer", controlling, CONTROL, self._health)
+        )
+        for each in servers:
+            await each.start()
+        self._servers = servers
+        self._tidying = asyncio.create_task(self._keep_tidy())
         await self._set_health(serving=True)
         _log.info("listening", address=self.address)
 
+    def counted(self, metric: str) -> float:
+        """What a metric without labels stands at."""
+        return self.metrics.registry.get_sample_value(metric) or 0.0
+
     async def stop(self) -> None:
-        """Say so in health, let calls end for a few seconds, and end."""
+        """Say so in health, let edges take a checkpoint and calls end, each for a few seconds, and end."""
+        self.stopping.set()
+        self._tidying.cancel()
         await self._set_health(serving=False)
-        if self._server is not None:
-            await self._server.stop(STOP_GRACE_SECONDS)
+        await self.service.training.stop(self._config.server.stop_seconds)
+        await asyncio.gather(*(server.stop(STOP_GRACE_SECONDS) for server in self._servers), self._local.aclose())
         self.service.close()
 
+    async def _keep_tidy(self) -> None:
+        while True:
+            await self.service.tidy()
+            await asyncio.sleep(TIDY_SECONDS)
+
     async def _set_health(self, *, serving: bool) -> None:
-        states = health_pb2.HealthCheckResponse
-        for name in ("", SERVICE):
-            await self._health.set(name, states.SERVING if serving else states.NOT_SERVING)
+        await self._health.say(serving, "", SERVICE, CONTROL.full_name)
+
+
+@contextmanager
+def _refusals_of(key: str, address: str) -> Iterator[None]:
+    """What gRPC raises for an address that cannot be had, as a ListenError."""
+    try:
+        yield
+    except RuntimeError as cause:
+        raise ListenError(
+            f"{key}: cannot listen on {address}; is the port in use, or the address not this machine's?"
+        ) from cause
 
 
 async def serve(config: TrainerConfig) -> None:
@@ -73,19 +122,40 @@ async def serve(config: TrainerConfig) -> None:
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     server = TrainerServer(config)
-    stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    if config.metrics.listen is not None:
-        _log.info("metrics", address=serve_metrics(config.metrics.listen, server.metrics.registry))
-    await server.start()
-    try:
-        if config.server.address_file is not None:
-            _write_address(config.server.address_file, server.address)
-        await stopping.wait()
-    finally:
-        await server.stop()
+        loop.add_signal_handler(number, _stop_once, server.stopping)
+    manager = ServiceManager()
+    with serving_metrics(config.metrics.listen, server.metrics.registry):
+        await server.start()
+        try:
+            if config.server.address_file is not None:
+                _write_address(config.server.address_file, server.address)
+            manager.ready()
+            await _report(manager, server)
+        finally:
+            manager.stopping()
+            await server.stop()
+
+
+async def _report(manager: ServiceManager, server: TrainerServer) -> None:
+    """Tell the service manager what goes on, until the trainer is to stop."""
+    before = 0.0
+    while not server.stopping.is_set():
+        steps = server.counted("isthmus_steps_total")
+        rate, before = (steps - before) / STATUS_SECONDS, steps
+        sessions = server.counted("isthmus_sessions")
+        manager.status(f"{sessions:.0f} sessions, {rate:.0f} steps/s, listening on {server.address}")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(server.stopping.wait(), STATUS_SECONDS)
+
+
+def _stop_once(stopping: asyncio.Event) -> None:
+    """Begin to stop; whoever signals again means it, and the process ends at once."""
+    stopping.set()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _write_address(path: Path, address: str) -> None:

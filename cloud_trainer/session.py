@@ -3,41 +3,36 @@
 Its methods compute and are called from the compute thread; it knows nothing of streams.
 """
 
+import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
-from pydantic import ValidationError
+from google.protobuf import json_format
 from torch import Tensor, device
 
-from shared.codec import codec_by_name
-from shared.errors import ConfigError, ModelError, ProtocolError
+from cloud_trainer.failures import failures_of, failures_of_loss
+from cloud_trainer.limits import Limits
+from cloud_trainer.unacknowledged import Unacknowledged
+from shared.checkpoint import Checkpoint, CheckpointName
+from shared.errors import ProtocolError, StorageError
 from shared.model import block_state
-from shared.model.build import build_checked_chain, check_cut, parse_kwargs
+from shared.model.build import check_cut
 from shared.model.chain import Chain
 from shared.model.losses import BatchLoss, LossHead
 from shared.model.measure import measure_stage
 from shared.model.recipe import Recipe
 from shared.model.spec import TensorSpec
 from shared.model.stage import Graph, Stage
-from shared.tensor_wire import torch_dtype
-from shared.transport.framing import MAX_DIMENSIONS
+from shared.model.stage_state import copy_state, put_back
+from shared.step_log import StepLog
 from shared.transport.status import Refusal
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment, OpenSessionRequest
+from shared.wire.isthmus.v1.trainer_pb2 import Attach, Deployment, Fence, OpenSessionRequest
 
-_IGNORED_CLASS = -100
-"""The label that torch's cross_entropy leaves out of the mean."""
 _MAX_REPEATS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the operator lets one session ask for."""
-
-    tensor_bytes: int
-    staleness: int
+_UPLOAD_RETRY_SECONDS = 10.0
+"""When an upload that hangs on a lost connection may have been given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,42 +63,120 @@ class Session:
         self.deployment = deployment
         self.stage = Stage(chain, deployment.cut, len(chain.blocks), recipe, on)
         self.next_step = 0
-        self.attached = False
+        self.lineage = 0
+        """Which life of the session this is: the session epoch with which it last went back to a checkpoint."""
+        self.session_epoch = 0
+        """Of the edge that attached last; 0 before the first."""
+        self.request = OpenSessionRequest()
+        """What opened it."""
+        self.serving: asyncio.Task[None] | None = None
+        """The stream that is attached."""
+        self.lost_seconds: float | None = None
+        """When its edge was lost, by time.monotonic; None while it is there."""
+        self.unacknowledged = Unacknowledged()
+        self.step_log: StepLog | None = None
+        """Where every update is written down, if anywhere."""
+        self.spoilt = False
+        """A step failed half-way: only a checkpoint can be gone on with."""
         self.measured = False
         self.received_bytes = 0
         self.sent_bytes = 0
+        self.loss = 0.0
+        self.downlink_bits_per_second = 0.0
         self._head = head
         self._limits = limits
         self._arriving: dict[int, block_state.BlockTensors] = {}
+        self._uploading_bytes = 0
+        # Twice the model: an upload whose connection was lost is held until that is noticed, and comes again meanwhile.
+        self._most_uploading_bytes = 2 * sum(map(block_state.max_serialized_bytes, chain.blocks))
+
+    @property
+    def attached(self) -> bool:
+        """Whether a training stream is attached."""
+        return self.serving is not None
+
+    async def end_stream(self) -> None:
+        """End the stream that is attached, if any; when this returns, nothing that it brought is computed any more."""
+        if self.serving is not None:
+            self.serving.cancel()
+            await asyncio.wait({self.serving})
+
+    @property
+    def begun(self) -> bool:
+        """Whether a training stream was ever attached."""
+        return self.session_epoch > 0
+
+    def check_fence(self, fence: Fence) -> None:
+        """Refuse a call of an edge that is no longer the one that attached last. Raises Refusal."""
+        if fence.session_epoch < self.session_epoch:
+            raise Refusal(
+                grpc.StatusCode.ABORTED,
+                f"session {self.id} was attached with epoch {self.session_epoch}; a call of epoch {fence.session_epoch} came",
+            )
+
+    def continues(self, attach: Attach) -> bool:
+        """Whether an edge that attaches can go on from what it has in memory with what is here."""
+        position = attach.position
+        return (
+            attach.HasField("position")
+            and position.lineage == self.lineage
+            and not self.spoilt
+            and self.unacknowledged.covers(position, self.next_step, gradients_go=self.sends_gradients)
+        )
+
+    def copy(self) -> tuple[CheckpointName, dict[str, Any], dict[str, Tensor]]:
+        """The state between two steps, to be written while training goes on: its name, facts and tensors."""
+        facts = {"deployment": json_format.MessageToDict(self.deployment)}
+        return CheckpointName(self.lineage, self.next_step), facts, copy_state(self.stage)
+
+    def go_back(self, checkpoint: Checkpoint, lineage: int) -> None:
+        """Be as a checkpoint says, and begin another life.
+
+        Raises an IsthmusError when it does not fit; the session is of no use then.
+        """
+        try:
+            deployment = json_format.ParseDict(checkpoint.facts["deployment"], Deployment())
+            check_cut(deployment.cut, self.chain)
+            self._limits.check_deployment(deployment)
+        except (KeyError, TypeError, json_format.ParseError) as cause:
+            raise StorageError(f"checkpoint {checkpoint.name}: its deployment cannot be read") from cause
+        put_back(self.stage, deployment.cut, len(self.chain.blocks), checkpoint.data)
+        self.deployment = deployment
+        self.next_step, self.lineage = checkpoint.name.step, lineage
+        if self.step_log is not None:
+            self.step_log.went_back(self.next_step)
+        self.unacknowledged.clear()
+        self._arriving.clear()
+        self.spoilt = False
 
     @property
     def sends_gradients(self) -> bool:
         """Whether anything on the edge learns."""
         return any(block.trainable for block in self.chain.blocks[: self.deployment.cut])
 
-    def change_deployment(self, deployment: Deployment) -> None:
-        """Take other codecs or another K for the batches that come from now on.
+    def check_change(self, before: Deployment, after: Deployment) -> None:
+        """Refuse a change of codecs or of K that cannot be.
 
-        Raises ProtocolError when the deployment does not follow the one in force, ConfigError for an unknown codec.
+        Raises ProtocolError when it does not follow the deployment before, ConfigError for an unknown codec.
         """
-        if deployment.epoch <= self.deployment.epoch or deployment.cut != self.deployment.cut:
+        if after.epoch <= before.epoch or after.cut != before.cut:
             raise ProtocolError(
-                f"deployment {deployment.epoch} at cut {deployment.cut} came; a later one than {self.deployment.epoch}, at cut "
-                f"{self.deployment.cut}, could follow"
+                f"deployment {after.epoch} at cut {after.cut} came; a later one than {before.epoch}, at cut {before.cut}, "
+                "could follow"
             )
-        _check_deployment(deployment, self._limits)
-        self.deployment = deployment
+        self._limits.check_deployment(after)
 
-    def migrate(self, deployment: Deployment, next_step: int) -> None:
+    def migrate(self, deployment: Deployment, next_step: int, fence: Fence) -> None:
         """Move the cut, whole or not at all; a deployment that is in force already is no error.
 
         Raises Refusal when it does not follow the one in force, comes at another step, or a block has not arrived;
         ModelError for a cut out of range.
         """
+        self.check_fence(fence)
         if deployment == self.deployment:
             return
         check_cut(deployment.cut, self.chain)
-        _check_deployment(deployment, self._limits)
+        self._limits.check_deployment(deployment)
         missing = [
             index
             for index in range(deployment.cut, self.deployment.cut)
@@ -128,21 +201,21 @@ class Session:
         check_cut(cut, self.chain)
         if not 1 <= repeats <= _MAX_REPEATS:
             raise ProtocolError(f"{repeats} repeats were asked for; 1 to {_MAX_REPEATS} can be")
-        if self.attached or self.next_step:
+        if self.begun:
             raise Refusal(
                 grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} trains; measuring would spoil its weights"
             )
         self.measured = True
         needs_gradient = any(block.trainable for block in self.chain.blocks[:cut])
         stage = Stage(self.chain, cut, len(self.chain.blocks), self.recipe, self.stage.device)
-        with _failures_of("measuring the cloud's blocks"):
+        with failures_of("measuring the cloud's blocks"):
             return measure_stage(stage, self.chain.features[cut], input_gradient=needs_gradient, repeats=repeats)
 
     def take_block(self, index: int, tensors: block_state.BlockTensors) -> None:
         """Take a block's state: at once before training, aside while it goes on. Raises ProtocolError if it does not fit."""
         if self.stage.first <= index < self.stage.stop:
             self.stage.load_block(index, tensors)
-        elif self.attached:
+        elif self.begun and not block_state.is_static(self.chain.blocks[index]):
             block_state.check(self.chain.blocks[index], self.stage.optimizer_keys, tensors)
             self._arriving[index] = tensors
         else:
@@ -152,13 +225,28 @@ class Session:
         """`block` if its state may be brought now. Raises ProtocolError or Refusal otherwise."""
         if block >= len(self.chain.blocks):
             raise ProtocolError(f"there is no block {block}; the model has {len(self.chain.blocks)} blocks, from 0")
-        if self.attached and block >= self.stage.first:
+        if self.begun and block >= self.stage.first and not block_state.is_static(self.chain.blocks[block]):
             raise Refusal(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"block {block} cannot be replaced now: while session {self.id} trains, only blocks of the edge can be "
+                f"block {block} cannot be replaced now: once session {self.id} trains, only blocks of the edge can be "
                 f"brought, 0 to {self.stage.first - 1}",
             )
         return block
+
+    def reserve_upload(self, count: int) -> None:
+        """Count bytes of a block that begins to arrive. Raises Refusal where too many are on their way already."""
+        if self._uploading_bytes + count > self._most_uploading_bytes:
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{self._uploading_bytes} bytes of blocks are on their way to session {self.id} already; {count} more are "
+                f"too many at one time (limit {self._most_uploading_bytes})",
+                _UPLOAD_RETRY_SECONDS,
+            )
+        self._uploading_bytes += count
+
+    def release_upload(self, count: int) -> None:
+        """The upload has ended, one way or the other."""
+        self._uploading_bytes -= count
 
     @property
     def feature(self) -> TensorSpec:
@@ -171,18 +259,18 @@ class Session:
         Raises ProtocolError for labels that do not fit, ModelError where the model or the loss fails.
         """
         started = time.perf_counter()
-        with _failures_of(f"step {step}: the cloud's blocks"):
+        with failures_of(f"step {step} in the cloud"):
             graph: Graph = self.stage.forward(step, feature, input_gradient=self.sends_gradients)
-        with self._failures_of_loss(graph.output, labels):
+        with failures_of_loss(self.recipe.loss, graph.output, labels):
             loss, gradient = self._head.gradient(graph.output, labels)
-        with _failures_of(f"step {step}: the backward of the cloud's blocks"):
+        with failures_of(f"step {step} in the cloud"):
             input_gradient = self.stage.backward(graph, gradient)
         return CloudStep(loss, input_gradient, time.perf_counter() - started)
 
     def update(self, step: int) -> float:
         """Apply the gradients of `step`; returns the seconds it took."""
         started = time.perf_counter()
-        with _failures_of(f"step {step}: the update of the cloud's blocks"):
+        with failures_of(f"step {step} in the cloud"):
             self.stage.update(step)
         self.next_step = step + 1
         self._arriving.clear()  # the edge's blocks have moved on
@@ -190,25 +278,10 @@ class Session:
 
     def evaluate(self, feature: Tensor, labels: Tensor) -> BatchLoss:
         """The loss of one batch with the weights of now. Raises as `compute` does."""
-        with _failures_of("in an evaluation the cloud's blocks"):
+        with failures_of("the evaluation in the cloud"):
             output = self.stage.evaluate(feature)
-        with self._failures_of_loss(output, labels):
+        with failures_of_loss(self.recipe.loss, output, labels):
             return self._head.evaluate(output, labels)
-
-    @contextmanager
-    def _failures_of_loss(self, output: Tensor, labels: Tensor) -> Iterator[None]:
-        classes = output.shape[1] if output.dim() > 1 else output.shape[0]
-        if self.recipe.loss == "cross_entropy" and not labels.is_floating_point():
-            # On a GPU this would be an assertion of a kernel, after which the whole process can compute no more.
-            given = labels[labels != _IGNORED_CLASS]
-            if given.numel() and not 0 <= int(given.min()) <= int(given.max()) < classes:
-                raise ProtocolError(
-                    f"labels are {int(given.min())} to {int(given.max())}; the model's output has {classes} classes, so "
-                    f"they must be 0 to {classes - 1}"
-                )
-        described = f"an output {tuple(output.shape)} and labels {labels.dtype} {tuple(labels.shape)}"
-        with _failures_of(f"loss {self.recipe.loss!r} of {described}"):
-            yield
 
     def check_named(self, session_id: str) -> None:
         """Refuse a message that names another session than the stream that it came on. Raises ProtocolError."""
@@ -226,59 +299,3 @@ class Session:
     def block_digests(self) -> list[int]:
         """Digests of all blocks, in order."""
         return [block_state.digest(block) for block in self.chain.blocks]
-
-
-def open_session(
-    request: OpenSessionRequest, session_id: str, allowed: Sequence[str], limits: Limits, on: device
-) -> Session:
-    """Build a session from what the edge asked for, judging every part of it.
-
-    Raises ModelError, ConfigError, ProtocolError or Refusal with the sentence that the edge's user will read.
-    """
-    try:
-        recipe = Recipe.model_validate_json(request.recipe_json or "{}")
-    except ValidationError as cause:
-        first = cause.errors(include_url=False)[0]
-        raise ConfigError(f"the recipe: {'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}") from cause
-    head = LossHead(recipe.loss, allowed)
-    dimensions = len(request.example.shape)
-    if not 1 <= dimensions <= MAX_DIMENSIONS:
-        raise ProtocolError(f"the example batch has {dimensions} dimensions; it must have 1 to {MAX_DIMENSIONS}")
-    example = TensorSpec(tuple(request.example.shape), torch_dtype(request.example.dtype))
-    if not 0 < example.bytes <= limits.tensor_bytes:
-        raise ProtocolError(
-            f"the example batch {example.shape} has {example.bytes} bytes; it must have 1 to {limits.tensor_bytes}"
-        )
-    kwargs = parse_kwargs(request.model.kwargs_json)
-    chain = build_checked_chain(
-        request.model.factory, kwargs, recipe.seed, example.example(), frozen=recipe.frozen, allowed_prefixes=allowed
-    )
-    check_cut(request.deployment.cut, chain)
-    _check_deployment(request.deployment, limits)
-    names = [block.name for block in chain.blocks]
-    if names != list(request.block_names):
-        raise Refusal(
-            grpc.StatusCode.FAILED_PRECONDITION,
-            f"the edge's model is a chain of {len(request.block_names)} blocks and the trainer's of {len(names)}, or their "
-            f"names differ: both sides must import the same {request.model.factory!r}",
-        )
-    return Session(session_id, chain, recipe, request.deployment, head, limits, on)
-
-
-@contextmanager
-def _failures_of(what: str) -> Iterator[None]:
-    """Models and losses are their users' own and may raise anything; it is the edge's user who has to read it."""
-    try:
-        yield
-    except Exception as cause:
-        raise ModelError(f"{what} failed with {type(cause).__name__}: {cause}") from cause
-
-
-def _check_deployment(deployment: Deployment, limits: Limits) -> None:
-    if deployment.staleness > limits.staleness:
-        raise ProtocolError(
-            f"a staleness of {deployment.staleness} is more than this trainer's limit of {limits.staleness} "
-            "(server.max_staleness)"
-        )
-    for name in (deployment.codec, deployment.downlink_codec):
-        codec_by_name(name)

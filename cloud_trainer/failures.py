@@ -1,0 +1,39 @@
+"""What a user's own model or loss raises, as errors of ours: the edge's user has to read it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from shared.errors import IsthmusError, ModelError, ProtocolError
+
+_IGNORED_CLASS = -100
+"""The label that torch's cross_entropy leaves out of the mean."""
+
+
+@contextmanager
+def failures_of(what: str) -> Iterator[None]:
+    """Raises ModelError, beginning with `what`, where the body raises what is not ours."""
+    try:
+        yield
+    except IsthmusError:
+        raise
+    except Exception as cause:
+        raise ModelError(f"{what} failed with {type(cause).__name__}: {cause}") from cause
+
+
+@contextmanager
+def failures_of_loss(loss: str, output: Tensor, labels: Tensor) -> Iterator[None]:
+    """The same for a loss, by name, of an output and its labels. Raises ProtocolError for classes that the output has not."""
+    classes = output.shape[1] if output.dim() > 1 else output.shape[0]
+    if loss == "cross_entropy" and not labels.is_floating_point():
+        # On a GPU this would be an assertion of a kernel, after which the whole process can compute no more.
+        given = labels[labels != _IGNORED_CLASS]
+        if given.numel() and not 0 <= int(given.min()) <= int(given.max()) < classes:
+            raise ProtocolError(
+                f"labels are {int(given.min())} to {int(given.max())}; the model's output has {classes} classes, so "
+                f"they must be 0 to {classes - 1}"
+            )
+    described = f"an output {tuple(output.shape)} and labels {labels.dtype} {tuple(labels.shape)}"
+    with failures_of(f"loss {loss!r} of {described}"):
+        yield

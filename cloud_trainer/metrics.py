@@ -1,0 +1,97 @@
+"""What a trainer exports besides what both sides do: how full it is, and one set of series for each open session.
+
+The series of a session are read from it at each scrape, and are gone once it is closed: there are never more of them than
+the trainer takes sessions.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cloud_trainer.sessions import Sessions
+from shared.codec import codec_bits
+from shared.telemetry.metrics import DIRECTIONS, TrainingMetrics
+
+QUEUES = ("compute", "send")
+
+
+class Queues(Protocol):
+    """Whoever has batches waiting."""
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        """How many, by queue."""
+
+
+class TrainerMetrics(TrainingMetrics):
+    """The metrics of one trainer."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.streams: set[Queues] = set()
+        """The attached streams, whose queues are summed."""
+        self._sessions = Gauge("isthmus_sessions", "Open sessions.", registry=registry)
+        self._limit = Gauge("isthmus_sessions_limit", "Sessions that are taken at one time.", registry=registry)
+        for queue in QUEUES:
+            self.queue_items.labels(queue).set_function(partial(self.waiting, queue))
+
+    def watch(self, sessions: Sessions) -> None:
+        """Read the sessions at each scrape, on the scraper's thread."""
+        self._sessions.set_function(lambda: len(sessions))
+        self._limit.set(sessions.limit)
+        self.registry.register(_SessionSeries(sessions))
+
+    def waiting(self, queue: str) -> int:
+        """What waits in a queue, of all streams."""
+        return sum(stream.waiting[queue] for stream in list(self.streams))
+
+
+class _SessionSeries(Collector):
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def collect(self) -> Iterable[Metric]:
+        """One family a figure, one series an open session."""
+        labels, by_direction = ["session"], ["session", "direction"]
+        attached = GaugeMetricFamily("isthmus_session_attached", "1 while the session's edge trains.", labels=labels)
+        steps = CounterMetricFamily("isthmus_session_steps", "Steps of the session.", labels=labels)
+        payload = CounterMetricFamily(
+            "isthmus_session_payload_bytes",
+            "Payload bytes of the session's tensors, by direction.",
+            labels=by_direction,
+        )
+        loss = GaugeMetricFamily(
+            "isthmus_session_loss", "Mean training loss of the session's last step.", labels=labels
+        )
+        cut = GaugeMetricFamily("isthmus_session_cut_blocks", "Blocks that run on the session's edge.", labels=labels)
+        limit = GaugeMetricFamily("isthmus_session_staleness_limit_steps", "K of the session.", labels=labels)
+        bits = GaugeMetricFamily(
+            "isthmus_session_codec_bit_width",
+            "Bits that an element has on the link, by direction.",
+            labels=by_direction,
+        )
+        downlink = GaugeMetricFamily(
+            "isthmus_session_downlink_bytes_per_second",
+            "Rate that the way down to the edge was measured to carry; 0 while it is not known.",
+            labels=labels,
+        )
+        for session in self._sessions.built:
+            name, deployment = [session.id], session.deployment
+            attached.add_metric(name, session.attached)
+            steps.add_metric(name, session.next_step)
+            loss.add_metric(name, session.loss)
+            cut.add_metric(name, deployment.cut)
+            limit.add_metric(name, deployment.staleness)
+            downlink.add_metric(name, session.downlink_bits_per_second / 8)
+            codecs, counted = (
+                (deployment.codec, deployment.downlink_codec),
+                (session.received_bytes, session.sent_bytes),
+            )
+            for direction, codec, count in zip(DIRECTIONS, codecs, counted, strict=True):
+                bits.add_metric([session.id, direction], codec_bits(codec))
+                payload.add_metric([session.id, direction], count)
+        return attached, steps, payload, loss, cut, limit, bits, downlink

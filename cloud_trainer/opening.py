@@ -1,0 +1,65 @@
+"""A session from what an edge asks for, every part of it judged before it costs memory."""
+
+from collections.abc import Sequence
+
+import grpc
+from pydantic import ValidationError
+from torch import device
+
+from cloud_trainer.limits import Limits
+from cloud_trainer.session import Session
+from shared.errors import ConfigError, ProtocolError
+from shared.model.build import build_checked_chain, check_cut, parse_kwargs
+from shared.model.footprint import estimate_training_bytes, state_bytes
+from shared.model.losses import LossHead
+from shared.model.optimizer import state_keys
+from shared.model.recipe import Recipe
+from shared.model.spec import TensorSpec
+from shared.tensor_wire import torch_dtype
+from shared.transport.framing import MAX_DIMENSIONS
+from shared.transport.status import Refusal
+from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
+
+
+def open_session(
+    request: OpenSessionRequest, session_id: str, allowed: Sequence[str], limits: Limits, on: device
+) -> Session:
+    """Build a session from what the edge asked for, judging every part of it.
+
+    Raises ModelError, ConfigError, ProtocolError or Refusal with the sentence that the edge's user will read.
+    """
+    try:
+        recipe = Recipe.model_validate_json(request.recipe_json or "{}")
+    except ValidationError as cause:
+        first = cause.errors(include_url=False)[0]
+        raise ConfigError(f"the recipe: {'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}") from cause
+    head = LossHead(recipe.loss, allowed)
+    dimensions = len(request.example.shape)
+    if not 1 <= dimensions <= MAX_DIMENSIONS:
+        raise ProtocolError(f"the example batch has {dimensions} dimensions; it must have 1 to {MAX_DIMENSIONS}")
+    example = TensorSpec(tuple(request.example.shape), torch_dtype(request.example.dtype))
+    if not 0 < example.bytes <= limits.tensor_bytes:
+        raise ProtocolError(
+            f"the example batch {example.shape} has {example.bytes} bytes; it must have 1 to {limits.tensor_bytes}"
+        )
+    kwargs = parse_kwargs(request.model.kwargs_json)
+    states = len(state_keys(recipe.optimizer))
+    estimate = estimate_training_bytes(request.model.factory, kwargs, example, states, allowed_prefixes=allowed)
+    limits.check_memory(estimate or 0)
+    chain = build_checked_chain(
+        request.model.factory, kwargs, recipe.seed, example.example(), frozen=recipe.frozen, allowed_prefixes=allowed
+    )
+    check_cut(request.deployment.cut, chain)
+    limits.check_deployment(request.deployment)
+    in_flight = (request.deployment.staleness + 1) * chain.features[request.deployment.cut].bytes
+    limits.check_memory((estimate or state_bytes(chain.module, states)) + in_flight)
+    names = [block.name for block in chain.blocks]
+    if names != list(request.block_names):
+        raise Refusal(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"the edge's model is a chain of {len(request.block_names)} blocks and the trainer's of {len(names)}, or their "
+            f"names differ: both sides must import the same {request.model.factory!r}",
+        )
+    session = Session(session_id, chain, recipe, request.deployment, head, limits, on)
+    session.request = request
+    return session

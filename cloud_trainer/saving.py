@@ -1,0 +1,50 @@
+"""Checkpoints of the cloud's side, written while training goes on."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from cloud_trainer.keeper import Keeper
+from cloud_trainer.session import Session
+from shared.checkpoint import CheckpointName
+from shared.errors import ProtocolError
+from shared.threads import Worker
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+
+class Saving:
+    """At most one checkpoint of a session at a time."""
+
+    def __init__(self, keeper: Keeper, compute: Worker) -> None:
+        self._keeper = keeper
+        self._compute = compute
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def settled(self) -> None:
+        """Returns when all that are being written have been, or could not be."""
+        await asyncio.gather(*self._tasks.values())
+
+    async def settled_of(self, session_id: str) -> None:
+        """The same for one session."""
+        if (saving := self._tasks.get(session_id)) is not None:
+            await asyncio.wait({saving})
+
+    async def take(self, session: Session, wanted: pb.TakeCheckpoint, tell: Callable[[bool], Awaitable[None]]) -> None:
+        """Copy the session's state and write it while training goes on; one at a time."""
+        name = CheckpointName(wanted.name.lineage, wanted.name.step)
+        pinned = [CheckpointName(wanted.shared.lineage, wanted.shared.step)] if wanted.HasField("shared") else []
+        if (session.lineage, session.next_step) != name:
+            raise ProtocolError(
+                f"checkpoint {name} is asked for; the session is at {session.lineage}-{session.next_step}"
+            )
+        if session.id in self._tasks:
+            await tell(False)
+            return
+        _, facts, state = await self._compute.run(session.copy)
+
+        async def save() -> None:
+            try:
+                await tell(await self._keeper.save(session.id, name, facts, state, pinned))
+            finally:
+                del self._tasks[session.id]
+
+        self._tasks[session.id] = asyncio.create_task(save())

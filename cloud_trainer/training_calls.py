@@ -1,0 +1,158 @@
+"""The call `Train`: a stream, attached to its session and served to its end."""
+
+import asyncio
+import functools
+import time
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import structlog
+
+from cloud_trainer.announcements import BatchAnnouncements
+from cloud_trainer.attaching import Attaching
+from cloud_trainer.limits import Limits
+from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.saving import Saving
+from cloud_trainer.session import Session
+from cloud_trainer.sessions import Sessions
+from cloud_trainer.training import TrainingStream
+from shared.codec import aligned_buffer
+from shared.config import LinkConfig
+from shared.errors import ProtocolError
+from shared.tasks import run_together
+from shared.threads import Worker
+from shared.transport.duplex import Duplex
+from shared.transport.framing import Assembler
+from shared.transport.packets import Damaged, Packet
+from shared.transport.refusing import Context
+from shared.transport.status import Refusal, undamaged
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+
+
+class TrainingCalls:
+    """All training streams of one trainer."""
+
+    def __init__(
+        self,
+        link: LinkConfig,
+        limits: Limits,
+        sessions: Sessions,
+        attaching: Attaching,
+        saving: Saving,
+        compute: Worker,
+        codec: Worker,
+        metrics: TrainerMetrics,
+    ) -> None:
+        self._link = link
+        self._limits = limits
+        self._sessions = sessions
+        self._attaching = attaching
+        self._saving = saving
+        self._compute = compute
+        self._codec = codec
+        self._metrics = metrics
+        self._streams: dict[str, TrainingStream] = {}
+        self._stopping = False
+
+    async def stop(self, seconds: float) -> None:
+        """Let every attached edge end its batches and take a checkpoint; returns when all have, or after so many seconds."""
+        self._stopping = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(stream.say_stopping() for stream in self._streams.values()))
+                while serving := [session.serving for session in self._sessions.built if session.serving is not None]:
+                    await asyncio.wait(serving)
+                    await asyncio.sleep(0)
+                await self._saving.settled()
+
+    async def train(self, _requests: object, context: Context) -> None:
+        """Attach a stream to its session and serve it to its end."""
+        received = await _read(context)
+        if received is None:
+            raise ProtocolError("the training stream ended before it was attached")
+        first = undamaged(received)
+        attach = first.message.attach
+        if first.message != pb.TrainRequest(attach=attach) or first.payload:
+            raise ProtocolError("a training stream begins with a message that attaches it and does nothing else")
+        if self._stopping:
+            raise Refusal(grpc.StatusCode.UNAVAILABLE, "the trainer is about to stop; try again")
+        session, answer = await self._attaching.attach(attach)
+        with self._sessions.using(session.id):
+            await self._serve_attached(session, attach, answer, context)
+
+    async def _serve_attached(self, session: Session, attach: pb.Attach, answer: pb.Attached, context: Context) -> None:
+        position = None if answer.HasField("restored") else attach.position
+        serving = asyncio.create_task(self._serve(session, context, answer, position))
+        session.serving, session.lost_seconds = serving, None
+        try:
+            await asyncio.wait({serving})
+            if serving.cancelled():
+                raise self._refusal_of_ended(session, attach)
+            serving.result()
+        finally:
+            serving.cancel()
+            await asyncio.wait({serving})
+            if session.serving is serving:
+                session.serving = None
+                if serving.cancelled() or serving.exception() is not None:
+                    session.lost_seconds = time.monotonic()
+                if session.spoilt:
+                    self._sessions.remove(session.id)
+
+    def _refusal_of_ended(self, session: Session, attach: pb.Attach) -> Refusal:
+        if session.session_epoch != attach.session_epoch:
+            return Refusal(
+                grpc.StatusCode.ABORTED,
+                f"session {session.id} was attached with epoch {session.session_epoch}; this stream is of another",
+            )
+        if session.id not in self._sessions:
+            return Refusal(grpc.StatusCode.ABORTED, f"session {session.id} was closed while it trained")
+        return Refusal(grpc.StatusCode.UNAVAILABLE, "nothing was heard of what was sent; attach again")
+
+    async def _serve(
+        self, session: Session, context: Context, answer: pb.Attached, position: pb.Position | None
+    ) -> None:
+        link = self._link
+        announcements = BatchAnnouncements(session, session.next_step, self._limits.tensor_bytes)
+        stream: Duplex[pb.TrainResponse, pb.TrainRequest] = Duplex(
+            pb.TrainResponse,
+            read=functools.partial(_read, context),
+            write=context.write,
+            assembler=Assembler(announcements.accept, aligned_buffer),
+            chunk_bytes=link.chunk_bytes,
+            window_bytes=link.window_bytes,
+            on_delivered=lambda _tensor, seconds, _arrival: self._metrics.module_seconds["downlink"].observe(seconds),
+        )
+        take = functools.partial(self._saving.take, session)
+        training = TrainingStream(session, stream, announcements, self._compute, self._codec, self._metrics, take)
+        self._streams[session.id] = training
+        watch = asyncio.create_task(self._end_a_stall(stream, serving=asyncio.current_task()))
+        try:
+            # gRPC forgets that these are sent when the write that carries them is cancelled, and then cannot end the call.
+            await context.send_initial_metadata(())
+            # The answer goes first; an edge that does not read it is none the slower served for that.
+            late = [training.say_stopping()] if self._stopping else []
+            await run_together(stream.write(pb.TrainResponse(attached=answer)), training.serve(position), *late)
+        finally:
+            watch.cancel()
+            if self._streams.get(session.id) is training:
+                del self._streams[session.id]
+        # A lost edge looks at first like one that has ended its stream; a last word tells them apart, for it cannot be sent.
+        await stream.write(pb.TrainResponse())
+
+    async def _end_a_stall(self, stream: Duplex[Any, Any], serving: "asyncio.Task[None] | None") -> None:
+        """End a stream of which nothing is heard although an answer is due: a half-open connection has no other sign."""
+        stall_seconds = self._link.stall_seconds
+        while stream.quiet_seconds < stall_seconds:  # noqa: ASYNC110 - what does not happen sets no event
+            await asyncio.sleep(stall_seconds / 8)
+        _log.warning("nothing is heard of what was sent", seconds=round(stream.quiet_seconds, 1))
+        if serving is not None:
+            serving.cancel()
+
+
+async def _read(context: Context) -> Packet[pb.TrainRequest] | Damaged | None:
+    packet = await context.read()
+    return None if packet is grpc.aio.EOF else packet
