@@ -36,6 +36,10 @@ class Prefetcher:
             await self._task
         await self._worker.run(self._source.close)
 
+    def __len__(self) -> int:
+        """How many are ready."""
+        return self._ready.qsize()
+
     @property
     def empty(self) -> bool:
         """Whether none is ready."""

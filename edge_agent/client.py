@@ -1,17 +1,22 @@
 """The trainer as the edge sees it: one method a call, errors in our own words. Knows nothing of models or data."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
+from edge_agent.access import PLAIN, TrainerAccess
+from edge_agent.config import TrainerAddressConfig
+from edge_agent.patience import Patience, patience
+from edge_agent.training_call import TrainingCall
 from shared.codec import aligned_buffer, codec_by_name
 from shared.config import MAX_CHUNK_BYTES, LinkConfig
-from shared.errors import ProtocolError, UnreachableError
+from shared.errors import AccessError, IsthmusError, ProtocolError, UnreachableError, one_line
 from shared.tensor_wire import check_announcement
-from shared.transport.duplex import Duplex
+from shared.transport.ending import Ending
 from shared.transport.framing import Assembler, WireTensor, chunks, role_name
 from shared.transport.options import MESSAGE_OVERHEAD_BYTES, channel_options
 from shared.transport.packets import Damaged, Packet, deserializer, message_deserializer, serialize
@@ -20,44 +25,94 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 
 _PREFIX = "/isthmus.v1.TrainerService/"
+_UNTRUSTED = ("handshake failed", "Hostname Verification")
+"""gRPC's own words for a TLS handshake that came to nothing, and for a certificate of somebody else."""
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-Stream = Duplex[pb.TrainRequest, pb.TrainResponse]
+
+
+def _ignore(_code: grpc.StatusCode) -> None:
+    pass
 
 
 class TrainerClient:
     """Calls to one trainer, over two connections: tensors on one, everything else on the other."""
 
-    def __init__(self, address: str, link: LinkConfig, connect_timeout_seconds: float) -> None:
-        self.address = address
+    def __init__(
+        self,
+        trainer: TrainerAddressConfig,
+        link: LinkConfig,
+        on_failure: Callable[[grpc.StatusCode], None] = _ignore,
+        access: TrainerAccess = PLAIN,
+    ) -> None:
+        """on_failure: told how each call ended that failed."""
+        self._access = access
+        self.address = trainer.address
+        self._connect_timeout_seconds = trainer.connect_timeout_seconds
+        self.call_timeout_seconds = trainer.call_timeout_seconds
+        self._on_failure = on_failure
         self._link = link
-        self._connect_timeout_seconds = connect_timeout_seconds
-        options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
-        self._control = grpc.aio.insecure_channel(address, options=options)
-        self._tensors = grpc.aio.insecure_channel(address, options=options)
+        self._options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
+        self._left: list[grpc.aio.Channel] = []
+        """Connections with older credentials; the training stream may still be on one of them."""
+        self._connect()
+
+    def _connect(self) -> None:
+        self._credentials = self._access.credentials()
+        self._control = self._access.channel(self.address, self._options)
+        self._tensors = self._access.channel(self.address, self._options)
 
     async def __aenter__(self) -> Self:
-        """Wait until the trainer answers. Raises UnreachableError after the connect timeout."""
+        """Wait until the trainer answers. Raises UnreachableError after the connect timeout, AccessError at once when one
+        of the two does not trust the other's certificate."""
+        try:
+            await self._connected()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def _connected(self) -> None:
+        why = ""
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
-                await self._control.channel_ready()
-        except BaseException as cause:
-            await self.close()
-            if not isinstance(cause, TimeoutError):
-                raise
+                while (state := self._control.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        why = f": {await self._last_failure()}"
+                        if any(words in why for words in _UNTRUSTED):
+                            raise AccessError(
+                                f"no secure connection to the trainer at {self.address} (tls.ca, tls.server_name){why}"
+                            )
+                    await self._control.wait_for_state_change(state)
+        except TimeoutError as cause:
             raise UnreachableError(
                 f"no trainer answered at {self.address} within {self._connect_timeout_seconds:g} s "
-                "(trainer.address, trainer.connect_timeout_seconds)"
+                f"(trainer.address, trainer.connect_timeout_seconds){why}"
             ) from cause
-        return self
+
+    async def _last_failure(self) -> str:
+        """Why the last attempt to connect failed: gRPC tells it to a call only."""
+        try:
+            check: Any = self._control.unary_unary("/grpc.health.v1.Health/Check")
+            await check(b"", wait_for_ready=False)
+        except grpc.aio.AioRpcError as failure:
+            why = one_line((failure.details() or "").rpartition("last error: ")[2])
+            closed = "; does it want TLS, or a certificate from an authority that it trusts ([tls])?"
+            return why + (closed if why.endswith("Socket closed") else "")
+        return "a moment later it did"
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Close both connections."""
+        """Close all connections."""
+        await self._close_left()
         await self._control.close()
         await self._tensors.close()
+
+    async def _close_left(self) -> None:
+        while self._left:
+            await self._left.pop().close()
 
     async def open_session(self, request: pb.OpenSessionRequest) -> pb.OpenSessionResponse:
         """See `TrainerService.OpenSession`."""
@@ -67,34 +122,48 @@ class TrainerClient:
         """See `TrainerService.GetSession`."""
         return await self._call("GetSession", pb.GetSessionRequest(session_id=session_id), pb.GetSessionResponse)
 
-    async def commit_migration(self, session_id: str, next_step: int, deployment: pb.Deployment) -> None:
+    async def commit_migration(
+        self, session_id: str, next_step: int, deployment: pb.Deployment, fence: pb.Fence
+    ) -> None:
         """See `TrainerService.CommitMigration`."""
-        request = pb.CommitMigrationRequest(session_id=session_id, next_step=next_step, deployment=deployment)
+        request = pb.CommitMigrationRequest(
+            session_id=session_id, next_step=next_step, deployment=deployment, fence=fence
+        )
         await self._call("CommitMigration", request, pb.CommitMigrationResponse)
 
     async def measure_stage(self, session_id: str, cut: int, repeats: int) -> list[float]:
         """See `TrainerService.MeasureStage`."""
         request = pb.MeasureStageRequest(session_id=session_id, cut=cut, repeats=repeats)
-        return list((await self._call("MeasureStage", request, pb.MeasureStageResponse)).seconds)
+        return list((await self._call("MeasureStage", request, pb.MeasureStageResponse, of=repeats)).seconds)
 
-    async def close_session(self, session_id: str) -> None:
+    async def close_session(self, session_id: str, fence: pb.Fence, *, resumable: bool) -> None:
         """See `TrainerService.CloseSession`."""
-        await self._call("CloseSession", pb.CloseSessionRequest(session_id=session_id), pb.CloseSessionResponse)
+        request = pb.CloseSessionRequest(session_id=session_id, fence=fence, resumable=resumable)
+        await self._call("CloseSession", request, pb.CloseSessionResponse)
 
     async def attach(
         self,
-        session_id: str,
-        next_step: int,
+        attach: pb.Attach,
         accept: Callable[[Frame], None],
+        owed: Callable[[], int | None],
         on_delivered: Callable[[WireTensor, float, int], None],
-    ) -> "TrainingCall":
-        """Attach the training stream. accept: judges what the trainer announces, before memory is taken for it."""
+    ) -> "tuple[TrainingCall, pb.Attached]":
+        """Attach the training stream; the one before was given up.
+
+        accept: judges what the trainer announces, before memory is taken for it. owed: the oldest step that the trainer has
+        still to answer; a trainer that owes one and says nothing is given up after a while.
+        """
+        await self._close_left()
         method: Any = self._tensors.stream_stream(
             _PREFIX + "Train", request_serializer=serialize, response_deserializer=deserializer(pb.TrainResponse)
         )
-        call = TrainingCall(method(), self, accept, on_delivered, self._link)
-        await call.begin(session_id, next_step)
-        return call
+        call = TrainingCall(method(metadata=self._access.metadata()), self, accept, owed, on_delivered, self._link)
+        try:
+            async with self.patience("Train"):
+                return call, await call.begin(attach)
+        except BaseException:
+            call.cancel()
+            raise
 
     async def evaluate(self, session_id: str, tensors: AsyncIterator[WireTensor]) -> pb.EvaluateResponse:
         """Evaluate batches: each a feature and then its label, numbered from 0."""
@@ -105,17 +174,24 @@ class TrainerClient:
         )
         failures: list[Exception] = []
 
-        async def packets() -> AsyncIterator[Packet[pb.EvaluateRequest]]:
+        async def packets(patience: Patience) -> AsyncIterator[Packet[pb.EvaluateRequest]]:
+            patience.pause()  # what takes its time now is our own computation
             try:
                 async for tensor in tensors:
                     for frame, payload in chunks(tensor, self._link.chunk_bytes):
+                        patience.renew()
                         yield Packet(pb.EvaluateRequest(session_id=session_id, frame=frame), payload)
+                        patience.pause()
             except Exception as failure:
                 failures.append(failure)
                 raise
+            patience.renew()
 
         try:
-            response: pb.EvaluateResponse = await self.answered(method(packets()))
+            async with self.patience("Evaluate") as patience:
+                response: pb.EvaluateResponse = await self._taken(
+                    method(packets(patience), metadata=self._access.metadata())
+                )
         except asyncio.CancelledError:
             # To gRPC a source that fails is a call that was cancelled, no more.
             for failure in failures:
@@ -123,18 +199,24 @@ class TrainerClient:
             raise
         return response
 
-    async def upload_block(self, session_id: str, tensor: WireTensor) -> int:
+    async def upload_block(self, session_id: str, tensor: WireTensor, fence: pb.Fence) -> int:
         """Replace one of the cloud's blocks; returns its digest there."""
         method: Any = self._tensors.stream_unary(
             _PREFIX + "UploadBlock",
             request_serializer=serialize,
             response_deserializer=message_deserializer(pb.UploadBlockResponse),
         )
-        packets = (
-            Packet(pb.UploadBlockRequest(session_id=session_id, frame=frame), payload)
-            for frame, payload in chunks(tensor, self._link.chunk_bytes)
-        )
-        response: pb.UploadBlockResponse = await self.answered(method(packets))
+
+        def packets(patience: Patience) -> Iterator[Packet[pb.UploadBlockRequest]]:
+            for frame, payload in chunks(tensor, self._link.chunk_bytes):
+                patience.renew()
+                yield Packet(pb.UploadBlockRequest(session_id=session_id, frame=frame, fence=fence), payload)
+            patience.renew()
+
+        async with self.patience("UploadBlock") as patience:
+            response: pb.UploadBlockResponse = await self._taken(
+                method(packets(patience), metadata=self._access.metadata())
+            )
         return response.block_digest
 
     async def download_block(self, session_id: str, block: int, max_bytes: int, *, weights_only: bool) -> memoryview:
@@ -153,10 +235,13 @@ class TrainerClient:
             check_announcement(frame, codec_by_name("raw"), max_bytes)
 
         assembler = Assembler(accept, aligned_buffer)
-        call = method(pb.DownloadBlockRequest(session_id=session_id, block=block, weights_only=weights_only))
-        while (packet := await self.answered(call.read())) is not grpc.aio.EOF:
-            if (tensor := assembler.add(packet.message.frame, packet.payload)) is not None:
-                return tensor.payload
+        request = pb.DownloadBlockRequest(session_id=session_id, block=block, weights_only=weights_only)
+        call = method(request, metadata=self._access.metadata())
+        async with self.patience("DownloadBlock") as patience:
+            while (packet := await self.answered(call.read())) is not grpc.aio.EOF:
+                patience.renew()
+                if (tensor := assembler.add(packet.message.frame, packet.payload)) is not None:
+                    return tensor.payload
         raise ProtocolError(f"the stream of block {block} ended before it was whole")
 
     async def answered(self, answer: Awaitable[T | Damaged]) -> T:
@@ -164,83 +249,37 @@ class TrainerClient:
         try:
             return undamaged(await answer)
         except grpc.aio.AioRpcError as failure:
-            raise error_of(failure, self.address) from failure
+            raise self.failed(failure) from failure
 
-    async def _call(self, name: str, request: Any, response_type: type[M]) -> M:
+    async def _taken(self, call: Any) -> Any:
+        """Await the answer to a stream of ours."""
+        ending = Ending(call)
+        try:
+            return undamaged(await call)
+        except grpc.aio.AioRpcError as failure:
+            raise self.failed(await ending.failure() or failure) from failure
+
+    def failed(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
+        """What a failed call means, in our words. After a lost connection the next one is made with the certificates of now."""
+        self._on_failure(failure.code())
+        error = error_of(failure, self.address)
+        if isinstance(error, UnreachableError) and self._access.credentials() is not self._credentials:
+            self._left += [self._control, self._tensors]
+            self._connect()
+        return error
+
+    def patience(self, call: str, of: int = 1) -> AbstractAsyncContextManager[Patience]:
+        """Raises UnreachableError when the trainer makes no progress for longer than it may.
+
+        of: how many pieces of work are asked for at once.
+        """
+        return patience(self.address, call, self.call_timeout_seconds * of)
+
+    async def _call(self, name: str, request: Any, response_type: type[M], of: int = 1) -> M:
         method = self._control.unary_unary(
             _PREFIX + name,
             request_serializer=type(request).SerializeToString,
             response_deserializer=message_deserializer(response_type),
         )
-        return await self.answered(method(request))
-
-
-class TrainingCall:
-    """An attached training stream; `stream` carries its tensors."""
-
-    def __init__(
-        self,
-        call: Any,
-        client: TrainerClient,
-        accept: Callable[[Frame], None],
-        on_delivered: Callable[[WireTensor, float, int], None],
-        link: LinkConfig,
-    ) -> None:
-        self._call = call
-        self._client = client
-        self.stream: Stream = Duplex(
-            pb.TrainRequest,
-            read=self._read,
-            write=self._write,
-            assembler=Assembler(accept, aligned_buffer),
-            chunk_bytes=link.chunk_bytes,
-            window_bytes=link.window_bytes,
-            on_delivered=on_delivered,
-        )
-
-    async def begin(self, session_id: str, next_step: int) -> None:
-        """Name the session and hear that it waits for this step."""
-        await self.stream.write(pb.TrainRequest(attach=pb.Attach(session_id=session_id, next_step=next_step)))
-        event = await self.stream.receive()
-        if event is None or not event[0].HasField("attached"):
-            raise ProtocolError(f"the trainer at {self._client.address} did not answer the attach message")
-        if event[0].attached.next_step != next_step:
-            raise ProtocolError(
-                f"the trainer at {self._client.address} waits for step {event[0].attached.next_step}; step {next_step} is next"
-            )
-
-    async def end(self) -> None:
-        """Tell the trainer that no more comes, and wait until it has ended the stream."""
-        await self._client.answered(self._call.done_writing())
-        while await self.stream.receive() is not None:
-            pass
-
-    def cancel(self) -> None:
-        """Give the stream up."""
-        self._call.cancel()
-
-    async def _read(self) -> Packet[pb.TrainResponse] | Damaged | None:
-        packet = await self._client.answered(self._call.read())
-        if packet is not grpc.aio.EOF:
-            return packet  # type: ignore[no-any-return]
-        await self._check_status()
-        return None
-
-    async def _write(self, packet: Packet[pb.TrainRequest]) -> None:
-        try:
-            await self._call.write(packet)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as cause:
-            # What a failed write says is that the stream has ended; its status says why.
-            await self._check_status()
-            raise ProtocolError(f"the trainer at {self._client.address} ended the training stream early") from cause
-
-    async def _check_status(self) -> None:
-        code = await self._call.code()
-        if code is not grpc.StatusCode.OK:
-            failure = grpc.aio.AioRpcError(
-                code,
-                await self._call.initial_metadata(),
-                await self._call.trailing_metadata(),
-                details=await self._call.details(),
-            )
-            raise error_of(failure, self._client.address)
+        async with self.patience(name, of):
+            return await self.answered(method(request, metadata=self._access.metadata()))

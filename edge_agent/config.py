@@ -2,14 +2,16 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     Field,
     JsonValue,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    SecretStr,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -17,8 +19,10 @@ from pydantic import (
 )
 
 from shared.config import (
+    CheckpointsConfig,
     ComputeConfig,
     Config,
+    ControlConfig,
     FactoryName,
     LinkConfig,
     LogConfig,
@@ -42,8 +46,8 @@ def _check_staleness(given: Any, judge: ValidatorFunctionWrapHandler) -> Stalene
     except ValidationError:
         raise ValueError("neither") from None  # one complaint, not one for each form
     if isinstance(value, tuple):
-        epochs = [epoch for epoch, _ in value]
-        if not epochs or epochs[0] != 0 or any(later <= earlier for earlier, later in pairwise(epochs)):
+        positions = [position for position, _ in value]
+        if not positions or positions[0] != 0 or any(later <= earlier for earlier, later in pairwise(positions)):
             raise ValueError("not a schedule")
     return value
 
@@ -52,9 +56,7 @@ Staleness = Annotated[
     NonNegativeInt | tuple[tuple[NonNegativeInt, NonNegativeInt], ...],
     WrapValidator(_check_staleness),
     Field(
-        json_schema_extra={
-            "allowed": "an integer of 0 or more, or a list of [from_epoch, value] pairs that begins with epoch 0"
-        }
+        json_schema_extra={"allowed": "an integer of 0 or more, or a list of [from, value] pairs that begins with 0"}
     ),
 ]
 
@@ -64,6 +66,45 @@ class TrainerAddressConfig(Section):
     """Where the cloud trainer listens."""
     connect_timeout_seconds: PositiveFloat = 20.0
     """How long to wait for the first answer, retries included, before giving up."""
+    call_timeout_seconds: PositiveFloat = 300.0
+    """How long the trainer may leave a call unanswered, or a transfer without progress. Above what it needs to build the
+    network."""
+    give_up_seconds: NonNegativeFloat | None = Field(default=None, examples=[3600.0])
+    """How long a trainer that was lost while training is tried again before the run ends. Left out, for ever."""
+
+    token: SecretStr | None = Field(default=None, examples=["the-token-itself"])
+    """What the trainer knows this agent by. Better set by EDGE_AGENT_TRAINER__TOKEN than in a file or as a flag, which
+    others may read. It is never logged or printed."""
+    token_file: Path | None = Field(default=None, examples=["/etc/edge-agent/token"])
+    """File that holds the token and nothing else, closed to other users. It is read at every call, so that a new token
+    needs no restart. `token` goes before it."""
+    insecure: bool = False
+    """Lets the token go to another machine without encryption. For networks and tunnels that are trusted as a whole."""
+
+
+class TlsConfig(Section):
+    enabled: bool = False
+    """Whether the connection is encrypted and the trainer has to prove who it is. Any other key of this section does it
+    too."""
+    ca: Path | None = Field(default=None, examples=["/etc/edge-agent/ca.pem"])
+    """Certificates in PEM that sign the trainer's. Left out, the public ones that gRPC brings."""
+    certificate: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.pem"])
+    """This agent's own certificate in PEM, for a trainer that asks for one (mutual TLS)."""
+    key: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.key"])
+    """Its private key in PEM, without a passphrase, closed to other users."""
+    server_name: str | None = Field(default=None, examples=["trainer.example.org"])
+    """The name that the trainer's certificate must have, where it is not the host of trainer.address: behind a tunnel, say."""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key belong together; set both or neither")
+        return self
+
+    @property
+    def used(self) -> bool:
+        """Whether there is TLS."""
+        return self.enabled or (self.ca or self.certificate or self.server_name) is not None
 
 
 class ModelConfig(Section):
@@ -125,7 +166,9 @@ class DeploymentConfig(Section):
     """How many blocks run here. At least one, so that no raw input leaves this machine. Left out, half of them."""
     staleness: Staleness = 0
     """How many steps a gradient may be late (K). 0 is exact, as if one process trained; more hides the link's delay. A
-    list of [from_epoch, K] pairs changes it as training goes on: [[0, 4], [8, 5]] is 4 before epoch 8 and 5 from then."""
+    list of [from, K] pairs changes it as training goes on: [[0, 4], [8, 5]] is 4 before epoch 8 and 5 from then."""
+    staleness_every: Literal["step", "epoch"] = "epoch"
+    """What a list in `staleness` counts in; both from 0. Nothing waits for the change: batches in flight stay there."""
     backward: Literal["replay", "stash"] = "replay"
     """What happens to a late gradient. "replay" recomputes its batch with today's weights and holds inputs only; "stash"
     keeps each batch's activations and a copy of the weights that made them."""
@@ -136,6 +179,38 @@ class DeploymentConfig(Section):
     """How features are packed for the way up."""
     downlink_codec: str = "fp32"
     """How error gradients are packed for the way down."""
+
+    @model_validator(mode="after")
+    def _unit_belongs_to_a_list(self) -> Self:
+        if isinstance(self.staleness, int) and self.staleness_every != "epoch":
+            raise ValueError(
+                f'staleness_every is "{self.staleness_every}" but staleness is {self.staleness}, which never changes; give it '
+                "a list of [from, value] pairs, or leave staleness_every out"
+            )
+        return self
+
+
+class EngineSection(Section):
+    profile: Path | None = Field(default=None, examples=["profile.json"])
+    """What `edge-agent profile` measured on this pair. With it, the cut, the bit width and K follow the devices and the link
+    while training goes on; left out, they stay as they are."""
+    bits: tuple[Literal[1, 2, 3, 4, 5, 6, 7, 8, 16, 32], ...] = Field(default=(8, 32), min_length=1)
+    """Bit widths to choose from, within what the profile's min_bits allow. Fewer than 8 cost accuracy."""
+    max_staleness: NonNegativeInt | None = Field(default=None, examples=[3])
+    """Largest K to use. Left out, the largest that the profile was calibrated for."""
+    margin: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
+    """Part of the time per step that a change must save, its own cost included. Below it, noise would be followed."""
+    dwell_seconds: PositiveFloat = 5.0
+    """Least time between two changes."""
+
+
+class EdgeCheckpointsConfig(CheckpointsConfig):
+    every_steps: PositiveInt | None = Field(default=None, examples=[500])
+    """Steps between checkpoints, at which both sides write their half. Left out, only time counts."""
+    every_seconds: PositiveFloat = 60.0
+    """Seconds between checkpoints. The batches in flight are ended before each, so with a large K fewer are cheaper."""
+    stop_seconds: PositiveFloat = 20.0
+    """How long a run that is told to stop may take to end its batches and to have its last checkpoint written."""
 
 
 class OutputConfig(Section):
@@ -150,6 +225,8 @@ class EdgeConfig(Config):
 
     trainer: TrainerAddressConfig = TrainerAddressConfig()
     """The cloud trainer that runs the other half of the network."""
+    tls: TlsConfig = TlsConfig()
+    """How the connection to the trainer is encrypted, and who has to prove what."""
     model: ModelConfig = ModelConfig()
     """The network."""
     data: DataConfig = DataConfig()
@@ -158,10 +235,16 @@ class EdgeConfig(Config):
     """How long and how to train."""
     deployment: DeploymentConfig = DeploymentConfig()
     """Where the network is cut, and what that may cost in exactness."""
+    engine: EngineSection = EngineSection()
+    """Who changes the deployment while training goes on."""
     compute: ComputeConfig = ComputeConfig()
     """What this side computes with."""
     link: LinkConfig = LinkConfig()
     """How tensors are sent."""
+    checkpoints: EdgeCheckpointsConfig = EdgeCheckpointsConfig()
+    """What outlives this process, and how often it is written."""
+    control: ControlConfig = ControlConfig()
+    """Where this agent is watched and steered from."""
     metrics: MetricsConfig = MetricsConfig()
     """What can be watched from outside."""
     log: LogConfig = LogConfig()

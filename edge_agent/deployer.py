@@ -29,11 +29,24 @@ class Deployer:
         self._chain = chain
         self._stage = stage
         self._wanted_cut: int | None = None
+        self._give_up_seconds: float | None = None
+        self._settling = False
+        self._under_way: int | None = None
 
     @property
     def deployment(self) -> Deployment:
         """What holds for the next batch."""
         return self._pipeline.deployment
+
+    @property
+    def moving(self) -> bool:
+        """Whether a move was asked for and is not done or given up."""
+        return self._settling or self._wanted_cut is not None
+
+    @property
+    def moving_to(self) -> int | None:
+        """The cut that is being moved to, or that waits to be; None where none is."""
+        return self._under_way if self._wanted_cut is None else self._wanted_cut
 
     def change(
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
@@ -41,10 +54,13 @@ class Deployer:
         """Change K or codecs; nothing is drained. Raises ConfigError for a codec that is not there."""
         self._pipeline.change(staleness=staleness, codec=codec, downlink_codec=downlink_codec)
 
-    def move(self, cut: int) -> None:
-        """Move the cut once the batches in flight are settled. Raises ModelError for a cut out of range."""
+    def move(self, cut: int, give_up_seconds: float | None = None) -> None:
+        """Move the cut once the batches in flight are settled. Raises ModelError for a cut out of range.
+
+        give_up_seconds: when the blocks are still under way after so long, the cut stays.
+        """
         check_cut(cut, self._chain)
-        self._wanted_cut = cut
+        self._wanted_cut, self._give_up_seconds = cut, give_up_seconds
         self._pipeline.drain()
 
     async def settle(self, session: EdgeSession, next_step: int) -> float | None:
@@ -53,17 +69,32 @@ class Deployer:
         Returns the seconds that it took, None when nothing was to do or when it failed and both sides are as they were.
         Raises IsthmusError when what the trainer holds cannot be found out or is not what it was.
         """
+        self._settling = True
+        try:
+            return await self._settle(session, next_step)
+        finally:
+            self._settling, self._under_way = False, None
+
+    async def _settle(self, session: EdgeSession, next_step: int) -> float | None:
         wanted, self._wanted_cut = self._wanted_cut, None
         old = self._pipeline.announced
         if wanted is None or wanted == old.cut:
             return None
+        self._under_way = wanted
         new = Deployment()
         new.CopyFrom(self._pipeline.deployment)
         new.epoch, new.cut = new.epoch + 1, wanted
         try:
-            seconds = await migrate(session, self._chain, self._stage, self._pipeline.workers, next_step, old, new)
+            seconds = await migrate(
+                session, self._chain, self._stage, self._pipeline.workers, next_step, old, new, self._give_up_seconds
+            )
         except IsthmusError as failure:
-            if await session.deployment() != old:
+            try:
+                unchanged = await session.deployment() == old
+            except IsthmusError:
+                self._wanted_cut = wanted  # when it is known again where both sides are
+                raise
+            if not unchanged:
                 raise
             self._on_failure()
             _log.warning("the cut stays", cut=old.cut, wanted=wanted, reason=str(failure))

@@ -3,12 +3,11 @@
 Everything that can be wrong on the edge's side is found out by building it.
 """
 
-from itertools import takewhile
-
 from edge_agent.config import EdgeConfig
 from edge_agent.data import BatchLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
 from shared.codec import codec_by_name
+from shared.errors import ConfigError
 from shared.model.build import build_checked_chain, check_cut
 from shared.model.device import choose_device
 from shared.model.recipe import Recipe
@@ -46,20 +45,32 @@ class Experiment:
         check_cut(cut, self.chain)
         self.deployment = Deployment(
             cut=cut,
-            staleness=self.staleness(0),
-            codec=codec_by_name(deployment.codec).name,
-            downlink_codec=codec_by_name(deployment.downlink_codec).name,
+            staleness=self._staleness[0][1],
+            codec=_codec("deployment.codec", deployment.codec),
+            downlink_codec=_codec("deployment.downlink_codec", deployment.downlink_codec),
         )
         self.stage = Stage(self.chain, 0, cut, self.recipe, choose_device(config.compute.device))
 
-    def staleness_changes(self, epoch: int) -> bool:
-        """Whether the configuration sets another K from this epoch on."""
-        return epoch > 0 and self.staleness(epoch) != self.staleness(epoch - 1)
+    @property
+    def largest_staleness(self) -> int:
+        """The largest limit K that the configuration comes to."""
+        return max(limit for _, limit in self._staleness)
 
-    def staleness(self, epoch: int) -> int:
-        """The limit K that the configuration sets for an epoch."""
+    @property
+    def staleness_changes(self) -> dict[int, int]:
+        """The steps after the first from which on the configuration sets another limit K, and which."""
+        schedule = self.config.deployment
+        unit_steps = self.loader.steps_per_epoch if schedule.staleness_every == "epoch" else 1
+        return {position * unit_steps: limit for position, limit in self._staleness[1:]}
+
+    @property
+    def _staleness(self) -> tuple[tuple[int, int], ...]:
         schedule = self.config.deployment.staleness
-        if isinstance(schedule, int):
-            return schedule
-        *_, (_, limit) = takewhile(lambda pair: pair[0] <= epoch, schedule)
-        return limit
+        return ((0, schedule),) if isinstance(schedule, int) else schedule
+
+
+def _codec(key: str, name: str) -> str:
+    try:
+        return codec_by_name(name).name
+    except ConfigError as unknown:
+        raise ConfigError(f"{key}: {unknown}") from None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from shared.codec import codec_by_name
+from shared.codec import Encoded, codec_by_name
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
 from shared.tensor_wire import check_announcement, torch_dtype
@@ -30,6 +30,11 @@ class BatchInFlight:
     parts_due: int
     """What is still to come from the trainer: a report, and a gradient where the edge learns."""
     compression_error: Tensor | None = None
+    outputs: Tensor | None = None
+    """The feature, until it is encoded."""
+    labels: Tensor | None = None
+    encoding: Encoded | None = None
+    """What was sent, kept until the gradient has come: it may have to be sent again, and a codec may draw random numbers."""
 
 
 class InFlight:
@@ -40,12 +45,33 @@ class InFlight:
         self._gradients_due: deque[int] = deque()
         self._settled_by_reports = False
 
+    def __len__(self) -> int:
+        return len(self._by_step)
+
     def add(self, batch: BatchInFlight, *, gradient_due: bool) -> None:
         """A batch was forwarded."""
         self._by_step[batch.step] = batch
         self._settled_by_reports = not gradient_due
         if gradient_due:
             self._gradients_due.append(batch.step)
+
+    def oldest(self) -> int | None:
+        """The oldest step of which something is still to come."""
+        return next(iter(self._by_step), None)
+
+    def at(self, step: int) -> BatchInFlight:
+        """A batch that the trainer has not computed."""
+        return self._by_step[step]
+
+    def resume(self, gradient_step: int) -> None:
+        """A new stream begins: the gradients of this step and later ones are due."""
+        if not self._settled_by_reports:
+            self._gradients_due = deque(step for step in self._by_step if step >= gradient_step)
+
+    def clear(self) -> None:
+        """Forget all: the run goes back to before them."""
+        self._by_step.clear()
+        self._gradients_due.clear()
 
     def answered(self, step: int) -> BatchInFlight:
         """The batch that a gradient or report has come for; it is forgotten with the last of them.
@@ -55,9 +81,8 @@ class InFlight:
         batch = self._by_step.get(step)
         if batch is None:
             raise ProtocolError(f"the trainer speaks of step {step}, which is not in flight")
-        oldest = next(iter(self._by_step))
-        if self._settled_by_reports and step != oldest:
-            raise ProtocolError(f"the trainer reports step {step}; the report of step {oldest} is due")
+        if self._settled_by_reports and step != self.oldest():
+            raise ProtocolError(f"the trainer reports step {step}; the report of step {self.oldest()} is due")
         batch.parts_due -= 1
         if batch.parts_due == 0:
             del self._by_step[step]
@@ -85,5 +110,7 @@ class InFlight:
                 f"the error gradient of step {frame.step} is {torch_dtype(frame.tensor.dtype)} {shape}; its feature is "
                 f"{feature.dtype} {feature.shape}"
             )
-        check_announcement(frame, codec_by_name(batch.deployment.downlink_codec), 2 * feature.bytes + 1024)
+        codec = codec_by_name(batch.deployment.downlink_codec)
+        # Of a handful of samples, a codec's ranges may be more than the gradient itself.
+        check_announcement(frame, codec, max(2 * feature.bytes, codec.encoded_bytes(shape, feature.dtype)))
         self._gradients_due.popleft()

@@ -8,16 +8,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from edge_agent import timeline_command
+from edge_agent import plan_commands, timeline_command
 from edge_agent.config import EdgeConfig, OutputConfig
+from edge_agent.control import commands as control_commands
+from edge_agent.doctor import command as doctor_command
 from edge_agent.model_report import render_table, to_json
-from edge_agent.progress import counting_bar, live_bar, summary_table
+from edge_agent.progress import counting_bars, live_bar, summary_table
 from shared.cli import run_command
 from shared.config import example_toml, load_config
 from shared.errors import ConfigError
 from shared.model.build import build_checked_chain, parse_kwargs
 from shared.model.report import describe_chain
 from shared.model.spec import parse_example
+from shared.step_log import check_steps
 from shared.telemetry.logs import configure_logs
 
 app = typer.Typer(help="The edge's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -36,9 +39,15 @@ def run(
     cut: Annotated[int | None, typer.Option(help="How many blocks run here (deployment.cut).")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for summary and model (output.directory).")] = None,
     trace: Annotated[Path | None, typer.Option(help="File for the time line of both sides (output.trace).")] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the newest session of this experiment that was cut short, if any."),
+    ] = False,
+    session: Annotated[str | None, typer.Option(help="Go on with this session (see `edge-agent sessions`).")] = None,
 ) -> None:
     """Train across the cut, then print a table and, where an output folder is set, the path of the summary."""
-    from edge_agent.run import run_training
+    from edge_agent.run import Resume
+    from edge_agent.service import run_service
 
     named = {"trainer.address": trainer, "deployment.cut": cut, "output.directory": output, "output.trace": trace}
     flags = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
@@ -46,11 +55,30 @@ def run(
     _make_folders(loaded.output)
     console = Console()
     configure_logs(loaded.log.level, loaded.log.format)
+    directory = loaded.output.directory
     with live_bar(Console(stderr=True)) as bar:
-        result = asyncio.run(run_training(loaded, bar.show))
+        result = asyncio.run(
+            run_service(
+                loaded,
+                bar.show,
+                on_result=lambda done: done.write(directory) if directory is not None else None,
+                resume=Resume(session) if resume or session is not None else None,
+            )
+        )
     console.print(summary_table(result.summary))
-    if loaded.output.directory is not None:
-        typer.echo(f"summary: {result.write(loaded.output.directory)}")
+    if directory is not None:
+        typer.echo(f"summary: {directory / 'summary.json'}")
+
+
+@app.command("check-steps")
+def check_steps_command(
+    log: Annotated[Path, typer.Argument(help="Step log of a session (checkpoints.step_log).")],
+    against: Annotated[
+        Path | None, typer.Option(help="Step log of an undisturbed run, to compare hashes with.")
+    ] = None,
+) -> None:
+    """Prove by a step log that each step was applied once, and as in another run."""
+    typer.echo(f"{check_steps(log, against)} steps, each applied once")
 
 
 @app.command()
@@ -75,19 +103,43 @@ def profile(
     overrides: Overrides = None,
     trainer: Annotated[str | None, typer.Option(help="host:port of the trainer (trainer.address).")] = None,
     repeats: Annotated[int, typer.Option(help="Steps timed at each cut.", min=2, max=1000)] = 10,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate", help="Train copies of the model here to find the least bits and the largest K too."
+        ),
+    ] = False,
+    budget: Annotated[
+        float, typer.Option("--calibrate-budget", help="Accuracy that they may cost, in points.", min=0.0, max=100.0)
+    ] = 1.0,
+    epochs: Annotated[int, typer.Option("--calibrate-epochs", help="Of each training.", min=1)] = 5,
+    seeds: Annotated[int, typer.Option("--calibrate-seeds", help="Trainings of each candidate.", min=1)] = 3,
+    staleness: Annotated[int, typer.Option("--calibrate-staleness", help="Largest K to try.", min=0)] = 8,
+    cuts: Annotated[
+        str | None,
+        typer.Option(
+            "--calibrate-cuts", help="Cuts to calibrate, as 2,3; only these can be planned with. All if absent."
+        ),
+    ] = None,
 ) -> None:
     """Measure what each cut of the model costs on this device and on the trainer; an interrupted run goes on."""
+    from edge_agent.calibration_trainings import CalibrationSettings
     from edge_agent.profiling import profile_model
 
+    settings = CalibrationSettings(budget, epochs, seeds, staleness, None if cuts is None else _cuts(cuts))
     flags = [*(overrides or []), *([f"trainer.address={trainer}"] if trainer else [])]
     loaded = load_config(EdgeConfig, config, flags)
     configure_logs(loaded.log.level, loaded.log.format)
-    with counting_bar(Console(stderr=True), "profiling cuts") as on_cut:
-        asyncio.run(profile_model(loaded, repeats, out, on_cut))
+    works = ("profiling cuts", "training copies") if calibrate else ("profiling cuts",)
+    with counting_bars(Console(stderr=True), *works) as (on_cut, *on_training):
+        asyncio.run(profile_model(loaded, repeats, out, on_cut, settings if calibrate else None, *on_training))
     typer.echo(f"profile: {out}")
 
 
+control_commands.register(app)
+plan_commands.register(app)
 timeline_command.register(app)
+doctor_command.register(app)
 
 
 @app.command("config")
@@ -101,6 +153,15 @@ def show_config(
         typer.echo(example_toml(EdgeConfig), nl=False)
     else:
         typer.echo(load_config(EdgeConfig, config, overrides or []).model_dump_json(indent=2))
+
+
+def _cuts(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(field) for field in text.split(","))
+    except ValueError as error:
+        raise ConfigError(
+            f'--calibrate-cuts is "{text}"; it must be whole numbers with commas between, as 2,3'
+        ) from error
 
 
 def _make_folders(output: OutputConfig) -> None:

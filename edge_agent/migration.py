@@ -4,12 +4,14 @@ The commit is the trainer's: whichever deployment it has is the one in force, an
 a link that dies leaves the old deployment or the new one, never a third.
 """
 
+import asyncio
 import time
 
 import structlog
 
 from edge_agent.session import EdgeSession
 from edge_agent.workers import Workers
+from shared.errors import UnreachableError
 from shared.model import block_state
 from shared.model.chain import Chain
 from shared.model.stage import Stage
@@ -26,21 +28,20 @@ async def migrate(
     next_step: int,
     old: Deployment,
     new: Deployment,
+    give_up_seconds: float | None = None,
 ) -> float:
     """Move the cut from `old` to `new` between two steps, with nothing in flight; returns the seconds it took.
 
     Blocks whose state training does not change are not sent: both sides have held them equal since the session was
-    opened. Raises IsthmusError when it could not be done; then both sides are as they were.
+    opened. Raises IsthmusError when it could not be done, or the blocks were still under way after `give_up_seconds`; then
+    both sides are as they were.
     """
     started = time.monotonic()
-    for block in chain.blocks[new.cut : old.cut]:
-        if not block_state.is_static(block):
-            await session.upload_block(block, stage.block_tensors(block.index), old.epoch)
-    arriving = {
-        block.index: await session.download_block(block, weights_only=False)
-        for block in chain.blocks[old.cut : new.cut]
-        if not block_state.is_static(block)
-    }
+    try:
+        async with asyncio.timeout(give_up_seconds):
+            arriving = await _transfer(session, chain, stage, old, new)
+    except TimeoutError:
+        raise UnreachableError(f"the blocks were still under way after {give_up_seconds:.1f} s") from None
     for index, tensors in arriving.items():
         block_state.check(chain.blocks[index], stage.optimizer_keys, tensors)
     await session.commit_migration(next_step, new)
@@ -48,3 +49,17 @@ async def migrate(
     seconds = time.monotonic() - started
     _log.info("cut moved", step=next_step, from_cut=old.cut, to_cut=new.cut, seconds=round(seconds, 3))
     return seconds
+
+
+async def _transfer(
+    session: EdgeSession, chain: Chain, stage: Stage, old: Deployment, new: Deployment
+) -> dict[int, block_state.BlockTensors]:
+    """Send what leaves the edge; returns what comes to it, by block and by name."""
+    for block in chain.blocks[new.cut : old.cut]:
+        if not block_state.is_static(block):
+            await session.upload_block(block, stage.block_tensors(block.index), old.epoch)
+    return {
+        block.index: await session.download_block(block, weights_only=False)
+        for block in chain.blocks[old.cut : new.cut]
+        if not block_state.is_static(block)
+    }

@@ -4,9 +4,8 @@ Each cut is measured once and written down at once, so that an interrupted profi
 """
 
 import asyncio
-import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,23 @@ import structlog
 import torch
 import xxhash
 
+from edge_agent.access import trainer_access
+from edge_agent.calibration_trainings import Calibration, CalibrationSettings, Trainings
 from edge_agent.client import TrainerClient
 from edge_agent.config import EdgeConfig
+from edge_agent.endurance import Endurance
 from edge_agent.experiment import Experiment
 from edge_agent.memory import available_bytes
+from edge_agent.profile_parts import MeasuredCut, Measurements, PartFile
 from edge_agent.session import EdgeSession
+from edge_agent.trial import busy_seconds, turn_seconds
 from edge_agent.workers import Workers
-from shared.codec import codec_by_name
+from shared.checkpoint import LocalFiles
+from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.model import block_state
 from shared.model.measure import measure_replay, measure_stage, timed
 from shared.model.stage import Stage
-from shared.planning.profile import Block, Encode, Profile, profile_to_json
+from shared.planning.profile import NO_OVERHEAD, Block, Encode, Overhead, Profile, profile_to_json
 
 _log = structlog.get_logger(__name__)
 
@@ -34,16 +39,20 @@ ENCODE_SIZES_BYTES = (64 * 1024, 256 * 1024, 1 << 20, 4 << 20, 16 << 20)
 """Float32 sizes that the linear fits are made from."""
 ENCODE_CODEC = "uniform8"
 DEFAULT_MAX_STALENESS = 5
-"""What paper 000 finds harmless for its models (Fig. 3, Table 4); a calibration measures it instead."""
-Cut = dict[str, Any]
-"""What was measured at one cut, as it stands in the file of parts."""
+"""What paper 000 finds harmless for its models (Fig. 3, Table 4); a calibration finds it out instead."""
+MOST_TRIALS = 3
+"""Cuts at which the overhead is measured."""
+TRIAL_STEPS = 3
+"""Real steps with late gradients for each repeat: they come in bursts."""
+Fit = dict[str, Any]
+"""A linear fit over bytes, as it stands in the profile."""
 
 
 class Profiler:
     """Measures an experiment's model on this device and on the trainer."""
 
-    def __init__(self, experiment: Experiment, workers: Workers, repeats: int, parts: Path) -> None:
-        """repeats: steps that are timed at each cut. parts: the file that keeps what is done of an unfinished profile."""
+    def __init__(self, experiment: Experiment, workers: Workers, repeats: int, parts: PartFile[Measurements]) -> None:
+        """repeats: steps that are timed at each cut. parts: keeps what is done of an unfinished profile."""
         self._experiment = experiment
         self._workers = workers
         self._repeats = repeats
@@ -52,40 +61,76 @@ class Profiler:
     async def measure(self, client: TrainerClient, on_cut: Callable[[int, int], None]) -> Profile:
         """The whole profile. on_cut: told how many of how many cuts are done. Raises IsthmusError."""
         blocks = len(self._experiment.chain.blocks)
-        done = self._load()
-        session = await EdgeSession.open(client, self._experiment, self._workers)
+        parts = await asyncio.to_thread(self._parts.load, self._identity())
+        endurance = Endurance(0)  # a lost trainer ends the measurement, which goes on when asked again
+        session = await EdgeSession.open(client, self._experiment, self._workers, endurance)
         try:
             for cut in range(1, blocks + 1):
-                if str(cut) not in done:
-                    done[str(cut)] = await self._measure_cut(session, cut)
-                    await asyncio.to_thread(self._parts.write_text, json.dumps({"of": self._identity(), "cuts": done}))
+                if str(cut) not in parts.cuts:
+                    measured = {str(cut): await self._measure_cut(session, cut)}
+                    parts = parts.model_copy(update={"cuts": parts.cuts | measured})
+                    await asyncio.to_thread(self._parts.save, parts)
                 on_cut(cut, blocks)
         finally:
             await session.close()
-        encode, decode = await self._workers.codec.run(_codec_fits, self._repeats)
+        done = {cut: parts.cuts[str(cut)] for cut in range(1, blocks + 1)}
+        overheads = await self._overheads(client, done)
+        encode, decode = await self._workers.codec.run(_codec_fits, self._repeats, self._experiment)
         state_bytes = await self._workers.compute.run(self._block_bytes)
-        self._parts.unlink(missing_ok=True)
-        return self._profile(done, encode, decode, state_bytes)
+        return self._profile(done, encode, decode, state_bytes, overheads)
 
-    async def _measure_cut(self, session: EdgeSession, cut: int) -> Cut:
+    async def _measure_cut(self, session: EdgeSession, cut: int) -> MeasuredCut:
         needed, available = self._needed_bytes(cut), available_bytes()
         if needed > available:
             _log.warning(
                 "cut skipped: it does not fit in memory", cut=cut, needed_bytes=needed, available_bytes=available
             )
-            return {"skipped": f"needs about {needed} bytes of memory, {available} are free"}
+            return MeasuredCut(skipped=f"needs about {needed} bytes of memory, {available} are free")
         edge = await self._workers.compute.run(self._edge_seconds, cut)
+        serial = await self._workers.compute.run(self._serial_seconds, cut)
         last = cut == len(self._experiment.chain.blocks)
         cloud = [0.0] if last else await session.measure_cloud(cut, self._repeats)
-        return {"edge": edge, "cloud": cloud}
+        return MeasuredCut(edge=tuple(edge), serial=tuple(serial), cloud=tuple(cloud))
 
     def _edge_seconds(self, cut: int) -> list[float]:
+        if cut == len(self._experiment.chain.blocks):
+            return self._serial_seconds(cut)  # edge-only has nothing to wait for, so nothing to replay
+        return measure_replay(self._stage(cut), self._experiment.example, repeats=self._repeats)
+
+    def _serial_seconds(self, cut: int) -> list[float]:
+        """T1 at K = 0: the graph of the one forward is kept."""
+        return measure_stage(self._stage(cut), self._experiment.example, input_gradient=False, repeats=self._repeats)
+
+    def _stage(self, cut: int) -> Stage:
         experiment = self._experiment
-        stage = Stage(experiment.chain, 0, cut, experiment.recipe, experiment.stage.device)
-        if cut == len(experiment.chain.blocks):
-            # Edge-only has nothing to wait for, so nothing to replay.
-            return measure_stage(stage, experiment.example, input_gradient=False, repeats=self._repeats)
-        return measure_replay(stage, experiment.example, repeats=self._repeats)
+        return Stage(experiment.chain, 0, cut, experiment.recipe, experiment.stage.device)
+
+    async def _overheads(self, client: TrainerClient, done: dict[int, MeasuredCut]) -> tuple[Overhead, float]:
+        """What a real step takes of the edge beyond T1: with late gradients, and at K = 0, where it idles in between.
+
+        From the last cut that is split, where the edge computes most, up to the first at which it bounds a step no more.
+        None where nothing learns there.
+        """
+        blocks = self._experiment.chain.blocks
+        edge = {cut: done[cut].edge for cut in range(1, len(blocks))}
+        means = {cut: statistics.fmean(seconds) for cut, seconds in edge.items() if seconds is not None}
+        cuts = list(means)
+        if not cuts or not any(block.trainable for block in blocks[: cuts[-1]]):
+            return NO_OVERHEAD, 0.0
+        config, last = self._experiment.config, cuts[-1]
+        turn = await turn_seconds(client, config, last, self._workers, self._repeats)
+        points: list[tuple[float, float]] = []
+        for cut in cuts[: -1 - MOST_TRIALS : -1]:
+            busy = await busy_seconds(client, config, cut, self._workers, TRIAL_STEPS * self._repeats)
+            if busy is None:
+                break
+            carried_bytes = 2 * self._experiment.chain.features[cut].bytes
+            points.append((carried_bytes, max(busy - means[cut], 0.0)))
+        if not points:
+            _log.warning("no overhead measured: the edge is not what bounds a step at this cut", cut=last)
+        serial = done[last].serial
+        assert serial is not None, "measured with T1"
+        return overhead_line(points), max(turn - statistics.fmean(serial), 0.0)
 
     def _needed_bytes(self, cut: int) -> int:
         """A bound from below: weights, gradients and moments of the edge's blocks, and what crosses them both ways."""
@@ -96,16 +141,23 @@ class Profiler:
     def _block_bytes(self) -> list[int]:
         """What moving each block carries: parameters, buffers and optimizer state after an update; 0 where it is static."""
         experiment = self._experiment
-        stage = Stage(experiment.chain, 0, len(experiment.chain.blocks), experiment.recipe, experiment.stage.device)
+        stage = self._stage(len(experiment.chain.blocks))
         measure_stage(stage, experiment.example, input_gradient=False, repeats=1)
         return [
             0 if block_state.is_static(block) else sum(t.nbytes for t in stage.block_tensors(block.index).values())
             for block in experiment.chain.blocks
         ]
 
-    def _profile(self, done: dict[str, Cut], encode: Cut, decode: Cut, state_bytes: list[int]) -> Profile:
+    def _profile(
+        self,
+        done: dict[int, MeasuredCut],
+        encode: Fit,
+        decode: Fit,
+        state_bytes: list[int],
+        overheads: tuple[Overhead, float],
+    ) -> Profile:
         chain = self._experiment.chain
-        cuts: list[Cut] = [done.get(str(cut), {}) for cut in range(len(chain.blocks) + 1)]
+        cuts = [MeasuredCut(skipped="the raw input would leave the edge"), *done.values()]
         learning = [any(block.trainable for block in chain.blocks[:cut]) for cut in range(len(cuts))]
         sizes = [*(feature.bytes for feature in chain.features[:-1]), 0]  # edge-only: nothing crosses
         return Profile(
@@ -114,17 +166,20 @@ class Profiler:
             blocks=tuple(Block(block.name, size) for block, size in zip(chain.blocks, state_bytes, strict=True)),
             feature_bytes=tuple(float(size) for size in sizes),
             gradient_bytes=tuple(float(size * learns) for size, learns in zip(sizes, learning, strict=True)),
-            edge_seconds=tuple(_median(cut.get("edge")) for cut in cuts),
-            cloud_seconds=tuple(_median(cut.get("cloud")) for cut in cuts),
+            edge_seconds=tuple(_mean(cut.edge) for cut in cuts),
+            cloud_seconds=tuple(_mean(cut.cloud) for cut in cuts),
             encode=Encode(encode["seconds_per_byte"], encode["seconds"]),
             min_bits=None,
             max_staleness=DEFAULT_MAX_STALENESS,
+            serial_edge_seconds=tuple(_mean(cut.serial) for cut in cuts),
+            overhead=overheads[0],
+            serial_overhead_seconds=overheads[1],
             extra={
                 "decode": decode,
-                "edge_seconds_spread": [_spread(cut.get("edge")) for cut in cuts],
-                "cloud_seconds_spread": [_spread(cut.get("cloud")) for cut in cuts],
+                "edge_seconds_spread": [_spread(cut.edge) for cut in cuts],
+                "cloud_seconds_spread": [_spread(cut.cloud) for cut in cuts],
                 "encode_spread_seconds": encode["spread_seconds"],
-                "skipped": {number: cut["skipped"] for number, cut in done.items() if "skipped" in cut},
+                "skipped": {number: cut.skipped for number, cut in done.items() if cut.skipped is not None},
             },
         )
 
@@ -139,43 +194,66 @@ class Profiler:
         )
         return xxhash.xxh3_64_hexdigest(repr(parts).encode())
 
-    def _load(self) -> dict[str, Cut]:
-        try:
-            kept = json.loads(self._parts.read_text())
-        except (OSError, ValueError):
-            return {}
-        return kept["cuts"] if kept.get("of") == self._identity() else {}
+
+OnDone = Callable[[int, int], None]
+"""Told how many of how many pieces of work are done."""
 
 
 async def profile_model(
-    config: EdgeConfig, repeats: int, out: Path, on_cut: Callable[[int, int], None] = lambda _done, _of: None
+    config: EdgeConfig,
+    repeats: int,
+    out: Path,
+    on_cut: OnDone = lambda _done, _of: None,
+    calibration: CalibrationSettings | None = None,
+    on_training: OnDone = lambda _done, _of: None,
 ) -> Profile:
-    """Measure the profile of a configuration's model and write it to `out`. Raises IsthmusError."""
+    """Measure the profile of a configuration's model, calibrate it where that is asked for, and write it to `out`.
+
+    Raises IsthmusError.
+    """
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     experiment = await asyncio.to_thread(Experiment, config)
+    parts = PartFile(out.with_name(out.name + ".parts"), Measurements)
+    trainings = PartFile(out.with_name(out.name + ".trainings"), Trainings)
     with Workers.started() as workers:
-        async with TrainerClient(config.trainer.address, config.link, config.trainer.connect_timeout_seconds) as client:
-            profiler = Profiler(experiment, workers, repeats, out.with_name(out.name + ".parts"))
-            profile = await profiler.measure(client, on_cut)
-    await asyncio.to_thread(out.write_text, profile_to_json(profile))
+        if calibration is not None:
+            calibrating = Calibration(experiment, calibration, workers, trainings, on_training)
+        async with TrainerClient(config.trainer, config.link, access=trainer_access(config)) as client:
+            profile = await Profiler(experiment, workers, repeats, parts).measure(client, on_cut)
+        if calibration is not None:
+            profile = await calibrating.of(profile)
+    await asyncio.to_thread(LocalFiles(out.parent).write, out.name, profile_to_json(profile).encode())
+    await asyncio.to_thread(parts.remove)
+    await asyncio.to_thread(trainings.remove)
     return profile
 
 
-def _codec_fits(repeats: int) -> tuple[Cut, Cut]:
-    """Seconds of encoding and decoding, each as a line over the bytes of the float32 tensor (paper 000, Fig. 11)."""
+def _codec_fits(repeats: int, experiment: Experiment) -> tuple[Fit, Fit]:
+    """Seconds of encoding and decoding, each as a line over the bytes of the float32 tensor (paper 000, Fig. 11).
+
+    What error feedback needs counts as encoding: it is what fewer bits cost the edge.
+    """
     codec = codec_by_name(ENCODE_CODEC)
+    feedback = FeedbackMode(experiment.config.deployment.feedback)
+    batch_size = experiment.config.data.batch_size
+
+    def encode_tensor(tensor: torch.Tensor) -> None:
+        encoded = codec.encode(tensor)
+        if feedback is not FeedbackMode.OFF:
+            compensate(tensor, compression_error(codec.decode(encoded), tensor), batch_size, feedback)
+
     encode: list[list[float]] = []
     decode: list[list[float]] = []
     for size in ENCODE_SIZES_BYTES:
         tensor = torch.randn(size // 4).relu_()
         encoded = codec.encode(tensor)
-        encode.append(timed(partial(codec.encode, tensor), repeats))
+        encode.append(timed(partial(encode_tensor, tensor), repeats))
         decode.append(timed(partial(codec.decode, encoded), repeats))
     return _line(encode), _line(decode)
 
 
-def _line(seconds_by_size: list[list[float]]) -> Cut:
+def _line(seconds_by_size: list[list[float]]) -> Fit:
     medians = [statistics.median(seconds) for seconds in seconds_by_size]
     # Weighted so that each size counts alike: without it the largest would decide the constant too.
     slope, constant = np.polyfit(ENCODE_SIZES_BYTES, medians, 1, w=1 / np.array(medians))
@@ -186,11 +264,22 @@ def _line(seconds_by_size: list[list[float]]) -> Cut:
     }
 
 
-def _median(seconds: list[float] | None) -> float | None:
-    return None if seconds is None else statistics.median(seconds)
+def overhead_line(points: list[tuple[float, float]]) -> Overhead:
+    """The line of least squares through (bytes, seconds), neither slope nor constant below 0; none through no points."""
+    if not points:
+        return NO_OVERHEAD
+    sizes, seconds = np.array(points).T
+    spread = float(((sizes - sizes.mean()) ** 2).sum())
+    slope = max(0.0, float(((sizes - sizes.mean()) * seconds).sum()) / spread) if spread else 0.0
+    return Overhead(slope, max(0.0, float(seconds.mean() - slope * sizes.mean())))
 
 
-def _spread(seconds: list[float] | None) -> float | None:
+def _mean(seconds: Sequence[float] | None) -> float | None:
+    """Not the median: on a device that is held to a share of its time every second step may wait, and all of them count."""
+    return None if seconds is None else statistics.fmean(seconds)
+
+
+def _spread(seconds: Sequence[float] | None) -> float | None:
     """The distance of the quartiles."""
     if seconds is None or len(seconds) < 2:
         return None

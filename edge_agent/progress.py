@@ -10,15 +10,7 @@ from rich.table import Table
 
 from edge_agent.observer import Progress
 from edge_agent.result import Summary
-
-
-def size(count: float) -> str:
-    """Bytes for a person: decimal units, as rates are."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+from shared.control.words import size
 
 
 class LiveBar:
@@ -66,11 +58,16 @@ def live_bar(console: Console) -> Iterator[LiveBar]:
 
 
 @contextmanager
-def counting_bar(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for work that comes in pieces; yields what to call with how many of how many are done."""
-    with Bar(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+def counting_bars(console: Console, *works: str) -> Iterator[list[Callable[[int, int], None]]]:
+    """A bar for each work that comes in pieces; yields what to call, for each, with how many of how many are done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console) as bar:
+
+        def counter(work: str) -> Callable[[int, int], None]:
+            task = bar.add_task(work, total=None)
+            return lambda done, total: bar.update(task, completed=done, total=total)
+
+        yield [counter(work) for work in works]
 
 
 def summary_table(summary: Summary) -> Table:

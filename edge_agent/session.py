@@ -1,40 +1,62 @@
 """A session with the trainer: opened with equal weights on both sides, evaluated through the cut, brought home at the end."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 import structlog
 import torch
 
-from edge_agent.client import TrainerClient, TrainingCall
+from edge_agent.client import TrainerClient
 from edge_agent.data import Dataset, evaluation_batches
+from edge_agent.endurance import Endurance
 from edge_agent.experiment import Experiment
 from edge_agent.workers import Workers
 from shared.codec import codec_by_name
-from shared.errors import ConfigError, UnreachableError
+from shared.errors import ConfigError, IsthmusError, ProtocolError
 from shared.model import block_state
 from shared.model.chain import Block
 from shared.tensor_wire import encoded, to_wire, wire_dtype
 from shared.transport.framing import WireTensor
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
+from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
 
 _log = structlog.get_logger(__name__)
+_FAREWELL_SECONDS = 5.0
+"""A trainer that does not hear of our end frees the session by itself, later."""
 
 
 class EdgeSession:
-    """An open session; `id` names it at the trainer."""
+    """An open session; `id` names it at the trainer. Its calls wait for a trainer that is away, as long as `endurance` does;
+    each can be repeated without harm."""
 
-    def __init__(self, session_id: str, client: TrainerClient, experiment: Experiment, workers: Workers) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        client: TrainerClient,
+        experiment: Experiment,
+        workers: Workers,
+        endurance: Endurance,
+        fence: Callable[[], pb.Fence] = pb.Fence,
+    ) -> None:
+        """fence: proves that this agent has the session; asked at every call."""
         self.id = session_id
+        self.fence = fence
+        self._endurance = endurance
         self._client = client
         self._experiment = experiment
         self._workers = workers
 
     @classmethod
-    async def open(cls, client: TrainerClient, experiment: Experiment, workers: Workers) -> "EdgeSession":
-        """Open a session and upload the cloud's blocks wherever its first weights are not ours."""
+    async def open(
+        cls, client: TrainerClient, experiment: Experiment, workers: Workers, endurance: Endurance
+    ) -> "EdgeSession":
+        """Open a session and upload the cloud's blocks wherever its first weights are not ours.
+
+        Raises IsthmusError when that cannot be done; the trainer then holds no session of ours.
+        """
         config, chain, example = experiment.config, experiment.chain, experiment.example
         request = pb.OpenSessionRequest(
             protocol_version=PROTOCOL_VERSION,
@@ -45,36 +67,30 @@ class EdgeSession:
             block_names=[block.name for block in chain.blocks],
         )
         response = await client.open_session(request)
-        session = cls(response.session_id, client, experiment, workers)
-        if response.max_message_bytes < config.link.chunk_bytes:
-            raise ConfigError(
-                f"link.chunk_bytes is {config.link.chunk_bytes}; the trainer takes at most {response.max_message_bytes}"
-            )
-        await session._upload_differing(list(response.block_digests))
+        session = cls(response.session_id, client, experiment, workers, endurance)
+        try:
+            session._check_limits(response)
+            await session._upload_differing(list(response.block_digests), experiment.deployment.cut, 0)
+        except BaseException:
+            await session.abandon()
+            raise
         return session
-
-    async def attach(
-        self, next_step: int, accept: Callable[[Frame], None], on_delivered: Callable[[WireTensor, float, int], None]
-    ) -> TrainingCall:
-        """Attach the training stream; see `TrainerClient.attach`."""
-        return await self._client.attach(self.id, next_step, accept, on_delivered)
 
     async def evaluate(self, test: Dataset, deployment: pb.Deployment) -> pb.EvaluateResponse:
         """Evaluate `test` with the weights of now, as deployed; the pipeline must be drained."""
         config = self._experiment.config.data
-        batches = evaluation_batches(test, config.batch_size, config.workers)
         codec, raw = codec_by_name(deployment.codec), codec_by_name("raw")
 
         async def tensors() -> AsyncIterator[WireTensor]:
-            number = 0
+            number, batches = 0, evaluation_batches(test, config.batch_size, config.workers)
             while (batch := await self._workers.load.run(next, batches, None)) is not None:
+                yield to_wire(raw.encode(batch.labels), number, Role.ROLE_LABEL, deployment.epoch)
                 feature = await self._workers.compute.run(self._experiment.stage.evaluate, batch.inputs)
                 encoding = await encoded(feature, codec, self._workers.codec)
                 yield to_wire(encoding, number, Role.ROLE_FEATURE, deployment.epoch)
-                yield to_wire(raw.encode(batch.labels), number, Role.ROLE_LABEL, deployment.epoch)
                 number += 1
 
-        return await self._client.evaluate(self.id, tensors())
+        return await self._endurance.through(lambda: self._client.evaluate(self.id, tensors()))
 
     async def collect(self, cut: int) -> None:
         """Bring the weights of the cloud's blocks [cut, L) home, so that the user's module is whole."""
@@ -85,25 +101,26 @@ class EdgeSession:
     async def download_block(self, block: Block, *, weights_only: bool) -> block_state.BlockTensors:
         """The state of one of the cloud's blocks. Raises ProtocolError when it is no state of a block."""
         limit = block_state.max_serialized_bytes(block)
-        data = await self._client.download_block(self.id, block.index, limit, weights_only=weights_only)
+        data = await self._endurance.through(
+            lambda: self._client.download_block(self.id, block.index, limit, weights_only=weights_only)
+        )
         return await self._workers.compute.run(block_state.deserialize, bytes(data))
 
     async def upload_block(self, block: Block, tensors: block_state.BlockTensors, deployment_epoch: int) -> None:
         """Bring the state of a block to the trainer."""
         data = await self._workers.compute.run(block_state.serialize, tensors)
         encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        await self._client.upload_block(self.id, to_wire(encoded, block.index, Role.ROLE_BLOCK, deployment_epoch))
+        tensor = to_wire(encoded, block.index, Role.ROLE_BLOCK, deployment_epoch)
+        await self._endurance.through(lambda: self._client.upload_block(self.id, tensor, self.fence()))
 
     async def commit_migration(self, next_step: int, deployment: pb.Deployment) -> None:
-        """Move the cut at the trainer; when the answer is lost, ask what holds.
+        """Move the cut at the trainer; when the answer is lost, ask again, which changes nothing more.
 
         Raises UnreachableError when that cannot be found out, RefusedError when the trainer keeps the old deployment.
         """
-        try:
-            await self._client.commit_migration(self.id, next_step, deployment)
-        except UnreachableError:
-            if await self.deployment() != deployment:
-                await self._client.commit_migration(self.id, next_step, deployment)
+        await self._endurance.through(
+            lambda: self._client.commit_migration(self.id, next_step, deployment, self.fence())
+        )
 
     async def measure_cloud(self, cut: int, repeats: int) -> list[float]:
         """Seconds of each of `repeats` steps of the cloud's blocks at `cut`; the session cannot train afterwards."""
@@ -111,16 +128,40 @@ class EdgeSession:
 
     async def deployment(self) -> pb.Deployment:
         """The deployment that the trainer holds."""
-        return (await self._client.get_session(self.id)).deployment
+        return (await self._endurance.through(lambda: self._client.get_session(self.id))).deployment
 
-    async def close(self) -> None:
-        """End the session at the trainer."""
-        await self._client.close_session(self.id)
+    async def close(self, *, resumable: bool = False) -> None:
+        """End the session at the trainer; a resumable one keeps its checkpoints there. Tried once."""
+        await self._client.close_session(self.id, self.fence(), resumable=resumable)
 
-    async def _upload_differing(self, digests: list[int]) -> None:
-        cut = self._experiment.deployment.cut
-        for block, digest in zip(self._experiment.chain.blocks, digests, strict=True):
+    async def abandon(self, *, resumable: bool = False) -> None:
+        """End the session after a failure, whose reason matters and not that of the farewell."""
+        with suppress(IsthmusError, TimeoutError):
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await self.close(resumable=resumable)
+
+    def _check_limits(self, response: pb.OpenSessionResponse) -> None:
+        config = self._experiment.config
+        if response.max_message_bytes < config.link.chunk_bytes:
+            raise ConfigError(
+                f"link.chunk_bytes is {config.link.chunk_bytes}; the trainer takes at most {response.max_message_bytes}"
+            )
+        if response.max_staleness < self._experiment.largest_staleness:
+            raise ConfigError(
+                f"deployment.staleness comes to {self._experiment.largest_staleness}; the trainer's limit is "
+                f"{response.max_staleness} (server.max_staleness)"
+            )
+
+    async def upload_static(self, digests: list[int], deployment_epoch: int) -> None:
+        """Bring the blocks that no checkpoint holds, wherever the trainer's are not ours."""
+        await self._upload_differing(digests, len(self._experiment.chain.blocks), deployment_epoch)
+
+    async def _upload_differing(self, digests: list[int], cut: int, deployment_epoch: int) -> None:
+        blocks = self._experiment.chain.blocks
+        if len(digests) != len(blocks):
+            raise ProtocolError(f"the trainer sent digests of {len(digests)} blocks; the model has {len(blocks)}")
+        for block, digest in zip(blocks, digests, strict=True):
             needed = block.index >= cut or block_state.is_static(block)
             if needed and await self._workers.compute.run(block_state.digest, block) != digest:
                 _log.info("the trainer starts from other weights; uploading ours", block=block.name)
-                await self.upload_block(block, block_state.collect(block, None), deployment_epoch=0)
+                await self.upload_block(block, block_state.collect(block, None), deployment_epoch)

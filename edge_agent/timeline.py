@@ -72,7 +72,7 @@ def load(path: Path) -> list[Span]:
         spans = [_span(event) for event in events if event["ph"] == "X"]
     except OSError as error:
         raise ConfigError(f"time line {path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise ConfigError(
             f"{path} is no time line; it must be a file that `edge-agent run --trace FILE` has written"
         ) from None

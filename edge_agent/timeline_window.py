@@ -24,8 +24,8 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
-        return self.end - self.start
+        """Its length; a nanosecond at least, which is how exactly a time line is kept."""
+        return max(self.end - self.start, 1e-9)
 
     @property
     def steps_per_second(self) -> float:

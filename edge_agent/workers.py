@@ -15,14 +15,15 @@ class Workers:
     compute: Worker
     codec: Worker
     load: Worker
+    disk: Worker
 
     @classmethod
     @contextmanager
     def started(cls) -> Iterator["Workers"]:
-        """Three threads, ended at exit."""
-        workers = cls(Worker("compute", prepare_compute_thread), Worker("codec"), Worker("load"))
+        """A thread each, ended at exit."""
+        workers = cls(Worker("compute", prepare_compute_thread), Worker("codec"), Worker("load"), Worker("disk"))
         try:
             yield workers
         finally:
-            for worker in (workers.compute, workers.codec, workers.load):
+            for worker in (workers.compute, workers.codec, workers.load, workers.disk):
                 worker.close()

@@ -1,11 +1,13 @@
 """The exit codes that the documentation promises are those that the code has."""
 
 import re
+import sys
 
 import pytest
+import typer
 
 from shared.cli import run_command
-from shared.errors import ExitCode, IsthmusError
+from shared.errors import ExitCode, IsthmusError, ModelError
 from tests.conftest import ROOT
 
 DOCUMENT = ROOT / "docs" / "exit-codes.md"
@@ -31,7 +33,8 @@ def test_the_table_and_the_enum_have_the_same_codes_in_the_same_order():
 def test_codes_are_what_a_process_can_return_and_each_means_one_thing():
     assert len({code.value for code in ExitCode}) == len(ExitCode.__members__)
     assert all(0 <= code <= 255 for code in ExitCode)
-    assert not {code for code in ExitCode if code >= 126} - {ExitCode.INTERRUPTED}, "a shell means something by these"
+    a_shells_own = {code for code in ExitCode if code >= 126}
+    assert a_shells_own == {ExitCode.INTERRUPTED, ExitCode.TERMINATED}, "they mean what a shell means by them"
 
 
 def test_every_error_that_a_user_can_cause_has_a_code_of_its_own_kind():
@@ -65,11 +68,36 @@ def test_a_defect_keeps_its_traceback():
         run_command("edge-agent", fail)
 
 
-def test_ctrl_c_ends_a_process_with_its_code(capsys):
+def test_what_a_users_code_said_on_many_lines_is_one(capsys):
     def fail():
-        raise KeyboardInterrupt
+        raise ModelError("factory 'a:b' failed with KeyError: first\n\n  second\x1b[31m")
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit):
         run_command("edge-agent", fail)
+    assert capsys.readouterr().err == "edge-agent: factory 'a:b' failed with KeyError: first second?[31m\n"
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
+def interrupted_command():
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(interrupted)
+    app([])
+
+
+@pytest.mark.parametrize("command", [interrupted, interrupted_command])
+def test_ctrl_c_ends_a_process_with_its_code_and_says_so(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run_command("edge-agent", command)
     assert ended.value.code == ExitCode.INTERRUPTED
     assert capsys.readouterr().err == "edge-agent: interrupted\n"
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
+def test_another_exit_is_left_alone(code, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run_command("edge-agent", lambda: sys.exit(code))
+    assert ended.value.code == code
+    assert capsys.readouterr().err == ""

@@ -6,8 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.in_flight import BatchInFlight, InFlight
+from shared.codec import codec_by_name, codec_names
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
+from shared.tensor_wire import to_wire
+from shared.transport.framing import chunks
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
@@ -27,6 +30,25 @@ def gradient(step: int, role: Role = Role.ROLE_ERROR_GRADIENT, epoch: int = EPOC
     announced = {"codec": "fp32", "dtype": DataType.DATA_TYPE_FLOAT32, "shape": [4, 3], "strides": [3, 1]}
     announced |= {"encoded_bytes": 48, **header}
     return Frame(role=role, step=step, deployment_epoch=epoch, tensor=TensorHeader(**announced))
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=4).flatmap(
+        lambda sizes: st.permutations([*sizes, 3000]).map(tuple)
+    ),
+    st.sampled_from(codec_names()),
+    st.booleans(),
+)
+def test_a_gradient_of_any_shape_and_codec_is_taken(shape, codec, channels_last):
+    """Even where the ranges of the codec's channels are more than the values are."""
+    flying, right = InFlight(), torch.zeros(shape)
+    if channels_last and right.dim() == 4:
+        right = right.to(memory_format=torch.channels_last)
+    deployment = Deployment(epoch=EPOCH, downlink_codec=codec)
+    flying.add(BatchInFlight(5, deployment, shape[0], TensorSpec.of(right), 0.1, 2), gradient_due=True)
+    tensor = to_wire(codec_by_name(codec).encode(right), 5, Role.ROLE_ERROR_GRADIENT, EPOCH)
+    flying.accept(next(chunks(tensor, 1 << 20))[0])
+    assert flying.answered(5).step == 5
 
 
 @given(st.integers(0, 100), st.integers(1, 7), st.randoms())

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -20,24 +21,19 @@ from benchmarks.learning.__main__ import main
 from benchmarks.learning.images import Images, channel_norm, read_split, shuffled_indices
 from benchmarks.learning.plan import BATCH_SIZE, CONFIGS, NETWORKS, Trial
 from benchmarks.learning.results import Result, append_result, read_results
-from benchmarks.learning.simulation import Scheme, Simulation, steady_events
+from benchmarks.report import replaced
 from edge_agent.data.jpeg_archive import read_jpeg_archive
 from edge_agent.experiment import Experiment
 from shared.codec import FeedbackMode, seed_stochastic_rounding
 from shared.errors import DataError
 from shared.model.build import build_checked_chain, check_cut
+from shared.split_simulation import Scheme, Simulation, steady_events
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import ROOT, edge_config
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @given(first=st.integers(0, 50), count=st.integers(0, 60), staleness=st.integers(0, 9))
@@ -55,9 +51,9 @@ def test_every_gradient_comes_as_late_as_it_may_and_no_later(first, count, stale
     assert started == settled == stop
 
 
-def simulated(scheme: Scheme, steps: int = 20, seed: int = 0):
+def simulated(scheme: Scheme, steps: int = 20, seed: int = 0, flags: tuple[str, ...] = ()):
     """The state after some steps on the digits, and every loss."""
-    experiment = Experiment(edge_config(*FLAGS, f"training.seed={seed}"))
+    experiment = Experiment(edge_config(*FLAGS, f"training.seed={seed}", *flags))
     simulation = Simulation(experiment.chain, experiment.deployment.cut, experiment.recipe, scheme, CPU)
     batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, steps))
     losses = simulation.run(steady_events(0, steps, scheme.staleness), batches)
@@ -88,6 +84,16 @@ def test_every_part_of_a_scheme_matters_and_the_first_loss_is_free_of_staleness(
         (state, losses), (other_state, other_losses) = ends[one], ends[other]
         assert any(not torch.equal(state[name], other_state[name]) for name in state), (one, other)
         assert (losses[0] == other_losses[0]) == (one.codec == other.codec)
+
+
+def test_where_nothing_on_the_edge_learns_nothing_comes_late():
+    experiment = Experiment(edge_config(*FLAGS))
+    edge = experiment.chain.blocks[: experiment.deployment.cut]
+    flags = (f"model.frozen={json.dumps([name for block in edge for name in block.named_parameters()])}",)
+    late, exact = (simulated(scheme, steps=8, flags=flags)[0] for scheme in (Scheme(5), Scheme()))
+    assert_same_bits(late, exact)
+    lossy = simulated(Scheme(5, codec="uniform2"), steps=8, flags=flags)[0]
+    assert any(not torch.equal(exact[name], lossy[name]) for name in exact)
 
 
 def test_stochastic_rounding_is_the_seeds():
@@ -218,7 +224,7 @@ def test_the_table_replaces_what_stood_in_its_place(tmp_path):
         assert "old" not in text
         assert text.count("| serial |") == 1
     with pytest.raises(DataError, match="no place"):
-        learning_table.replaced(f"{learning_table.END}{learning_table.BEGIN}", "text", "it")
+        replaced(f"{learning_table.END}{learning_table.BEGIN}", "text", "it", learning_table.BEGIN, learning_table.END)
 
 
 def test_stored_results_make_tables():

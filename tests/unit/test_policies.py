@@ -17,6 +17,8 @@ from shared.model.stage import Stage
 from shared.model.zoo import bilstm, residual_cnn
 from tests.support.plain import PlainEdge, assert_same_bits, plain_optimizer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 BATCH, SEED = 6, 11
 CPU = torch.device("cpu")
 
@@ -84,14 +86,6 @@ OPTIMIZERS = (
     OptimizerConfig(learning_rate=0.1, momentum=0.9, weight_decay=1e-3),
     OptimizerConfig(name="adam", learning_rate=0.01, clip_norm=0.05),
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def recipe(optimizer: OptimizerConfig = OPTIMIZERS[0]) -> Recipe:

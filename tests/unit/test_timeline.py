@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import typer
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -103,7 +103,16 @@ FOREIGN = [
     '{"traceEvents": [5]}',
     *(
         json.dumps({"traceEvents": [{**EVENT, **wrong}]})
-        for wrong in ({"cat": "v8"}, {"ts": "now"}, {"dur": None}, {"args": {}}, {"args": {"step": "1"}}, {"name": 5})
+        for wrong in (
+            {"cat": "v8"},
+            {"ts": "now"},
+            {"dur": None},
+            {"args": {}},
+            {"args": {"step": "1"}},
+            {"args": None},
+            {"ts": 10**400},
+            {"name": 5},
+        )
     ),
 ]
 
@@ -168,10 +177,10 @@ def test_with_enough_staleness_the_slowest_module_never_rests(seconds, limit):
     )
 
 
+@example([Span("edge", "forward", 1, 0.0, 0.0)], 1).via("a window without length")
 @given(any_spans(), st.integers(1, 15))
 def test_shares_are_shares(spans, steps):
-    spans.append(Span("edge", "forward", 0, 0.0, 1.0))
-    window = choose_window(spans, steps)
+    window = choose_window([*spans, Span("edge", "forward", 0, 0.0, 1.0)], steps)
     assert all(window.start <= span.start <= span.end <= window.end for span in window.spans)
     assert all(0 <= window.busy(module) <= 1 + 1e-9 for module in MODULES)
     assert 1 <= window.steps <= steps

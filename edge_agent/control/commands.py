@@ -1,0 +1,213 @@
+"""`edge-agent status`, `pause` and the others: calls of the control service of the agent that runs on this machine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from google.protobuf.duration_pb2 import Duration
+from rich.console import Console
+from rich.live import Live
+
+from edge_agent.config import EdgeConfig
+from edge_agent.control.tables import sessions_table, status_line, status_table
+from edge_agent.decisions import Planner
+from edge_agent.kept import kept_sessions, sessions_folder
+from shared.config import load_config
+from shared.control.calling import SOON_SECONDS, calling, show
+from shared.control.levels import LevelName
+from shared.control.place import find_target
+from shared.errors import ConfigError, UnreachableError
+from shared.wire.isthmus.v1 import control_pb2 as pb
+from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
+
+ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file (TOML) of the agent.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="section.key=value; overrides file and environment.")
+]
+Control = Annotated[
+    str | None,
+    typer.Option("--control", help="Where the agent is controlled: unix:/path or host:port (control.listen)."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON, as grpcurl prints it.")]
+Interval = Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05, max=3600.0)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to an application."""
+    for command in (status, watch, top, pause, resume, drain, pin, release, planner, checkpoint, sessions):
+        app.command()(command)
+    app.command("log-level")(log_level)
+
+
+def status(
+    config: ConfigFile = None, overrides: Overrides = None, control: Control = None, as_json: AsJson = False
+) -> None:
+    """Show what the running agent does."""
+    with _agent(config, overrides, control) as agent:
+        answer = agent.GetStatus(pb.EdgeControlServiceGetStatusRequest(), timeout=SOON_SECONDS)
+    show(answer, status_table(answer.status), as_json=as_json)
+
+
+def watch(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    control: Control = None,
+    interval: Interval = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show it again and again, a line each, until the run ends."""
+    with _agent(config, overrides, control) as agent:
+        for answer in agent.Watch(_every(interval)):
+            show(answer, status_line(answer.status), as_json=as_json)
+
+
+def top(
+    config: ConfigFile = None, overrides: Overrides = None, control: Control = None, interval: Interval = 0.5
+) -> None:
+    """Watch the running agent live: stages, queues, staleness, rates, cut, bits, accuracy."""
+    with _agent(config, overrides, control) as agent, Live(console=Console(), auto_refresh=False) as live:
+        for answer in agent.Watch(_every(interval)):
+            live.update(status_table(answer.status), refresh=True)
+
+
+def pause(
+    config: ConfigFile = None, overrides: Overrides = None, control: Control = None, as_json: AsJson = False
+) -> None:
+    """Let training stand still at the next step boundary, and wait until it does."""
+    with _agent(config, overrides, control) as agent:
+        answer = agent.Pause(pb.PauseRequest())
+    show(answer, f"training stands still before step {answer.step}", as_json=as_json)
+
+
+def resume(
+    config: ConfigFile = None, overrides: Overrides = None, control: Control = None, as_json: AsJson = False
+) -> None:
+    """Let training go on."""
+    with _agent(config, overrides, control) as agent:
+        answer = agent.Resume(pb.ResumeRequest(), timeout=SOON_SECONDS)
+    show(answer, f"training goes on with step {answer.step}", as_json=as_json)
+
+
+def drain(
+    config: ConfigFile = None, overrides: Overrides = None, control: Control = None, as_json: AsJson = False
+) -> None:
+    """End the run as SIGTERM does: at the next step boundary and with a checkpoint."""
+    with _agent(config, overrides, control) as agent:
+        answer = agent.Drain(pb.EdgeControlServiceDrainRequest(), timeout=SOON_SECONDS)
+    show(answer, "the run ends at the next step boundary", as_json=as_json)
+
+
+def pin(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    control: Control = None,
+    cut: Annotated[int | None, typer.Option(help="Blocks on the edge.", min=1)] = None,
+    bits: Annotated[int | None, typer.Option(help="Bits of an element of the features.", min=1, max=32)] = None,
+    staleness: Annotated[int | None, typer.Option(help="K.", min=0)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold the cut, the bit width or K, until `release`."""
+    with _agent(config, overrides, control) as agent:
+        answer = agent.Pin(pb.PinRequest(cut=cut, bits=bits, staleness=staleness))
+    show(answer, _pinned(answer.pinned), as_json=as_json)
+
+
+def release(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    control: Control = None,
+    cut: Annotated[bool, typer.Option("--cut", help="The cut.")] = False,
+    bits: Annotated[bool, typer.Option("--bits", help="The bit width.")] = False,
+    staleness: Annotated[bool, typer.Option("--staleness", help="K.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Hold it no longer: what is named, or everything."""
+    with _agent(config, overrides, control) as agent:
+        request = pb.ReleaseRequest(cut=cut, bits=bits, staleness=staleness)
+        answer = agent.Release(request, timeout=SOON_SECONDS)
+    show(answer, _pinned(answer.pinned), as_json=as_json)
+
+
+def planner(
+    name: Annotated[Planner, typer.Argument(help="Who chooses what is not pinned.")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    control: Control = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set how the decision engine chooses: greedy follows the link, jointdnn and fixed choose once and hold."""
+    with _agent(config, overrides, control) as agent:
+        request = pb.SetPlannerRequest(planner=pb.Planner.Value(f"PLANNER_{name.name}"))
+        answer = agent.SetPlanner(request, timeout=SOON_SECONDS)
+    show(answer, f"the planner is {name}", as_json=as_json)
+
+
+def checkpoint(
+    config: ConfigFile = None, overrides: Overrides = None, control: Control = None, as_json: AsJson = False
+) -> None:
+    """Take a checkpoint on both sides at the next step boundary, and wait for it."""
+    with _agent(config, overrides, control) as agent:
+        answer = agent.TakeCheckpoint(pb.TakeCheckpointRequest())
+    show(answer, f"both sides have a checkpoint before step {answer.step}", as_json=as_json)
+
+
+def sessions(
+    config: ConfigFile = None, overrides: Overrides = None, control: Control = None, as_json: AsJson = False
+) -> None:
+    """List the sessions that were begun here and not finished; `edge-agent run --session` goes on with one.
+
+    Where an agent runs it is asked; where none does, the folder of checkpoints.location is read.
+    """
+    from edge_agent.control.status import session_statuses
+
+    try:
+        with _agent(config, overrides, control) as agent:
+            answer = agent.ListSessions(pb.EdgeControlServiceListSessionsRequest(), timeout=SOON_SECONDS)
+    except (UnreachableError, _NotControlled):
+        if control is not None:
+            raise
+        loaded = load_config(EdgeConfig, config, overrides or [])
+        kept = session_statuses(kept_sessions(sessions_folder(loaded)))
+        answer = pb.EdgeControlServiceListSessionsResponse(sessions=kept)
+    show(answer, sessions_table(answer.sessions), as_json=as_json)
+
+
+def log_level(
+    level: Annotated[LevelName, typer.Argument(help="The least severe level that is written.")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    control: Control = None,
+    as_json: AsJson = False,
+) -> None:
+    """Log more or less, until the agent ends."""
+    with _agent(config, overrides, control) as agent:
+        wanted = pb.LogLevel.Value(f"LOG_LEVEL_{level.name}")
+        request = pb.EdgeControlServiceSetLogLevelRequest(level=wanted)
+        answer = agent.SetLogLevel(request, timeout=SOON_SECONDS)
+    show(answer, f"the log level is {level.value}", as_json=as_json)
+
+
+class _NotControlled(ConfigError):
+    """The configuration says that the agent is controlled from nowhere."""
+
+
+@contextmanager
+def _agent(config: Path | None, overrides: list[str] | None, control: str | None) -> Iterator[Any]:
+    listen = control or load_config(EdgeConfig, config, overrides or []).control.listen
+    if listen == "none":
+        raise _NotControlled("control.listen is none, so an agent cannot be controlled; give --control, or set another")
+    with calling(find_target(listen, "edge-agent"), "agent", EdgeControlServiceStub) as stub:
+        yield stub
+
+
+def _every(seconds: float) -> pb.EdgeControlServiceWatchRequest:
+    interval = Duration()
+    interval.FromNanoseconds(int(seconds * 1e9))
+    return pb.EdgeControlServiceWatchRequest(interval=interval)
+
+
+def _pinned(pins: pb.Pins) -> str:
+    held = [f"{field.name} {value}" for field, value in pins.ListFields()]
+    return f"pinned: {', '.join(held) or 'nothing'}"

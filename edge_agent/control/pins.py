@@ -1,0 +1,87 @@
+"""What of the deployment is held by an operator's word, with a decision engine and without one."""
+
+from dataclasses import dataclass, replace
+
+import grpc
+
+from edge_agent.config import DeploymentConfig
+from edge_agent.decisions import DecisionLoop, codec_of
+from edge_agent.deployer import Deployer
+from shared.codec import codec_bits
+from shared.model.build import check_cut
+from shared.model.chain import Chain
+from shared.planning import BIT_WIDTHS
+from shared.transport.status import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """None is not pinned."""
+
+    cut: int | None = None
+    bits: int | None = None
+    staleness: int | None = None
+
+
+class Pinning:
+    """Tells the engine what it may not choose, and the deployer what is to hold."""
+
+    def __init__(self, configured: DeploymentConfig) -> None:
+        self._configured = configured
+        self.now = Pins()
+        self._deployer: Deployer | None = None
+        self._decisions: DecisionLoop | None = None
+        self._chain: Chain | None = None
+
+    def begin(self, chain: Chain, deployer: Deployer, decisions: DecisionLoop | None) -> None:
+        """Pin in this run from now on."""
+        self._chain, self._deployer, self._decisions = chain, deployer, decisions
+        if self.now != Pins():
+            self._set(self.now)
+
+    def check(self, wanted: Pins) -> None:
+        """Refuse what cannot be pinned, whatever the trainer says. Raises Refusal, ModelError for a cut out of range."""
+        if wanted == Pins():
+            raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, "nothing to pin; give cut, bits or staleness")
+        if wanted.cut is not None and self._chain is not None:
+            check_cut(wanted.cut, self._chain)
+        if wanted.bits is not None and wanted.bits not in BIT_WIDTHS:
+            widths = ", ".join(map(str, BIT_WIDTHS))
+            raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"bits is {wanted.bits}; it must be one of {widths}")
+        if wanted.staleness is not None and not isinstance(self._configured.staleness, int):
+            raise Refusal(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "K follows the schedule in deployment.staleness and cannot be pinned; start the run with one value there",
+            )
+
+    def pin(self, wanted: Pins) -> None:
+        """Hold this too, from now on. Raises PlanError for what the engine's profile has not measured; nothing changes then."""
+        given = {name: value for name in ("cut", "bits", "staleness") if (value := getattr(wanted, name)) is not None}
+        self._set(replace(self.now, **given))
+
+    def release(self, names: list[str]) -> None:
+        """Hold these no longer."""
+        self._set(replace(self.now, **dict.fromkeys(names)))
+
+    def enforce(self) -> None:
+        """Ask for what is pinned and not so."""
+        if (deployer := self._deployer) is None:
+            return
+        today, pins = deployer.deployment, self.now
+        codec = today.codec
+        if pins.bits is not None and pins.bits != codec_bits(codec):
+            codec = codec_of(pins.bits, self._configured.codec)
+        staleness = today.staleness if pins.staleness is None else pins.staleness
+        if (codec, staleness) != (today.codec, today.staleness):
+            deployer.change(staleness=staleness, codec=codec)
+        if pins.cut is not None and (deployer.moving or pins.cut != today.cut):
+            deployer.move(pins.cut)
+
+    def _set(self, pins: Pins) -> None:
+        self._tell_engine(pins)
+        self.now = pins
+        self.enforce()
+
+    def _tell_engine(self, pins: Pins) -> None:
+        if self._decisions is not None:
+            self._decisions.pin(cut=pins.cut, bits=pins.bits, staleness=pins.staleness)

@@ -1,0 +1,166 @@
+"""`EdgeControlService`: each call is handed to what does the work, and answered in the contract's words."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+
+import grpc
+import structlog
+
+from edge_agent.activity import Activity
+from edge_agent.control.controlled import Controlled
+from edge_agent.control.pins import Pins
+from edge_agent.control.status import PLANNERS, edge_status, pins_message, session_statuses
+from edge_agent.kept import kept_sessions
+from edge_agent.training_run import TrainingRun
+from shared.control.levels import set_level
+from shared.control.serving import Health, handlers_of, serving_locally
+from shared.control.watching import watch
+from shared.errors import PlanError
+from shared.transport.status import Refusal
+from shared.wire.isthmus.v1 import control_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+SERVICE = pb.DESCRIPTOR.services_by_name["EdgeControlService"]
+TRAINING = "training"
+"""What health calls the doing of steps."""
+
+
+class EdgeControl:
+    """The answers. What each promises and refuses is said in protos/isthmus/v1/control.proto."""
+
+    def __init__(self, of: Controlled, health: Health) -> None:
+        self._of = of
+        self._health = health
+
+    async def get_status(
+        self, _request: pb.EdgeControlServiceGetStatusRequest
+    ) -> pb.EdgeControlServiceGetStatusResponse:
+        """What the run is doing now."""
+        return pb.EdgeControlServiceGetStatusResponse(status=edge_status(self._of))
+
+    async def watch(
+        self, request: pb.EdgeControlServiceWatchRequest
+    ) -> AsyncIterator[pb.EdgeControlServiceWatchResponse]:
+        """The same again and again."""
+        interval = request.interval if request.HasField("interval") else None
+        async with aclosing(watch(interval, lambda: edge_status(self._of), self._of.ended)) as statuses:
+            async for status in statuses:
+                yield pb.EdgeControlServiceWatchResponse(status=status)
+
+    async def pause(self, _request: pb.PauseRequest) -> pb.PauseResponse:
+        """Let training stand still."""
+        await self._of.hold.pause()
+        await self._tell_health()
+        return pb.PauseResponse(step=self._of.observer.progress.steps)
+
+    async def resume(self, _request: pb.ResumeRequest) -> pb.ResumeResponse:
+        """Let it go on."""
+        self._of.hold.release()
+        return pb.ResumeResponse(step=self._of.observer.progress.steps)
+
+    async def drain(self, _request: pb.EdgeControlServiceDrainRequest) -> pb.EdgeControlServiceDrainResponse:
+        """End the run."""
+        _log.info("told to drain")
+        self._of.stop.drain()
+        self._of.changed.set()
+        return pb.EdgeControlServiceDrainResponse()
+
+    async def pin(self, request: pb.PinRequest) -> pb.PinResponse:
+        """Hold a part of the deployment."""
+        wanted = Pins(
+            request.cut if request.HasField("cut") else None,
+            request.bits if request.HasField("bits") else None,
+            request.staleness if request.HasField("staleness") else None,
+        )
+        run = self._open_run()
+        self._of.pinning.check(wanted)
+        if wanted.staleness is not None and wanted.staleness > (limit := await run.max_staleness()):
+            raise Refusal(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"staleness is {wanted.staleness}; the trainer's limit is {limit} (server.max_staleness)",
+            )
+        self._of.pinning.pin(wanted)
+        return pb.PinResponse(pinned=pins_message(self._of.pinning.now))
+
+    async def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
+        """Hold it no longer."""
+        names = [field.name for field, _ in request.ListFields()]
+        self._of.pinning.release(names or ["cut", "bits", "staleness"])
+        return pb.ReleaseResponse(pinned=pins_message(self._of.pinning.now))
+
+    async def set_planner(self, request: pb.SetPlannerRequest) -> pb.SetPlannerResponse:
+        """Have the engine choose otherwise."""
+        planner = next((ours for ours, value in PLANNERS.items() if value == request.planner), None)
+        if planner is None:
+            allowed = ", ".join(pb.Planner.Name(value) for value in PLANNERS.values())
+            raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"the planner must be one of {allowed}")
+        if self._of.decisions is None:
+            raise Refusal(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "no decision engine runs, because engine.profile is not set; the deployment changes by pins only",
+            )
+        try:
+            self._of.decisions.use(planner)
+        except PlanError as unable:
+            raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, str(unable)) from unable
+        return pb.SetPlannerResponse(planner=request.planner)
+
+    async def take_checkpoint(self, _request: pb.TakeCheckpointRequest) -> pb.TakeCheckpointResponse:
+        """Take a checkpoint on both sides."""
+        checkpointer = self._open_run().checkpointer
+        if not checkpointer.keeps:
+            raise Refusal(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "this run keeps no checkpoints, because checkpoints.location is none",
+            )
+        return pb.TakeCheckpointResponse(step=(await checkpointer.order()).step)
+
+    async def list_sessions(
+        self, _request: pb.EdgeControlServiceListSessionsRequest
+    ) -> pb.EdgeControlServiceListSessionsResponse:
+        """The unfinished sessions of this device."""
+        sessions = await asyncio.to_thread(lambda: session_statuses(kept_sessions(self._of.folder)))
+        return pb.EdgeControlServiceListSessionsResponse(sessions=sessions)
+
+    async def set_log_level(
+        self, request: pb.EdgeControlServiceSetLogLevelRequest
+    ) -> pb.EdgeControlServiceSetLogLevelResponse:
+        """Log more or less."""
+        return pb.EdgeControlServiceSetLogLevelResponse(previous=set_level(request.level))
+
+    async def keep_health(self) -> None:
+        """Say at every change whether steps are done."""
+        while True:
+            self._of.changed.clear()
+            await self._tell_health()
+            await self._of.changed.wait()
+
+    async def _tell_health(self) -> None:
+        await self._health.say(self._of.activity is Activity.TRAINING, TRAINING)
+
+    def _open_run(self) -> TrainingRun:
+        run = self._of.run
+        if run is None or run.kept is None or self._of.ended.is_set():
+            raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, "no session is open now; try again when one is")
+        return run
+
+
+@asynccontextmanager
+async def serving_control(of: Controlled) -> AsyncIterator[None]:
+    """Answer control calls while the block runs, as `control.listen` says. Raises ListenError."""
+    health = Health()
+    control = EdgeControl(of, health)
+    answering = handlers_of(SERVICE, control, "the agent", lambda _code: None)
+    names = ("", SERVICE.full_name)
+    await health.say(True, *names)
+    async with serving_locally(of.config.control.listen, "edge-agent", answering, SERVICE, health):
+        keeping = asyncio.create_task(control.keep_health())
+        try:
+            yield
+        finally:
+            of.end()
+            keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await keeping
+            await health.say(False, *names, TRAINING)

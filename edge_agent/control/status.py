@@ -1,0 +1,117 @@
+"""A run as `EdgeStatus` says it, and the sessions of this device."""
+
+import math
+import time
+from collections.abc import Iterable
+from datetime import datetime
+
+from edge_agent.control.controlled import Controlled
+from edge_agent.control.pins import Pins
+from edge_agent.decisions import Planner
+from edge_agent.kept import SessionRecord
+from edge_agent.step_meter import Recent
+from edge_agent.training_run import TrainingRun
+from shared.checkpoint import CheckpointName
+from shared.codec import codec_bits
+from shared.control.levels import level_now
+from shared.wire.isthmus.v1 import control_pb2 as pb
+
+PLANNERS = {planner: pb.Planner.Value(f"PLANNER_{planner.name}") for planner in Planner}
+
+
+def edge_status(of: Controlled) -> pb.EdgeStatus:
+    """What the run is doing now."""
+    progress, config = of.observer.progress, of.config
+    status = pb.EdgeStatus(
+        state=pb.RunState.Value(f"RUN_STATE_{of.activity.name}"),
+        trainer=config.trainer.address,
+        model=config.model.factory,
+        step=progress.steps,
+        total_steps=progress.total_steps,
+        pinned=pins_message(of.pinning.now),
+        staleness=of.observer.figures.staleness,
+        stages=_stages(of),
+        uplink_bits_per_second=progress.uplink_bits_per_second,
+        downlink_bits_per_second=progress.downlink_bits_per_second,
+        bytes_up=progress.bytes_up,
+        bytes_down=progress.bytes_down,
+        loss=None if math.isnan(progress.loss) else progress.loss,
+        accuracy=progress.accuracy,
+        seconds_per_step=_shown(of.observer.figures.step_seconds),
+        log_level=level_now(),
+    )
+    status.running.FromNanoseconds(int(of.running_seconds * 1e9))
+    if of.decisions is not None:
+        status.planner = PLANNERS[of.decisions.planner]
+        outcome = of.decisions.outcome
+        if outcome is not None and not math.isnan(outcome.predicted_seconds_per_step):
+            status.predicted_seconds_per_step = outcome.predicted_seconds_per_step
+    if of.run is not None and of.run.kept is not None:
+        _add_session(status, of.run, of.run.kept.record)
+    return status
+
+
+def pins_message(pins: Pins) -> pb.Pins:
+    """What is pinned."""
+    return pb.Pins(cut=pins.cut, bits=pins.bits, staleness=pins.staleness)
+
+
+def session_statuses(
+    sessions: Iterable[tuple[SessionRecord, CheckpointName | None, bool]],
+) -> list[pb.EdgeSessionStatus]:
+    """Unfinished sessions: record, newest checkpoint, and whether a process has the session open."""
+    statuses = []
+    for record, newest, is_open in sessions:
+        kept = pb.EDGE_SESSION_STATE_NOTHING_KEPT if newest is None else pb.EDGE_SESSION_STATE_RESUMABLE
+        status = pb.EdgeSessionStatus(
+            session_id=record.session_id,
+            state=pb.EDGE_SESSION_STATE_RUNNING if is_open else kept,
+            model=record.model,
+            trainer=record.trainer,
+            checkpoint_step=None if record.shared is None else record.shared[1],
+            total_steps=record.total_steps,
+        )
+        status.began.FromDatetime(datetime.fromisoformat(record.began))
+        statuses.append(status)
+    return statuses
+
+
+def _add_session(status: pb.EdgeStatus, run: TrainingRun, record: SessionRecord) -> None:
+    pipeline, waiting = run.pipeline, run.pipeline.waiting
+    today = pipeline.deployment
+    status.session_id = record.session_id
+    status.attached = run.attached
+    status.deployment.CopyFrom(
+        pb.DeploymentStatus(
+            cut=today.cut,
+            blocks=run.blocks,
+            staleness_limit=today.staleness,
+            codec=today.codec,
+            bits=codec_bits(today.codec),
+            downlink_codec=today.downlink_codec,
+            downlink_bits=codec_bits(today.downlink_codec),
+            moving_to_cut=run.deployer.moving_to,
+        )
+    )
+    status.batches_in_flight = len(pipeline.in_flight)
+    status.queues.CopyFrom(pb.EdgeQueues(**waiting))
+    if record.shared is not None:
+        status.last_checkpoint.step = record.shared[1]
+        if (at := run.checkpointer.shared_seconds) is not None:
+            status.last_checkpoint.time.FromNanoseconds(int(at * 1e9))
+            status.last_checkpoint.age.FromNanoseconds(max(0, int((time.time() - at) * 1e9)))
+
+
+def _stages(of: Controlled) -> pb.StageSeconds:
+    figures = of.observer.figures
+    return pb.StageSeconds(
+        edge=_shown(figures.edge),
+        uplink=_shown(figures.uplink),
+        cloud=_shown(figures.cloud),
+        downlink=_shown(figures.downlink),
+    )
+
+
+def _shown(recent: Recent) -> float | None:
+    """Six digits: more of a time would be noise."""
+    return None if recent.value is None else float(f"{recent.value:.6g}")

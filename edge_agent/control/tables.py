@@ -1,0 +1,122 @@
+"""Answers of the agent's control service for a person: a table, or a line."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.message import Message
+from rich.table import Table
+
+from shared.control.words import session_column, size, time_text, word
+from shared.wire.isthmus.v1 import control_pb2 as pb
+
+
+def status_table(status: pb.EdgeStatus) -> Table:
+    """All of it, in the order in which a batch travels."""
+    table = Table(title=f"session {status.session_id or '-'}", show_header=False)
+    today = status.deployment
+    table.add_row("state", f"[bold]{_state(status)}[/bold], {time_text(status.running)}")
+    share = status.step / status.total_steps if status.total_steps else 0.0
+    table.add_row("step", f"{status.step} of {status.total_steps} ({share:.0%}){_each(status)}")
+    table.add_row("trainer", f"{status.trainer}{'' if status.attached else ', not attached'}")
+    table.add_row("model", status.model)
+    moving = f", moving to {today.moving_to_cut}" if today.HasField("moving_to_cut") else ""
+    table.add_row("cut", f"{today.cut} of {today.blocks} blocks here{moving}{_held(status, 'cut')}")
+    table.add_row("staleness", f"{status.staleness}, at most {today.staleness_limit}{_held(status, 'staleness')}")
+    table.add_row(
+        "codecs",
+        f"up {today.codec} ({today.bits} bits), down {today.downlink_codec} ({today.downlink_bits} bits)"
+        f"{_held(status, 'bits')}",
+    )
+    if status.planner != pb.PLANNER_UNSPECIFIED:
+        table.add_row("planner", f"{word(pb.Planner.Name(status.planner), 'PLANNER_')}{_predicted(status)}")
+    for field, name in (
+        ("edge", "T1 edge"),
+        ("uplink", "T2 uplink"),
+        ("cloud", "T3 cloud"),
+        ("downlink", "T4 downlink"),
+    ):
+        table.add_row(name, _stage(status.stages, field))
+    queues = status.queues
+    table.add_row(
+        "waiting",
+        f"{queues.load} batches to compute, {queues.upload} to send, {queues.apply} gradients to apply; "
+        f"{status.batches_in_flight} in flight",
+    )
+    table.add_row("link", f"up {_rate(status, 'uplink')}, down {_rate(status, 'downlink')}")
+    table.add_row("sent", f"{size(status.bytes_up)} up, {size(status.bytes_down)} down")
+    table.add_row("loss", f"{status.loss:.4g}" if status.HasField("loss") else "-")
+    table.add_row("accuracy", f"{status.accuracy:.2%}" if status.HasField("accuracy") else "-")
+    table.add_row("checkpoint", _checkpoint(status))
+    table.add_row("log level", word(pb.LogLevel.Name(status.log_level), "LOG_LEVEL_"))
+    return table
+
+
+def status_line(status: pb.EdgeStatus) -> str:
+    """The most of it on one line."""
+    today = status.deployment
+    loss = f", loss {status.loss:.4g}" if status.HasField("loss") else ""
+    accuracy = f", accuracy {status.accuracy:.1%}" if status.HasField("accuracy") else ""
+    return (
+        f"{_state(status)}: step {status.step} of {status.total_steps}{_each(status)}, cut {today.cut}, "
+        f"K {today.staleness_limit}, {today.bits} bits{loss}{accuracy}"
+    )
+
+
+def sessions_table(sessions: Iterable[pb.EdgeSessionStatus]) -> Table:
+    """The unfinished sessions of this device."""
+    states = {
+        pb.EDGE_SESSION_STATE_RUNNING: "running",
+        pb.EDGE_SESSION_STATE_RESUMABLE: "can be resumed",
+        pb.EDGE_SESSION_STATE_NOTHING_KEPT: "nothing kept yet",
+    }
+    table = Table(session_column(), "began", "model", "trainer", "step", "of", "")
+    for session in sessions:
+        step = str(session.checkpoint_step) if session.HasField("checkpoint_step") else "-"
+        began = session.began.ToDatetime().isoformat(timespec="seconds")
+        state = states[session.state]
+        table.add_row(session.session_id, began, session.model, session.trainer, step, str(session.total_steps), state)
+    return table
+
+
+def _known(message: Message) -> dict[str, Any]:
+    """The fields that were filled in."""
+    return {field.name: value for field, value in message.ListFields()}
+
+
+def _state(status: pb.EdgeStatus) -> str:
+    return word(pb.RunState.Name(status.state), "RUN_STATE_")
+
+
+def _each(status: pb.EdgeStatus) -> str:
+    return f", {status.seconds_per_step * 1e3:.1f} ms each" if status.HasField("seconds_per_step") else ""
+
+
+def _predicted(status: pb.EdgeStatus) -> str:
+    if not status.HasField("predicted_seconds_per_step"):
+        return ""
+    return f", which predicted {status.predicted_seconds_per_step * 1e3:.1f} ms a step"
+
+
+def _held(status: pb.EdgeStatus, what: str) -> str:
+    pinned = _known(status.pinned)
+    return f", pinned to {pinned[what]}" if what in pinned else ""
+
+
+def _stage(stages: pb.StageSeconds, field: str) -> str:
+    seconds = _known(stages)
+    if field not in seconds:
+        return "-"
+    bar = "█" * round(30 * seconds[field] / max(seconds.values())) if max(seconds.values()) > 0 else ""
+    return f"{seconds[field] * 1e3:9.2f} ms {bar}"
+
+
+def _rate(status: pb.EdgeStatus, link: str) -> str:
+    rate = _known(status).get(f"{link}_bits_per_second")
+    return "not known yet" if rate is None else f"{rate / 1e6:.1f} Mbit/s"
+
+
+def _checkpoint(status: pb.EdgeStatus) -> str:
+    if not status.HasField("last_checkpoint"):
+        return "none on both sides yet"
+    last = status.last_checkpoint
+    return f"step {last.step}" + (f", {time_text(last.age)} ago" if last.HasField("age") else "")

@@ -1,0 +1,295 @@
+"""The decision loop: tells the engine once a second what was measured, and has the deployer do what the engine decides.
+
+The engine (shared.planning.engine) is pure and decides; clock, codecs by name, logs and metrics are here. An operator's word
+goes first: `pin` narrows what the engine may choose to what it says, `release` ends that; `use` sets what chooses the rest.
+"""
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from enum import StrEnum
+from typing import Protocol
+
+import structlog
+
+from edge_agent.config import EngineSection
+from edge_agent.experiment import Experiment
+from edge_agent.metrics import EngineMetrics
+from edge_agent.step_meter import StepMeter
+from shared.codec import codec_bits
+from shared.errors import ConfigError, PlanError
+from shared.planning import (
+    Decision,
+    Deployment,
+    Engine,
+    EngineConfig,
+    Outcome,
+    Profile,
+    SearchSpace,
+    jointdnn,
+    load_profile,
+)
+from shared.wire.isthmus.v1 import trainer_pb2
+
+_log = structlog.get_logger(__name__)
+
+INTERVAL_SECONDS = 1.0
+FLOAT32_BITS = 32
+
+
+class Planner(StrEnum):
+    """What chooses a deployment where nothing is pinned."""
+
+    GREEDY = "greedy"
+    """The engine's search, again and again."""
+    JOINTDNN = "jointdnn"
+    """JointDNN's choice for the link of the last minute, chosen once and held."""
+    FIXED = "fixed"
+    """The deployment of the moment at which it is set, held."""
+
+
+class Changes(Protocol):
+    """What of the deployer the loop uses (edge_agent.deployer)."""
+
+    @property
+    def deployment(self) -> trainer_pb2.Deployment: ...
+    @property
+    def moving(self) -> bool: ...
+    def change(self, *, staleness: int | None = None, codec: str | None = None) -> None: ...
+    def move(self, cut: int, give_up_seconds: float | None = None) -> None: ...
+
+
+class DecisionLoop:
+    """For one run. Everything is called on its event loop."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        settings: EngineSection,
+        deployment: trainer_pb2.Deployment,
+        total_steps: int,
+        meter: StepMeter,
+        metrics: EngineMetrics,
+    ) -> None:
+        """deployment: what the run begins with. Raises PlanError when the profile leaves nothing to choose."""
+        self._codec = deployment.codec
+        self._space = SearchSpace(settings.bits)
+        if settings.max_staleness is not None:
+            profile = replace(profile, max_staleness=settings.max_staleness)
+        # The schema has float32 error gradients; the downlink's codec is not the engine's to choose.
+        share = codec_bits(deployment.downlink_codec) / FLOAT32_BITS
+        gradient_bytes = tuple(None if size is None else size * share for size in profile.gradient_bytes)
+        self._profile = replace(profile, gradient_bytes=gradient_bytes)
+        self.planner = Planner.GREEDY
+        self._free_space = self._space
+        self._engine = Engine(
+            self._profile,
+            self._space,
+            _numbers(deployment),
+            EngineConfig(margin=settings.margin, dwell_seconds=settings.dwell_seconds),
+            total_steps,
+        )
+        self._pinned: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._meter = meter
+        self._metrics = metrics
+        self._deployer: Changes | None = None
+        self._proposal: Decision | None = None
+
+    def attach(self, deployer: Changes) -> None:
+        """Decide for this deployer from now on."""
+        self._deployer = deployer
+
+    def pin(self, *, cut: int | None = None, bits: int | None = None, staleness: int | None = None) -> None:
+        """Hold cut, bit width or K, each that is given, until `release`; the engine chooses the others.
+
+        Raises PlanError for what is out of range or was never measured, and then nothing is changed.
+        """
+        self._constrain(self._free_space, cut, bits, staleness)
+        _log.info("pinned", cut=cut, bits=bits, staleness=staleness)
+
+    def release(self) -> None:
+        """Let the planner choose everything again."""
+        self._constrain(self._free_space, None, None, None)
+        _log.info("released")
+
+    def use(self, planner: Planner) -> None:
+        """Have another planner choose what is not pinned.
+
+        Raises PlanError where it has nothing to choose by, and then nothing is changed.
+        """
+        held = self._held_by(planner)
+        space = self._space
+        if held is not None:
+            space = replace(space, cut=held.cut, bits=(held.bits,), staleness=held.staleness)
+        self._constrain(space, *self._pinned)
+        self._free_space, self.planner = space, planner
+        _log.info("planner set", planner=planner.value, held=str(held) if held else None)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What came of the last change; None until a step was done since."""
+        return self._engine.outcome()
+
+    def _held_by(self, planner: Planner) -> Deployment | None:
+        """What a planner holds from now on; None where it goes on choosing."""
+        if planner is Planner.FIXED:
+            return self._engine.deployment if self._proposal is None else self._proposal.deployment
+        if planner is Planner.GREEDY:
+            return None
+        if (rates := self._engine.mean_rates) is None:
+            raise PlanError("the link has not been measured yet, and JointDNN chooses by its rates; try again later")
+        return jointdnn(self._profile, rates).deployment
+
+    def _constrain(self, free: SearchSpace, cut: int | None, bits: int | None, staleness: int | None) -> None:
+        pinned = replace(
+            free,
+            cut=free.cut if cut is None else cut,
+            bits=free.bits if bits is None else (bits,),
+            staleness=free.staleness if staleness is None else staleness,
+        )
+        self._engine.constrain(pinned)
+        self._pinned = cut, bits, staleness
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Decide while the body runs."""
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            self._log_outcome()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            if self._deployer is not None:
+                self.look(self._deployer, time.monotonic())
+
+    def look(self, deployer: Changes, seconds: float) -> None:
+        """Observe once, and do what follows from it. seconds: any clock that never goes back."""
+        if not deployer.moving:
+            self._notice(deployer, seconds)
+            if not self._meter.is_flowing:
+                self._engine.rested(seconds)
+                return
+        meter = self._meter
+        if meter.uplink_bits_per_second is None or meter.downlink_bits_per_second is None:
+            return
+        decision = self._engine.observe(
+            seconds,
+            meter.steps,
+            meter.uplink_bits_per_second,
+            meter.downlink_bits_per_second,
+            self._edge_seconds(deployer.deployment),
+            meter.cloud_seconds.take(),
+        )
+        self._export()
+        if decision is not None:
+            self._apply(deployer, decision)
+
+    def _edge_seconds(self, deployment: trainer_pb2.Deployment) -> float | None:
+        """T1 as the cost model has it: with the encoding of what is not float32."""
+        compute, encode = self._meter.compute_seconds.take(), self._meter.encode_seconds.take()
+        if compute is None or codec_bits(deployment.codec) >= FLOAT32_BITS:
+            return compute
+        return None if encode is None else compute + encode
+
+    def _notice(self, deployer: Changes, seconds: float) -> None:
+        """Tell the engine of a deployment that it has not heard of: its own proposal done or given up, or somebody else's."""
+        actual = _numbers(deployer.deployment)
+        if self._proposal is None and actual == self._engine.deployment:
+            return
+        self._log_outcome()
+        self._proposal = None
+        self._engine.deployed(seconds, actual)
+
+    def _apply(self, deployer: Changes, decision: Decision) -> None:
+        wanted, today = decision.deployment, self._engine.deployment
+        _log.info(
+            "changing the deployment",
+            today=str(today),
+            wanted=str(wanted),
+            predicted_seconds_per_step=round(decision.seconds_per_step, 4),
+            staying_seconds_per_step=round(decision.staying_seconds_per_step, 4),
+            predicted_migration_seconds=round(decision.migration_seconds, 3),
+        )
+        self._metrics.decisions.inc()
+        self._proposal = decision
+        if (wanted.staleness, wanted.bits) != (today.staleness, today.bits):
+            deployer.change(staleness=wanted.staleness, codec=codec_of(wanted.bits, self._codec))
+        if wanted.cut != today.cut:
+            patience = decision.abandon_after_seconds
+            deployer.move(wanted.cut, patience if math.isfinite(patience) else None)
+
+    def _export(self) -> None:
+        if (outcome := self._engine.outcome()) is not None:
+            self._metrics.predicted.set(outcome.predicted_seconds_per_step)
+            self._metrics.modelled.set(outcome.modelled_seconds_per_step)
+            self._metrics.measured.set(outcome.measured_seconds_per_step)
+
+    def _log_outcome(self) -> None:
+        if (outcome := self._engine.outcome()) is not None:
+            _log.info(
+                "deployment measured",
+                deployment=str(self._engine.deployment),
+                predicted_seconds_per_step=round(outcome.predicted_seconds_per_step, 4),
+                modelled_seconds_per_step=round(outcome.modelled_seconds_per_step, 4),
+                measured_seconds_per_step=round(outcome.measured_seconds_per_step, 4),
+                steps=outcome.steps,
+            )
+
+
+def open_decisions(experiment: Experiment, meter: StepMeter, metrics: EngineMetrics) -> DecisionLoop | None:
+    """The loop that an experiment's configuration asks for, if it does.
+
+    Raises PlanError for a profile that cannot be read or is of something else, ConfigError where an epoch sets K as well.
+    """
+    config = experiment.config
+    path = config.engine.profile
+    if path is None:
+        return None
+    if not isinstance(config.deployment.staleness, int):
+        raise ConfigError(
+            "deployment.staleness is a schedule and engine.profile is set, which would both change K; set "
+            "engine.max_staleness instead of the schedule"
+        )
+    profile = load_profile(path)
+    names = tuple(block.name for block in experiment.chain.blocks)
+    check_profile(profile, names, config.data.batch_size, str(path))
+    return DecisionLoop(profile, config.engine, experiment.deployment, experiment.steps, meter, metrics)
+
+
+def check_profile(profile: Profile, names: tuple[str, ...], batch_size: int, where: str) -> None:
+    """Refuse a profile of another model or batch size. Raises PlanError, beginning with `where`."""
+    profiled = tuple(block.name for block in profile.blocks)
+    if profiled != names:
+        raise PlanError(
+            f"{where}: the profile is of {profile.model} with the blocks {', '.join(profiled)[:100]}, and the model has "
+            f"{', '.join(names)[:100]}; measure this model with edge-agent profile"
+        )
+    if profile.batch_size != batch_size:
+        raise PlanError(
+            f"{where}: the profile is for batches of {profile.batch_size} and data.batch_size is {batch_size}; measure it "
+            "again with edge-agent profile, or change the batch size"
+        )
+
+
+def codec_of(bits: int, configured: str) -> str:
+    """The codec that sends so many bits an element, of the kind of the configured one."""
+    if bits == codec_bits(configured):
+        return configured
+    if bits == FLOAT32_BITS:
+        return "fp32"
+    kind = re.fullmatch(r"uniform\d+(.*)", configured)
+    return f"uniform{bits}{kind[1] if kind else ''}"
+
+
+def _numbers(deployment: trainer_pb2.Deployment) -> Deployment:
+    return Deployment(deployment.cut, deployment.staleness, codec_bits(deployment.codec))

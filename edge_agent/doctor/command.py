@@ -1,0 +1,59 @@
+"""`edge-agent doctor` on the command line: a table for a person, JSON for a program, and an exit code for a script."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from edge_agent.config import EdgeConfig
+from edge_agent.doctor.finding import Finding, Status
+from shared.config import load_config
+from shared.errors import UnfitError
+
+_STYLES = {Status.OK: "green", Status.ADVICE: "yellow", Status.MEND: "bold red", Status.SKIPPED: "dim"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(doctor)
+
+
+def doctor(
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file (TOML).")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value; overrides file and environment.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Look at this device and at the way to its trainer, and say what to mend. Changes nothing, trains nothing."""
+    from edge_agent.doctor.examine import examine
+
+    findings = asyncio.run(examine(load_config(EdgeConfig, config, overrides or [])))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        Console().print(render_table(findings))
+    check_fitness(findings)
+
+
+def render_table(findings: Sequence[Finding]) -> Table:
+    """One line a check. What is said in it may come from a peer and is shown as it is, not as markup."""
+    table = Table("check", "", Column("result", overflow="fold"), Column("what to do", overflow="fold"))
+    for finding in findings:
+        style = _STYLES[finding.status]
+        table.add_row(finding.check, f"[{style}]{finding.status}[/]", Text(finding.result), Text(finding.remedy))
+    return table
+
+
+def check_fitness(findings: Sequence[Finding]) -> None:
+    """Raise UnfitError when something must be mended."""
+    broken = [finding.check for finding in findings if finding.status is Status.MEND]
+    if broken:
+        raise UnfitError(f"to be mended before this device can train: {', '.join(broken)}; the report says how")

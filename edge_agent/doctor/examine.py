@@ -1,0 +1,89 @@
+"""All checks in their order; one that rests on another that has failed is skipped, and says on which."""
+
+import asyncio
+import datetime
+from functools import partial
+
+from cryptography import x509
+
+from edge_agent.access import TrainerAccess, trainer_access
+from edge_agent.config import EdgeConfig
+from edge_agent.doctor.asking import Asking
+from edge_agent.doctor.device import examine_device
+from edge_agent.doctor.finding import Finding, Status, advise, fine, mend, skipped
+from edge_agent.doctor.link import check_downlink, check_round_trip, check_uplink
+from edge_agent.doctor.reach import SOON, check_connection, check_encryption, check_name
+from edge_agent.doctor.trainer import check_access, check_service
+from shared.errors import ConfigError
+
+WAY_TO_THE_TRAINER = (
+    "credentials",
+    "name",
+    "connection",
+    "encryption",
+    "service",
+    "token",
+    "protocol",
+    "round trip",
+    "uplink",
+    "downlink",
+)
+"""The checks of `examine_way`."""
+
+
+async def examine(config: EdgeConfig) -> list[Finding]:
+    """Look at this device and at the way to its trainer."""
+    device = await asyncio.to_thread(examine_device, config)
+    return [*device, *await examine_way(config)]
+
+
+async def examine_way(config: EdgeConfig) -> list[Finding]:
+    """Look at the way to the trainer, as far as it goes."""
+    findings = await _as_far_as_it_goes(config)
+    failed = findings[-1].check
+    return [*findings, *(skipped(check, f"needs {failed}") for check in WAY_TO_THE_TRAINER[len(findings) :])]
+
+
+async def _as_far_as_it_goes(config: EdgeConfig) -> list[Finding]:
+    credentials, access = check_credentials(config, datetime.datetime.now(datetime.UTC))
+    findings = [credentials]
+    if access is None:
+        return findings
+    host, _, port_text = config.trainer.address.rpartition(":")
+    host, port = host.strip("[]"), int(port_text)
+    way = [
+        partial(check_name, host, port),
+        partial(check_connection, host, port),
+        partial(check_encryption, config, host, port),
+    ]
+    for check in way:
+        findings.append(await check())
+        if findings[-1].status is Status.MEND:
+            return findings
+    async with Asking(config.trainer.address, access, config.link) as asking:
+        findings.append(await check_service(asking))
+        if findings[-1].status is Status.MEND:
+            return findings
+        findings += await check_access(asking)
+        round_trip, seconds = await check_round_trip(asking)
+        findings += [round_trip, await check_uplink(asking, seconds), await check_downlink(asking, seconds)]
+    return findings
+
+
+def check_credentials(config: EdgeConfig, now: datetime.datetime) -> tuple[Finding, TrainerAccess | None]:
+    """Whether this agent's own files can be used, and for how long; and the access that they make."""
+    try:
+        access = trainer_access(config)
+    except ConfigError as error:
+        return mend("credentials", str(error), "see docs/security.md, five minutes to a closed port"), None
+    parts = ["a token"] if access.token is not None else []
+    if config.tls.certificate is not None:
+        ends = _end_of(config.tls.certificate.read_bytes())
+        parts.append(f"a certificate that is good until {ends:%Y-%m-%d}")
+        if ends - now < SOON:
+            return advise("credentials", " and ".join(parts), "renew it (cloud-trainer certs, run again)"), access
+    return fine("credentials", " and ".join(parts) or "none are set"), access
+
+
+def _end_of(pem: bytes) -> datetime.datetime:
+    return x509.load_pem_x509_certificates(pem)[0].not_valid_after_utc

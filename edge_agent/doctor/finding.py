@@ -1,0 +1,46 @@
+"""What a check has found, and what to do about it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """How good it is."""
+
+    OK = "ok"
+    ADVICE = "advice"
+    """It will train, and could do better."""
+    MEND = "mend"
+    """It will not train before this is mended."""
+    SKIPPED = "skipped"
+    """It could not be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. remedy: what to do; empty where there is nothing."""
+
+    check: str
+    status: Status
+    result: str
+    remedy: str = ""
+
+
+def fine(check: str, result: str) -> Finding:
+    """Nothing is to be done."""
+    return Finding(check, Status.OK, result)
+
+
+def advise(check: str, result: str, remedy: str) -> Finding:
+    """Something could be better."""
+    return Finding(check, Status.ADVICE, result, remedy)
+
+
+def mend(check: str, result: str, remedy: str) -> Finding:
+    """Something must be mended."""
+    return Finding(check, Status.MEND, result, remedy)
+
+
+def skipped(check: str, why: str) -> Finding:
+    """It was not looked at."""
+    return Finding(check, Status.SKIPPED, why)

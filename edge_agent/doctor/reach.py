@@ -1,0 +1,159 @@
+"""Is there a way to the trainer, and is who answers there the one that is meant? Names, TCP and TLS, without gRPC."""
+
+import asyncio
+import datetime
+import pkgutil
+import socket
+import ssl
+from contextlib import suppress
+
+from cryptography import x509
+
+from edge_agent.config import EdgeConfig
+from edge_agent.doctor.finding import Finding, advise, fine, mend
+from shared.config import is_loopback
+
+CONNECT_SECONDS = 5.0
+"""For each thing that is waited for: a connection, a handshake, and the trainer's first word after it."""
+SOON = datetime.timedelta(days=30)
+"""A certificate that ends within it is better renewed now."""
+
+
+async def check_name(host: str, port: int) -> Finding:
+    """Whether the trainer's name has an address."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # the latter for what cannot be a name at all
+        return mend(
+            "name",
+            f"{host}: {getattr(error, 'strerror', None) or error}",
+            "correct trainer.address, or this device's DNS",
+        )
+    return fine("name", f"{host} is {', '.join(dict.fromkeys(str(entry[4][0]) for entry in found))}")
+
+
+async def check_connection(host: str, port: int) -> Finding:
+    """Whether something listens there."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        return mend(
+            "connection",
+            f"port {port} did not answer for {CONNECT_SECONDS:g} s",
+            "let a firewall on the way pass this port; is the machine on?",
+        )
+    except OSError as error:
+        remedy = "start the trainer there (cloud-trainer serve), and see that its server.listen is not loopback only"
+        return mend("connection", f"port {port}: {error.strerror or error}", remedy)
+    writer.close()
+    return fine("connection", f"port {port} is open")
+
+
+async def check_encryption(config: EdgeConfig, host: str, port: int) -> Finding:
+    """Whether both ends agree on TLS, trust each other, and go on doing so for a while."""
+    if not config.tls.used:
+        return await _check_clear_text(config, host, port)
+    try:
+        certificate = await _introduced(_context(config), host, port, config.tls.server_name or host)
+    except OSError as error:
+        return judge_handshake(error)
+    return judge_certificate(certificate.not_valid_after_utc, datetime.datetime.now(datetime.UTC))
+
+
+async def _check_clear_text(config: EdgeConfig, host: str, port: int) -> Finding:
+    if await _speaks_tls(host, port):
+        return mend(
+            "encryption",
+            "the trainer speaks TLS, and this agent does not",
+            "set tls.ca to the trainer's authority, or tls.enabled = true for one that is publicly known",
+        )
+    if is_loopback(config.trainer.address) or config.trainer.insecure:
+        return fine("encryption", "none, as it is meant")
+    return advise(
+        "encryption", "none: all can be read on the way", "see docs/security.md, five minutes to a closed port"
+    )
+
+
+def _context(config: EdgeConfig) -> ssl.SSLContext:
+    """As gRPC has it: its own public certificates where no others are named."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    if config.tls.ca is not None:
+        context.load_verify_locations(config.tls.ca)
+    elif (public := pkgutil.get_data("grpc", "_cython/_credentials/roots.pem")) is not None:
+        context.load_verify_locations(cadata=public.decode())
+    if config.tls.certificate is not None:
+        context.load_cert_chain(config.tls.certificate, config.tls.key)
+    return context
+
+
+async def _introduced(context: ssl.SSLContext, host: str, port: int, name: str) -> x509.Certificate:
+    """The trainer's certificate, once it has accepted ours. Raises OSError (ssl.SSLError and TimeoutError among them)."""
+    async with asyncio.timeout(CONNECT_SECONDS):
+        reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
+    try:
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                if not await reader.read(1):  # a trainer speaks first; one that refuses us ends the connection
+                    raise ConnectionResetError
+    finally:
+        writer.close()
+    return x509.load_der_x509_certificate(shown)
+
+
+async def _speaks_tls(host: str, port: int) -> bool:
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(host, port, ssl=anybody, server_hostname=host)
+    except ssl.SSLError as error:
+        return _is_alert(error)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+def _is_alert(error: ssl.SSLError) -> bool:
+    """Whether the other side has said in TLS what it dislikes."""
+    return "ALERT" in (error.reason or "")
+
+
+def judge_handshake(error: OSError) -> Finding:
+    """Why a handshake has come to nothing, by the side that must mend it."""
+    if isinstance(error, TimeoutError):
+        return mend("encryption", "the trainer did not finish the handshake", "does something else listen there?")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        said = error.verify_message
+        if "ostname mismatch" in said or "IP address mismatch" in said:
+            remedy = "use the name that the certificate is for in trainer.address, or say it in tls.server_name"
+        elif "expired" in said:
+            remedy = "renew the trainer's certificate (cloud-trainer certs, run again), or mend this device's clock"
+        elif "not yet valid" in said:
+            remedy = "mend this device's clock"
+        else:
+            remedy = "set tls.ca to the authority that has signed the trainer's certificate"
+        return mend("encryption", f"the trainer's certificate is not trusted: {said}", remedy)
+    if isinstance(error, ssl.SSLError) and not _is_alert(error):
+        return mend(
+            "encryption",
+            "the trainer does not speak TLS",
+            "give it a [tls] of its own, or leave this agent's [tls] out",
+        )
+    return mend(
+        "encryption",
+        "the trainer refuses this agent's certificate, or misses one",
+        "set tls.certificate and tls.key to a pair that the trainer's tls.ca has signed",
+    )
+
+
+def judge_certificate(ends: datetime.datetime, now: datetime.datetime) -> Finding:
+    """How long a certificate that is trusted will be. ends, now: in UTC."""
+    shown = f"TLS; the trainer's certificate is good until {ends:%Y-%m-%d}"
+    if ends - now < SOON:
+        return advise("encryption", shown, "renew it on the trainer (cloud-trainer certs, run again)")
+    return fine("encryption", shown)

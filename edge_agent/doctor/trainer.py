@@ -1,0 +1,79 @@
+"""Is it a trainer that would train with this agent? Its health, its version, and what it lets the agent's token do."""
+
+import re
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+from edge_agent.doctor.asking import HEALTH, SERVICE, Answer, Asking
+from edge_agent.doctor.finding import Finding, fine, mend, skipped
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_NO_SESSION = "doctor"
+"""An id that no session has: those are 32 hexadecimal digits."""
+_THEIR_VERSION = re.compile(r"this trainer speaks (\d+)")
+Code = grpc.StatusCode
+
+
+async def check_service(asking: Asking) -> Finding:
+    """Whether what listens is a trainer that serves."""
+    answer = await asking.ask(HEALTH, HealthCheckRequest(service=SERVICE))
+    match answer.code:
+        case Code.OK:
+            return _judge_health(answer.data)
+        case Code.NOT_FOUND | Code.UNIMPLEMENTED:
+            return mend("service", "what listens there is no trainer", "correct the host and port of trainer.address")
+        case _:
+            return mend("service", answer.details, "is it a trainer, with the same [tls] as this agent? See its log")
+
+
+def _judge_health(data: bytes) -> Finding:
+    try:
+        status = HealthCheckResponse.FromString(data).status
+    except DecodeError:
+        return mend("service", "what listens there is no trainer", "correct the host and port of trainer.address")
+    if status != HealthCheckResponse.SERVING:
+        return mend("service", "the trainer says that it is about to stop", "wait, or start it again")
+    return fine("service", "the trainer serves")
+
+
+async def check_access(asking: Asking) -> tuple[Finding, Finding]:
+    """What the token is good for, and whether both speak one version of the protocol.
+
+    One call for each scope, about a session that is not there, and an opening of one in a version that is none: a trainer
+    that lets them in refuses them before they have changed anything, and says which version it speaks.
+    """
+    opening = await asking.ask(f"/{SERVICE}/OpenSession", pb.OpenSessionRequest(protocol_version=0))
+    looking = await asking.ask(f"/{SERVICE}/GetSession", pb.GetSessionRequest(session_id=_NO_SESSION))
+    closing = await asking.ask(f"/{SERVICE}/CloseSession", pb.CloseSessionRequest(session_id=_NO_SESSION))
+    return judge_token({"train": opening, "control": closing, "read": looking}), judge_version(opening)
+
+
+def judge_token(answers: dict[str, Answer]) -> Finding:
+    """answers: how a call ended that needs the scope."""
+    refused = [answer for answer in answers.values() if answer.code is Code.UNAUTHENTICATED]
+    if refused:
+        return mend(
+            "token", refused[0].details, "make one on the trainer (cloud-trainer token NAME) for trainer.token_file"
+        )
+    missing = [scope for scope, answer in answers.items() if answer.code is Code.PERMISSION_DENIED]
+    if missing:
+        remedy = "make a token with every scope on the trainer (cloud-trainer token NAME, without --scope)"
+        return mend("token", f"it lacks the scope{'s' if len(missing) > 1 else ''} {', '.join(missing)}", remedy)
+    busy = [answer for answer in answers.values() if answer.code is Code.RESOURCE_EXHAUSTED]
+    if busy:
+        return mend("token", busy[0].details, "wait, or raise the trainer's limits ([server])")
+    return fine("token", f"this agent may {', '.join(answers)}")
+
+
+def judge_version(opening: Answer) -> Finding:
+    """opening: how a session was refused that was asked for in version 0."""
+    found = _THEIR_VERSION.search(opening.details)
+    if opening.code is not Code.FAILED_PRECONDITION or found is None:
+        return skipped("protocol", f"the trainer does not say its version: {opening.details}")
+    if int(found[1]) != PROTOCOL_VERSION:
+        shown = f"the trainer speaks version {found[1]}, this agent {PROTOCOL_VERSION}"
+        return mend("protocol", shown, "install the same version of Isthmus on both sides")
+    return fine("protocol", f"version {PROTOCOL_VERSION} on both sides")

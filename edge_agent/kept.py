@@ -1,0 +1,202 @@
+"""What of the agent's sessions outlives its process: a folder for each, with its record, its checkpoints and a lock.
+
+A finished session's folder is removed, so each that is there can be resumed. Its methods block; a thread of their own
+calls them.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Self
+
+import xxhash
+from pydantic import ValidationError
+
+from edge_agent.config import EdgeConfig
+from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, open_files, seal, unseal
+from shared.config import Section
+from shared.errors import ConfigError, StorageError
+
+_RECORD, _LOCK = "session.json", "lock"
+
+
+class SessionRecord(Section):
+    """One session, as `edge-agent sessions` shows it."""
+
+    session_id: str
+    session_epoch: int
+    """Of the last attempt to attach."""
+    experiment: str
+    """Digest of all settings that decide the result."""
+    trainer: str
+    model: str
+    total_steps: int
+    began: str
+    """Date and time."""
+    shared: tuple[int, int] | None = None
+    """The newest checkpoint that both sides are known to have: lineage and step."""
+
+
+def experiment_of(config: EdgeConfig) -> str:
+    """Digest of the settings that decide what is learnt: a session is resumed only under the same ones."""
+    sections = (config.model, config.data.model_copy(update={"workers": 0}), config.training, config.deployment)
+    text = json.dumps([section.model_dump(mode="json") for section in sections], sort_keys=True)
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+class KeptSession:
+    """A session of this process; nobody else has it open. Without a folder nothing is kept."""
+
+    def __init__(self, record: SessionRecord, files: LocalFiles | None, keep: int) -> None:
+        self.record = record
+        self.store = CheckpointStore(files, keep) if files is not None else None
+        self._files = files
+        self._lock: IO[bytes] | None = None
+        self._whole: set[CheckpointName] = set()
+
+    @classmethod
+    def begin(cls, record: SessionRecord, folder: LocalFiles | None, keep: int) -> Self:
+        """Keep a new session. Raises StorageError."""
+        kept = cls(record, folder.folder(record.session_id) if folder is not None else None, keep)
+        kept._write()
+        if not kept._take_lock():
+            raise StorageError(f"session {record.session_id} is open in another process")
+        return kept
+
+    @classmethod
+    def reopen(cls, folder: LocalFiles, session_id: str, keep: int) -> Self | None:
+        """A session that was kept; None when there is nothing to be believed or another process has it."""
+        files = folder.folder(session_id)
+        record = _record(files)
+        if record is None:
+            return None
+        kept = cls(record, files, keep)
+        return kept if kept._take_lock() else None
+
+    def next_epoch(self) -> int:
+        """Count the session epoch up; on disk when this returns. Raises StorageError."""
+        self._change(session_epoch=self.record.session_epoch + 1)
+        return self.record.session_epoch
+
+    def set_shared(self, name: CheckpointName) -> None:
+        """Both sides have this checkpoint. Raises StorageError."""
+        self._change(shared=tuple(name))
+
+    @property
+    def shared(self) -> CheckpointName | None:
+        """The newest checkpoint that both sides are known to have."""
+        return None if self.record.shared is None else CheckpointName(*self.record.shared)
+
+    def checkpoints(self) -> list[CheckpointName]:
+        """Those that are whole, the newest first; what was found whole is not read again."""
+        if self.store is None:
+            return []
+        self._whole = {name for name in self.store.names() if name in self._whole or self.store.is_whole(name)}
+        return sorted(self._whole, reverse=True)
+
+    def damaged(self, name: CheckpointName) -> None:
+        """This checkpoint cannot be gone on with after all: an older one counts. Raises StorageError."""
+        self._whole.discard(name)
+        if self.store is not None:
+            self.store.remove(name)
+
+    def release(self) -> None:
+        """Let other processes have it."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def remove(self) -> None:
+        """It is finished. Raises StorageError."""
+        if self._files is not None:
+            self._files.remove(_RECORD)  # first, so that a removal that is cut short leaves nothing to resume
+            self._files.clear()
+        self.release()
+
+    def _change(self, **changes: object) -> None:
+        self.record = self.record.model_copy(update=changes)
+        self._write()
+
+    def _write(self) -> None:
+        if self._files is not None:
+            self._files.write(_RECORD, seal(self.record.model_dump(mode="json")))
+
+    def _take_lock(self) -> bool:
+        if self._files is None:
+            return True
+        self._lock = _locked(self._files.path)
+        return self._lock is not None
+
+
+def sessions_folder(config: EdgeConfig) -> LocalFiles | None:
+    """Where this agent keeps its sessions; None where it keeps none. Raises ConfigError."""
+    location = config.checkpoints.location
+    if location == "none":
+        return None
+    files = open_files(location, "checkpoints.location")
+    if not isinstance(files, LocalFiles):
+        raise ConfigError(
+            f"checkpoints.location is {location!r}; an agent keeps its sessions in a folder of its machine"
+        )
+    return files.folder("edge-agent")
+
+
+def kept_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, CheckpointName | None, bool]]:
+    """Every session that is kept: its record, its newest checkpoint, and whether a process has it open."""
+    for session_id in sorted(folder.folders()) if folder is not None else []:
+        assert folder is not None
+        files = folder.folder(session_id)
+        if (record := _record(files)) is not None:
+            lock = _locked(files.path)
+            if lock is not None:
+                lock.close()
+            yield record, next(iter(CheckpointStore(files, 1).names()), None), lock is None
+
+
+def find_session(folder: LocalFiles | None, config: EdgeConfig, session_id: str | None) -> KeptSession | None:
+    """The session to resume: the named one, or the newest of this experiment that no process has open.
+
+    None when none is named and there is none. Raises ConfigError when the named one cannot be resumed.
+    """
+    experiment = experiment_of(config)
+    fitting = [
+        record
+        for record, _, _ in kept_sessions(folder)
+        if session_id in (None, record.session_id) and record.experiment == experiment
+    ]
+    for record in sorted(fitting, key=lambda record: record.began, reverse=True):
+        assert folder is not None
+        if (kept := KeptSession.reopen(folder, record.session_id, config.checkpoints.keep)) is not None:
+            return kept
+    if session_id is not None:
+        raise ConfigError(
+            f"session {session_id!r} cannot be resumed: it is not kept here, another process has it open, or its settings "
+            "of model, data, training or deployment were others (see `edge-agent sessions`)"
+        )
+    return None
+
+
+def _record(files: LocalFiles) -> SessionRecord | None:
+    data = files.read(_RECORD)
+    document = None if data is None else unseal(data)
+    try:
+        return None if document is None else SessionRecord.model_validate_json(json.dumps(document))
+    except ValidationError:
+        return None
+
+
+def _locked(path: Path) -> IO[bytes] | None:
+    """A handle that holds the lock of a folder until it is closed, or the process ends; None when another holds it."""
+    try:
+        handle = (path / _LOCK).open("ab")
+    except OSError as cause:
+        raise StorageError(f"{path / _LOCK} cannot be opened: {cause.strerror}") from cause
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        return None
+    os.set_inheritable(handle.fileno(), False)
+    return handle

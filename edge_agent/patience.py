@@ -1,0 +1,40 @@
+"""How long the trainer may take: a limit on an answer, which begins anew with every sign of progress."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from shared.errors import UnreachableError
+
+
+class Patience:
+    """How long something may still take: as long again after every sign of progress."""
+
+    def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
+        self._limit = limit
+        self._seconds = seconds
+
+    def renew(self) -> None:
+        """There was progress; the time begins anew."""
+        self._limit.reschedule(asyncio.get_running_loop().time() + self._seconds)
+
+    def pause(self) -> None:
+        """The other side is not waited for; until `renew` there is no limit."""
+        self._limit.reschedule(None)
+
+
+@asynccontextmanager
+async def patience(trainer: str, call: str, seconds: float) -> AsyncIterator[Patience]:
+    """Raises UnreachableError when what is awaited inside makes no progress for so long. trainer: its address."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield Patience(limit, seconds)
+    except TimeoutError as cause:
+        raise silence(trainer, call, seconds) from cause
+
+
+def silence(trainer: str, call: str, seconds: float) -> UnreachableError:
+    """What is to be said of a trainer that does not answer."""
+    return UnreachableError(
+        f"the trainer at {trainer} did not answer for {seconds:g} s ({call}, trainer.call_timeout_seconds)"
+    )

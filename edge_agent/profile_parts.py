@@ -1,0 +1,83 @@
+"""What is done of an unfinished profile, in files beside it, so that a profile that was interrupted goes on where it was.
+
+They are no more than saved time: what cannot be believed is done anew.
+"""
+
+from pathlib import Path
+from typing import Annotated, Generic, Self, TypeVar
+
+import structlog
+from pydantic import Field, NonNegativeFloat, ValidationError, model_validator
+
+from shared.checkpoint import LocalFiles
+from shared.config import Section
+
+_log = structlog.get_logger(__name__)
+Seconds = Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
+"""Of each repeat."""
+
+
+class MeasuredCut(Section):
+    """What a step takes at one cut, or why it was skipped."""
+
+    edge: Seconds | None = None
+    """T1."""
+    serial: Seconds | None = None
+    """T1 at K = 0."""
+    cloud: Seconds | None = None
+    """T3."""
+    skipped: str | None = None
+
+    @model_validator(mode="after")
+    def _measured_or_skipped(self) -> Self:
+        if (self.skipped is None) != all((self.edge, self.serial, self.cloud)):
+            raise ValueError("a cut was either measured or skipped")
+        return self
+
+
+class Part(Section):
+    """What is kept in one file. With a profile of other settings it has nothing to do."""
+
+    of: str
+    """Digest of the settings that it belongs to."""
+
+
+class Measurements(Part):
+    """What was measured."""
+
+    cuts: dict[str, MeasuredCut] = Field(default={})
+    """By the number of the cut."""
+
+
+P = TypeVar("P", bound=Part)
+
+
+class PartFile(Generic[P]):
+    """A file of one kind of part. Its methods block, and raise StorageError."""
+
+    def __init__(self, path: Path, kind: type[P]) -> None:
+        self._files, self._path, self._kind = LocalFiles(path.parent), path, kind
+
+    def load(self, of: str) -> P:
+        """What was done under the same settings; nothing, with a warning, when the file cannot be believed."""
+        data = self._files.read(self._path.name)
+        if data is None:
+            return self._kind(of=of)
+        try:
+            part = self._kind.model_validate_json(data)
+        except ValidationError as wrong:
+            why = wrong.errors(include_url=False)[0]["msg"]
+            _log.warning("what was kept of the profile is damaged; beginning anew", file=str(self._path), reason=why)
+            return self._kind(of=of)
+        if part.of != of:
+            _log.warning("what was kept of the profile is of other settings; beginning anew", file=str(self._path))
+            return self._kind(of=of)
+        return part
+
+    def save(self, part: P) -> None:
+        """Write it down, whole or not at all."""
+        self._files.write(self._path.name, part.model_dump_json(exclude_none=True).encode())
+
+    def remove(self) -> None:
+        """It is not needed any more."""
+        self._files.remove(self._path.name)

@@ -1,0 +1,165 @@
+"""The decision loop between measurements and the deployer, with a clock of the test's own."""
+
+import math
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from edge_agent.config import EngineSection
+from edge_agent.decisions import DecisionLoop, check_profile, codec_of
+from edge_agent.metrics import EngineMetrics
+from edge_agent.step_meter import StepMeter
+from shared.errors import PlanError
+from shared.planning import Block
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+from tests.unit.planning_cases import MBIT, small_profile
+
+LIGHT = small_profile(blocks=tuple(Block(f"b{i}", 1e4) for i in range(4)))
+
+
+class Deployer:
+    """Does at once what it is asked for; a move is done when the test says so."""
+
+    def __init__(self, **deployment):
+        self.deployment = Deployment(
+            **({"cut": 1, "staleness": 3, "codec": "fp32", "downlink_codec": "fp32"} | deployment)
+        )
+        self.wanted = None
+        self.give_up_seconds = None
+
+    @property
+    def moving(self):
+        return self.wanted is not None
+
+    def change(self, *, staleness=None, codec=None):
+        self.deployment.staleness, self.deployment.codec = staleness, codec
+
+    def move(self, cut, give_up_seconds=None):
+        self.wanted, self.give_up_seconds = cut, give_up_seconds
+
+    def settle(self, *, done=True):
+        if done:
+            self.deployment.cut = self.wanted
+        self.wanted = None
+
+
+class Run:
+    """A loop, its deployer, and a second after another."""
+
+    def __init__(self, profile=LIGHT, settings=None, **deployment):
+        self.meter, self.deployer = StepMeter(), Deployer(**deployment)
+        self.metrics = EngineMetrics(CollectorRegistry())
+        settings = settings or EngineSection(bits=(2, 4, 8, 32))
+        self.loop = DecisionLoop(profile, settings, self.deployer.deployment, 10_000, self.meter, self.metrics)
+        self.seconds = 0.0
+        self.meter.is_flowing = True
+
+    def watch(self, seconds, mbit, steps_a_second=1.0):
+        """So many looks, a second apart; ends early when a move was asked for."""
+        self.meter.uplink_bits_per_second = self.meter.downlink_bits_per_second = mbit * MBIT
+        for _ in range(seconds):
+            self.seconds += 1.0
+            self.meter.steps = int(self.seconds * steps_a_second)
+            self.loop.look(self.deployer, self.seconds)
+            if self.deployer.moving:
+                return
+
+
+def test_a_slow_link_moves_the_cut_and_the_outcome_is_shown_beside_the_prediction():
+    run = Run()
+    run.watch(900, 1.0, 1 / 32)
+    assert run.deployer.wanted == 3
+    assert run.deployer.give_up_seconds > 0
+    run.deployer.settle()
+    run.watch(120, 1.0, 1 / 8)
+    sample = run.metrics.measured._value.get()
+    assert sample == pytest.approx(8.0, rel=0.3)
+    assert run.metrics.predicted._value.get() == pytest.approx(8.0, rel=0.3)
+    assert run.metrics.decisions._value.get() >= 1
+
+
+def test_a_move_that_was_given_up_is_the_old_deployment():
+    run = Run()
+    run.watch(900, 1.0, 1 / 32)
+    run.deployer.settle(done=False)
+    run.watch(3, 1.0, 1 / 32)
+    assert math.isnan(run.metrics.predicted._value.get()) or run.metrics.predicted._value.get() == 0
+    assert run.deployer.deployment.cut == 1
+
+
+def test_pins_hold_until_they_are_released():
+    run = Run()
+    run.loop.pin(cut=2, staleness=1, bits=8)
+    run.watch(2, 40.0)
+    assert (run.deployer.wanted, run.deployer.deployment.staleness, run.deployer.deployment.codec) == (2, 1, "uniform8")
+    run.deployer.settle()
+    run.watch(600, 40.0)
+    assert not run.deployer.moving
+    run.loop.release()
+    run.watch(2, 40.0)
+    assert run.deployer.deployment.staleness == 3, "K is the profile's again"
+
+
+def test_a_pin_that_cannot_be_is_refused_and_changes_nothing():
+    run = Run()
+    for pin in ({"cut": 0}, {"cut": 4}, {"bits": 9}, {"staleness": -1}):
+        with pytest.raises(PlanError):
+            run.loop.pin(**pin)
+    run.watch(30, 40.0)
+    assert run.deployer.deployment == Deployer().deployment
+
+
+def test_somebody_elses_change_is_noticed():
+    run = Run()
+    run.watch(3, 40.0)
+    run.deployer.deployment.cut = 2
+    run.watch(1, 40.0)
+    assert run.loop._engine.deployment.cut == 2
+    assert math.isnan(run.loop._engine.outcome().predicted_seconds_per_step), "it was not the engine that chose it"
+
+
+def test_while_training_rests_nothing_is_observed_or_decided():
+    run = Run()
+    run.watch(10, 40.0)
+    run.meter.is_flowing = False
+    run.watch(2000, 0.1, 0.0)
+    assert not run.deployer.moving
+
+
+def test_before_the_link_was_measured_nothing_is_decided():
+    run = Run()
+    for second in range(100):
+        run.loop.look(run.deployer, float(second))
+    assert run.deployer.deployment == Deployer().deployment
+
+
+def test_encoding_counts_into_t1_only_where_there_is_any():
+    for codec, expected in (("fp32", 1.0), ("uniform8", 1.5)):
+        run = Run(codec=codec)
+        run.meter.compute_seconds.add(1.0)
+        run.meter.encode_seconds.add(0.5)
+        assert run.loop._edge_seconds(run.deployer.deployment) == expected
+
+
+@pytest.mark.parametrize(
+    ("bits", "configured", "codec"),
+    [
+        (32, "fp32", "fp32"),
+        (8, "fp32", "uniform8"),
+        (4, "uniform8-channel", "uniform4-channel"),
+        (8, "uniform8-channel", "uniform8-channel"),
+        (32, "uniform8", "fp32"),
+        (16, "bf16", "bf16"),
+    ],
+)
+def test_a_bit_width_is_sent_by_the_configured_kind_of_codec(bits, configured, codec):
+    assert codec_of(bits, configured) == codec
+
+
+def test_a_profile_of_something_else_is_refused():
+    names = tuple(block.name for block in LIGHT.blocks)
+    check_profile(LIGHT, names, 8, "p.json")
+    with pytest.raises(PlanError, match=r"^p.json: the profile is of small with the blocks b0, b1"):
+        check_profile(LIGHT, names[:-1], 8, "p.json")
+    with pytest.raises(PlanError, match=r"^p.json: the profile is for batches of 8 and data.batch_size is 32"):
+        check_profile(LIGHT, names, 32, "p.json")
