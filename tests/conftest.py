@@ -1,13 +1,19 @@
 """Fixtures that all tests may use."""
 
-import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
+
+# An example's deadline would be a test of what else this machine has to do.
+hypothesis.settings.register_profile("no deadlines", deadline=None)
+hypothesis.settings.load_profile("no deadlines")
 
 
 @pytest.fixture(scope="session")
@@ -18,9 +24,20 @@ def shared_data() -> Path:
     return SHARED_DATA
 
 
-@pytest.fixture(autouse=True)
-def _no_channels_left() -> Iterator[None]:
-    """gRPC's asyncio has one poller a process, bound to the event loop that was there first: what a test has left in
-    reference cycles must be gone before the next test's loop talks."""
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What agents and trainers keep, in this process and in those that it starts, is not the developer's.
+
+    Nor are they controlled from anywhere, unless a test says so.
+    """
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    os.environ["EDGE_AGENT_CONTROL__LISTEN"] = os.environ["CLOUD_TRAINER_CONTROL__LISTEN"] = "none"
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """torch computes on one thread, as the processes do that results are compared with, bit for bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield
-    gc.collect()
+    torch.set_num_threads(before)

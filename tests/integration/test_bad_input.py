@@ -7,7 +7,6 @@ from contextlib import closing, contextmanager
 
 import grpc
 import pytest
-import torch
 from grpc_health.v1 import health, health_pb2_grpc
 
 from shared.errors import ExitCode
@@ -15,15 +14,7 @@ from shared.version import PROTOCOL_VERSION
 from tests.support.commands import agent_fails, assert_one_sentence, trainer_fails
 from tests.support.running import run_agent, running_trainer
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 # What a user can get wrong on the edge alone.
@@ -49,7 +40,8 @@ def test_a_model_that_cannot_be(flag, says):
     [
         ("deployment.cut=0", "deployment.cut is 0; it must be an integer of 1 or more"),
         ("deployment.cutt=1", "unknown key deployment.cutt; did you mean deployment.cut?"),
-        ("deployment.codec=zip", "codec 'zip' does not exist; there are raw, fp32"),
+        ("deployment.codec=zip", "deployment.codec: codec 'zip' does not exist; there are raw, fp32"),
+        ("deployment.downlink_codec=zip", "deployment.downlink_codec: codec 'zip' does not exist; there are raw, fp32"),
         ("training.epochs=many", 'training.epochs is "many"; it must be an integer of 1 or more'),
         ("output.directory=/proc/no/such", "output.directory: folder /proc/no/such cannot be made"),
     ],
@@ -93,6 +85,27 @@ def test_a_port_for_metrics_that_is_in_use():
         agent_fails(ExitCode.LISTEN, f"metrics.listen: cannot listen on {address}", flags=[f"metrics.listen={address}"])
 
 
+@pytest.mark.usefixtures("serves_the_next")
+@pytest.mark.parametrize("when", ["forward", "backward", "evaluation"])
+@pytest.mark.parametrize("block", [0, 2], ids=["edge", "cloud"])
+def test_a_model_that_fails_while_it_is_trained(trainer, block, when):
+    code = ExitCode.MODEL if block == 0 else ExitCode.REFUSED
+    place = f"the backward of block{'' if block == 0 else 's'} " if when == "backward" else "block "
+    names = "'1' to '2'" if when == "backward" and block else f"'{block}'"
+    said = agent_fails(
+        code,
+        f"{place}{names} failed with RuntimeError: the {when} is not written yet",
+        flags=[
+            'model.factory="tests.support.failing:failing"',
+            f'model.kwargs={{block={block}, when="{when}"}}',
+            'data.test={factory="tests.support.samples:FlatDigits"}',
+            "training.max_steps=2",
+        ],
+        trainer=trainer,
+    )
+    assert "session opened" in said
+
+
 # What goes wrong with the trainer.
 
 
@@ -134,7 +147,9 @@ def test_a_trainer_whose_port_is_in_use(trainer):
 
 def test_a_trainer_whose_address_or_file_cannot_be(tmp_path):
     trainer_fails(
-        ExitCode.LISTEN, "server.listen: cannot listen on 203.0.113.7:0", flags=["server.listen=203.0.113.7:0"]
+        ExitCode.LISTEN,
+        "server.listen: cannot listen on 203.0.113.7:0",
+        flags=["server.listen=203.0.113.7:0", "server.insecure=true"],
     )
     place = tmp_path / "no" / "address"
     flags = ["server.listen=127.0.0.1:0", f"server.address_file={place}"]
@@ -178,7 +193,7 @@ async def test_a_grpc_server_that_is_no_trainer():
 
 
 async def test_a_trainer_that_speaks_another_version(monkeypatch):
-    monkeypatch.setattr("cloud_trainer.service.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+    monkeypatch.setattr("cloud_trainer.attaching.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
     async with running_trainer() as server:
         says = f"the edge speaks protocol version {PROTOCOL_VERSION}; this trainer speaks {PROTOCOL_VERSION + 1}"
         await asyncio.to_thread(agent_fails, ExitCode.PROTOCOL, says, trainer=server.address)

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
-import torch
 
 from edge_agent import run_training
 from shared.errors import RefusedError
@@ -17,25 +16,24 @@ from tests.support.commands import MLP
 from tests.support.running import edge_config
 from tests.support.wire import RawPeer, attach, batch_packets, open_request
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Code = grpc.StatusCode
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("serves_the_next")
 async def test_an_edge_that_speaks_another_version(trainer):
     async with RawPeer(trainer) as peer:
-        for version in (0, PROTOCOL_VERSION + 1, 2**32 - 1):
+        session = await peer.open()
+        for version in (0, PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1, 2**32 - 1):
             request = open_request(protocol_version=version)
-            end = await peer.unary("OpenSession", request.SerializeToString())
-            assert end.code is Code.FAILED_PRECONDITION
-            assert f"protocol version {version}; this trainer speaks {PROTOCOL_VERSION}" in end.details
+            opening = await peer.unary("OpenSession", request.SerializeToString())
+            attaching = await peer.streamed("Train", [attach(session, version=version)])
+            for end in (opening, attaching):
+                assert end.code is Code.FAILED_PRECONDITION
+                assert f"protocol version {version}; this trainer speaks {PROTOCOL_VERSION}" in end.details
+        assert (await peer.streamed("Train", [attach(session)])).code is Code.OK, "the session is as it was"
+        await peer.close_session(session)
 
 
 @pytest.mark.parametrize(
@@ -164,18 +162,93 @@ async def test_a_chunk_longer_than_announced(trainer):
         first.payload = bytes(first.message.frame.tensor.encoded_bytes + 1)
         end = await peer.streamed("Train", [attach(session), serialize(first)])
         assert end.code is Code.INVALID_ARGUMENT
-        assert end.details == (
-            "the feature of step 0: a chunk of 2049 bytes at byte 0 does not fit the 2048 bytes announced"
-        )
-        assert await peer.next_step(session) is None, "a session that a stream has failed is gone"
+        assert end.details == ("the label of step 0: a chunk of 65 bytes at byte 0 does not fit the 64 bytes announced")
+        assert await peer.next_step(session) == 0, "the session is as it was, and can be attached again"
 
 
 @pytest.mark.usefixtures("serves_the_next")
 async def test_a_stream_that_ends_in_the_middle_of_a_tensor(trainer):
     async with opened(trainer) as (peer, session):
-        first, *_ = batch_packets(pb.TrainRequest, 0)
-        end = await peer.streamed("Train", [attach(session), serialize(first)])
+        labels, (first, *_) = batch_in_parts()
+        end = await peer.streamed("Train", [attach(session), *map(serialize, [*labels, first])])
         assert (end.code, end.details) == (Code.INVALID_ARGUMENT, "the stream ended in the middle of a tensor")
+
+
+def batch_in_parts(step=0):
+    """The messages of a batch: all of its first tensor's, and those of its second."""
+    packets = batch_packets(pb.TrainRequest, step)
+    first = [packet for packet in packets if packet.message.frame.role == packets[0].message.frame.role]
+    return first, packets[len(first) :]
+
+
+@pytest.mark.usefixtures("serves_the_next")
+async def test_a_stream_that_ends_in_the_middle_of_a_batch(trainer):
+    async with opened(trainer) as (peer, session):
+        half, _ = batch_in_parts()
+        end = await peer.streamed("Train", [attach(session), *map(serialize, half)])
+        assert end.code is Code.INVALID_ARGUMENT
+        assert "the stream ended in the middle of a batch: of step 0 no" in end.details
+
+
+NEXT = pb.Deployment(epoch=1, cut=1, staleness=0, codec="fp32", downlink_codec="fp32")
+
+
+@pytest.mark.parametrize("chunks", [1, 0], ids=["in the middle of a tensor", "between its two tensors"])
+@pytest.mark.usefixtures("serves_the_next")
+async def test_a_deployment_in_the_middle_of_a_batch(trainer, chunks):
+    async with opened(trainer) as (peer, session):
+        first, second = batch_in_parts()
+        for packet in second[chunks:]:
+            packet.message.frame.deployment_epoch = 1
+        batch = [*first, *second]
+        batch.insert(len(first) + chunks, Packet(pb.TrainRequest(deployment=NEXT)))
+        end = await peer.streamed("Train", [attach(session), *map(serialize, batch)])
+        assert end.code is Code.INVALID_ARGUMENT
+        assert end.details == "a message that is no frame came in the middle of a batch; it may come between two"
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize(
+    "more", [{"deployment": NEXT}, {"attach": pb.Attach(session_id="another")}], ids=["deployment", "attach"]
+)
+@pytest.mark.usefixtures("serves_the_next")
+async def test_a_chunk_that_brings_something_else_with_it(trainer, at, more):
+    async with opened(trainer) as (peer, session):
+        batch = batch_packets(pb.TrainRequest, 0)
+        batch[at].message.MergeFrom(pb.TrainRequest(**more))
+        end = await peer.streamed("Train", [attach(session), *map(serialize, batch)])
+        assert end.code is Code.INVALID_ARGUMENT, end
+
+
+@pytest.mark.usefixtures("serves_the_next")
+async def test_a_deployment_that_attaches_too(trainer):
+    async with opened(trainer) as (peer, session):
+        both = Packet(pb.TrainRequest(deployment=NEXT, attach=pb.Attach(session_id=session)))
+        end = await peer.streamed("Train", [attach(session), serialize(both)])
+        assert end.code is Code.INVALID_ARGUMENT
+        assert "neither a frame, an ack, a deployment alone nor a checkpoint alone" in end.details
+
+
+@pytest.mark.usefixtures("serves_the_next")
+async def test_more_batches_in_flight_than_agreed(trainer):
+    async with opened(trainer) as (peer, session):
+        batches = [packet for step in range(50) for packet in batch_packets(pb.TrainRequest, step)]
+        end = await peer.streamed("Train", [attach(session), *map(serialize, batches)])
+        assert end.code is Code.FAILED_PRECONDITION
+        assert "there are 2 batches in flight; K is 0, so there may be 1" in end.details
+
+
+@pytest.mark.parametrize("method", ["Train", "Evaluate"])
+@pytest.mark.usefixtures("serves_the_next")
+async def test_labels_of_another_shape_than_a_loss_of_numbers_takes(trainer, method):
+    async with opened(trainer, loss="mse") as (peer, session):
+        fields = {} if method == "Train" else {"session_id": session}
+        batch = map(serialize, batch_packets(getattr(pb, f"{method}Request"), 0, **fields))
+        end = await peer.streamed(method, [*([] if fields else [attach(session)]), *batch])
+        assert end.code is Code.INVALID_ARGUMENT
+        assert end.details == (
+            "loss 'mse' takes labels of the output's own shape: the model's output is (8, 10), the labels are (8,)"
+        )
 
 
 @pytest.mark.usefixtures("serves_the_next")

@@ -8,29 +8,31 @@ import pytest
 import torch
 
 from cloud_trainer import TrainerServer
+from cloud_trainer.methods import handlers
 from edge_agent import run_training
-from shared.errors import ProtocolError
+from edge_agent.client import TrainerClient
+from edge_agent.config import TrainerAddressConfig
+from edge_agent.profiling import profile_model
+from shared.codec import codec_by_name
+from shared.config import LinkConfig
+from shared.errors import IsthmusError, ProtocolError, RefusedError, UnreachableError
+from shared.tensor_wire import to_wire
 from shared.transport.packets import Packet, deserializer, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame, Role, TensorHeader
-from tests.support.running import edge_config, trainer_config
+from tests.support.running import edge_config, running_trainer, train_with, trainer_config
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 FEATURE = [32, 64]
+FACTORY = '"tests.support.samples:FlatDigits"'
 FLAGS = [
     'model.factory="shared.model.zoo:mlp"',
-    'data.train={factory="tests.support.samples:FlatDigits"}',
+    f"data.train={{factory={FACTORY}}}",
     "deployment.cut=1",
     "training.max_steps=3",
     "trainer.connect_timeout_seconds=30",
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Spoilt(grpc.GenericRpcHandler):
@@ -44,11 +46,11 @@ class Spoilt(grpc.GenericRpcHandler):
 
 
 @asynccontextmanager
-async def trainer_with(method, handler):
+async def trainer_with(method, handler, real=None):
     """The address of a trainer whose `method` is another."""
-    real = TrainerServer(trainer_config())
+    real = real or TrainerServer(trainer_config())
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((Spoilt(real.service.handlers(), method, handler),))
+    server.add_generic_rpc_handlers((Spoilt(handlers(real.service, real.metrics), method, handler),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -63,11 +65,11 @@ def training(*answers, after_steps=0, then_reads=0):
 
     async def train(_requests, context):
         assert (await context.read()).message.HasField("attach")
-        labels = 0
+        features = 0
         await context.write(answers[0])
-        while labels < after_steps:
+        while features < after_steps:
             frame = (await context.read()).message.frame
-            labels += frame.role == Role.ROLE_LABEL and frame.offset == 0
+            features += frame.role == Role.ROLE_FEATURE and frame.offset == 0
         for answer in answers[1:]:
             await context.write(answer)
         for _ in range(then_reads):
@@ -175,3 +177,178 @@ async def test_an_answer_that_is_no_message():
 
     handler = grpc.unary_unary_rpc_method_handler(answer)
     assert "damaged message: it is not a message of this contract" in await agents_end("OpenSession", handler)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({"block_digests": [1, 2]}, "digests of 2 blocks; the model has 3"),
+        ({"block_digests": [1, 2, 3, 4]}, "digests of 4 blocks; the model has 3"),
+        ({"max_message_bytes": 1024}, "link.chunk_bytes is 1048576; the trainer takes at most 1024"),
+        ({"block_digests": [0, 0, 0], "session_id": "another"}, "there is no session 'another'"),
+    ],
+)
+async def test_a_session_that_opens_wrongly_is_closed(answer, says):
+    closed = []
+
+    async def open_wrongly(request, context):
+        response = await real.service.open_session(pb.OpenSessionRequest.FromString(request), context)
+        response.ClearField("block_digests")
+        response.MergeFrom(pb.OpenSessionResponse(**{"block_digests": [0, 0, 0], **answer}))
+        if "max_message_bytes" in answer:
+            response.max_message_bytes = answer["max_message_bytes"]
+        return response.SerializeToString()
+
+    real = TrainerServer(trainer_config())
+    close = real.service.close_session
+
+    async def noted(request, context):
+        closed.append(request.session_id)
+        return await close(request, context)
+
+    real.service.close_session = noted
+    opened = grpc.unary_unary_rpc_method_handler(open_wrongly)
+    async with trainer_with("OpenSession", opened, real) as address, asyncio.timeout(60):
+        with pytest.raises(IsthmusError, match=says):
+            await run_training(edge_config(*FLAGS, f"trainer.address={address}"))
+    assert len(closed) == 1
+
+
+def silent(kind):
+    """A method that takes what comes and says nothing, until its caller gives up."""
+
+    async def say_nothing(requests, _context):
+        if kind in (grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler):
+            async for _ in requests:
+                pass
+        await asyncio.Event().wait()
+
+    return kind(say_nothing)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "seconds"),
+    [
+        ("OpenSession", grpc.unary_unary_rpc_method_handler, "1"),
+        ("UploadBlock", grpc.stream_unary_rpc_method_handler, "1"),
+        ("DownloadBlock", grpc.unary_stream_rpc_method_handler, "1"),
+        ("Evaluate", grpc.stream_unary_rpc_method_handler, "1"),
+        ("Train", grpc.stream_stream_rpc_method_handler, "1"),
+        ("MeasureStage", grpc.unary_unary_rpc_method_handler, "3"),
+    ],
+)
+async def test_a_trainer_that_never_answers(monkeypatch, tmp_path, method, kind, seconds):
+    if method == "UploadBlock":
+        monkeypatch.setattr("cloud_trainer.session.Session.block_digests", lambda _self: [0, 0, 0])
+    test = f"data.test={{factory={FACTORY}}}"
+    flags = [*FLAGS, test, "trainer.call_timeout_seconds=1", "training.max_steps=2", "link.chunk_bytes=1024"]
+    async with trainer_with(method, silent(kind)) as address, asyncio.timeout(60):
+        config = edge_config(*flags, f"trainer.address={address}")
+        running = (
+            profile_model(config, 3, tmp_path / "profile.json") if method == "MeasureStage" else run_training(config)
+        )
+        says = rf"{address} did not answer for {seconds} s \({method}, trainer.call_timeout_seconds\)"
+        with pytest.raises(UnreachableError, match=says):
+            await running
+
+
+@pytest.mark.parametrize("staleness", [0, 3])
+async def test_a_trainer_that_falls_silent_while_it_trains(staleness):
+    flags = [*FLAGS, "trainer.call_timeout_seconds=0.5", "training.max_steps=9", f"deployment.staleness={staleness}"]
+    handler = training(ATTACHED, after_steps=1, then_reads=1_000_000)
+    async with trainer_with("Train", handler) as address, asyncio.timeout(60):
+        says = rf"{address} did not answer for 0.5 s \(Train, trainer.call_timeout_seconds\)"
+        with pytest.raises(UnreachableError, match=says):
+            await run_training(edge_config(*flags, f"trainer.address={address}"))
+
+
+async def test_a_slow_edge_does_not_blame_the_trainer():
+    slow = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.8}}'
+    async with running_trainer() as server:
+        flags = [*FLAGS, slow, "data.batch_size=4", "trainer.call_timeout_seconds=0.5"]
+        assert (await train_with(server, *flags)).summary.steps == 3
+
+
+async def test_a_transfer_that_goes_on_may_take_longer_than_an_answer():
+    chunks = 8
+
+    async def download(request, context):
+        block = pb.DownloadBlockRequest.FromString(request).block
+        header = TensorHeader(codec="raw", dtype=7, shape=[chunks], strides=[1], encoded_bytes=chunks)
+        for offset in range(chunks):
+            await asyncio.sleep(0.1)
+            frame = Frame(step=block, role=Role.ROLE_BLOCK, offset=offset, tensor=None if offset else header)
+            await context.write(serialize(Packet(pb.DownloadBlockResponse(frame=frame), b"x")))
+
+    async with trainer_with("DownloadBlock", grpc.unary_stream_rpc_method_handler(download)) as address:
+        trainer = TrainerAddressConfig(address=address, call_timeout_seconds=0.5)
+        async with TrainerClient(trainer, LinkConfig()) as client:
+            assert await client.download_block("any", 1, 100, weights_only=True) == b"x" * chunks
+
+
+async def test_what_the_edge_needs_for_itself_is_not_the_trainers_silence():
+    async def slowly():
+        for number in range(2):
+            await asyncio.sleep(0.4)
+            yield to_wire(codec_by_name("raw").encode(torch.zeros(1)), number, Role.ROLE_LABEL, 0)
+
+    async def evaluate(requests, _context):
+        return pb.EvaluateResponse(samples=len([request async for request in requests])).SerializeToString()
+
+    async with trainer_with("Evaluate", grpc.stream_unary_rpc_method_handler(evaluate)) as address:
+        trainer = TrainerAddressConfig(address=address, call_timeout_seconds=0.3)
+        async with TrainerClient(trainer, LinkConfig()) as client:
+            assert (await client.evaluate("any", slowly())).samples == 2
+
+
+async def test_a_refusal_that_meets_what_the_edge_is_sending_keeps_its_sentence():
+    """gRPC would now and then say of such a stream that it had an internal error, and no more."""
+
+    async def train(_requests, context):
+        await context.read()
+        await context.write(ATTACHED)
+        await context.read()
+        for _ in range(5):
+            await context.write(message(report=pb.StepReport()))
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the disk is full")
+
+    handler = grpc.stream_stream_rpc_method_handler(train, request_deserializer=deserializer(pb.TrainRequest))
+    async with (
+        trainer_with("Train", handler) as address,
+        TrainerClient(TrainerAddressConfig(address=address), LinkConfig()) as client,
+    ):
+        for _ in range(100):
+            attach = pb.Attach(session_id="any", session_epoch=1)
+            call, _ = await client.attach(attach, lambda _frame: None, lambda: None, lambda *_: None)
+            tasks = [asyncio.create_task(writing(call.stream)), asyncio.create_task(reading(call.stream))]
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                assert isinstance(ended, RefusedError), ended
+                assert str(ended) == f"the trainer at {address} refused: the disk is full"
+
+
+async def test_a_refusal_of_an_evaluation_keeps_its_sentence():
+    async def refuse(requests, context):
+        async for _ in requests:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the disk is full")
+
+    async def tensors():
+        for number in range(100):
+            yield to_wire(codec_by_name("raw").encode(torch.zeros(5000)), number, Role.ROLE_LABEL, 0)
+
+    async with (
+        trainer_with("Evaluate", grpc.stream_unary_rpc_method_handler(refuse)) as address,
+        TrainerClient(TrainerAddressConfig(address=address), LinkConfig()) as client,
+    ):
+        for _ in range(200):
+            with pytest.raises(RefusedError, match="refused: the disk is full"):
+                await client.evaluate("any", tensors())
+
+
+async def writing(stream):
+    while True:
+        await stream.write(pb.TrainRequest(frame=Frame(offset=1)), bytes(20_000))
+
+
+async def reading(stream):
+    while True:
+        await stream.receive()

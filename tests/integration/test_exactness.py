@@ -1,13 +1,14 @@
 """Invariant 1: with K = 0 and a lossless codec, split training equals one process, bit for bit, at every cut."""
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, run_agent, running_trainer, train_with, trainer_process
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 STEPS = 30
 
@@ -23,6 +24,7 @@ MODELS = {
         "model.kwargs={vocabulary=50, embedding=16, hidden=16, layers=2, classes=4, dropout=0.2}",
         'data.train={factory="tests.support.samples:Sequences"}',
     ],
+    "tied": ['model.factory="tests.support.tied:tied"', 'data.train={factory="tests.support.samples:FlatDigits"}'],
 }
 OPTIMIZERS = {
     "sgd": '{name="sgd", learning_rate=0.05, momentum=0.9, weight_decay=1e-4}',
@@ -32,16 +34,8 @@ OPTIMIZERS = {
     "rmsprop": '{name="rmsprop", learning_rate=0.001, momentum=0.5}',
 }
 SCHEDULE = 'training.schedule={name="cosine", every="step", warmup_steps=5}'
-CUTS = {"mlp": 3, "cnn": 3, "lstm": 3}
+CUTS = {"mlp": 3, "cnn": 3, "lstm": 3, "tied": 3}
 """How many cuts each model has; a test holds this against the chains."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def flags(model, optimizer, *more):
@@ -65,6 +59,14 @@ async def test_every_cut_equals_one_process(model, optimizer):
             assert result.summary.cut == cut
             assert_same_bits(expected, result.module.state_dict())
         assert len(result.summary.blocks) == CUTS[model] + 1, "every cut of this model was tried"
+
+
+async def test_tied_weights_and_their_stashed_copies_stay_one():
+    chosen = flags("tied", "adam", "deployment.cut=2", "deployment.backward=stash")
+    async with running_trainer() as server:
+        module = (await train_with(server, *chosen)).module
+    assert_same_bits(plain_state(edge_config(*chosen)), module.state_dict())
+    assert all(module[block].first.weight is module[block].second.weight for block in (1, 2))
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -15,13 +15,7 @@ from tests.integration.test_exactness import CUTS, MODELS, OPTIMIZERS, flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 async def train_and_move(moves, *chosen):
@@ -105,14 +99,14 @@ async def test_a_commit_whose_answer_is_lost_is_not_lost(monkeypatch):
     commit = TrainerClient.commit_migration
     lost = []
 
-    async def losing(self, session_id, next_step, deployment):
-        await commit(self, session_id, next_step, deployment)
+    async def losing(self, session_id, next_step, deployment, fence):
+        await commit(self, session_id, next_step, deployment, fence)
         if not lost:
             lost.append(deployment.cut)
             raise UnreachableError("the answer was lost")
 
     monkeypatch.setattr(TrainerClient, "commit_migration", losing)
-    chosen = [*flags("cnn", "adam"), "deployment.cut=2"]
+    chosen = [*flags("cnn", "adam"), "deployment.cut=2", "trainer.give_up_seconds=60"]
     result = await train_and_move({7: 3}, *chosen)
     assert lost == [3]
     assert result.summary.cut == 3

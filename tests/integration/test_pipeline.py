@@ -34,13 +34,7 @@ from tests.support.virtual_split import (
     small_network,
 )
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 CODECS = st.sampled_from(["fp32", "fp16", "uniform8", "uniform2"])
@@ -133,6 +127,46 @@ def test_every_batch_is_applied_once_in_order_and_never_too_late(
     assert record.most_queued_in_cloud <= max(limits) + 1
     assert record.most_ahead <= PREFETCHED + 1
     assert_same_bits(plain_state(record, policy, feedback), split.state)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    delays=any_delays(),
+    stops=st.lists(st.integers(1, 12), min_size=1, max_size=3),
+    limits=st.dictionaries(st.integers(0, 30), st.integers(0, 6), min_size=1, max_size=5),
+)
+def test_k_changes_at_the_planned_steps(delays, stops, limits):
+    limits = {0: 2, **limits}
+    stops = [sum(stops[: index + 1]) for index in range(len(stops))]
+    split: VirtualSplit
+
+    async def main() -> None:
+        nonlocal split
+        planned = {step: limit for step, limit in limits.items() if step}
+        split = VirtualSplit(delays=delays, deployment={"staleness": limits[0]}, staleness_changes=planned)
+        await split.train(stops)
+
+    run_virtually(main)
+    for step in range(stops[-1]):
+        due = limits[max(position for position in limits if position <= step)]
+        assert split.record.deployments[step].staleness == due
+    assert_same_bits(plain_state(split.record, "replay", FeedbackMode.OFF), split.state)
+
+
+def test_nothing_is_drained_where_k_is_planned_to_rise_or_fall():
+    """With a slow link, as many batches as K allows are in flight on both sides of the change."""
+    split: VirtualSplit
+    in_flight: list[int] = []
+
+    async def main() -> None:
+        nonlocal split
+        slow = Delays(up=lambda: 1.0, down=lambda: 1.0)
+        split = VirtualSplit(delays=slow, deployment={"staleness": 3}, staleness_changes={10: 5, 20: 1})
+        split.on_forward = lambda step: in_flight.append(step - len(split.record.staleness))
+        await split.train([30])
+
+    run_virtually(main)
+    assert in_flight == [0, 1, 2, *[3] * 7, 4, *[5] * 9, *[1] * 10]
 
 
 def check_drained(split: VirtualSplit, step: int) -> None:
@@ -264,8 +298,9 @@ def refused(requests, error: type[IsthmusError], sentence: str, staleness: int =
             step, role, _ = request
             codec, tensor = ("raw", batch_of(step).labels) if role == LABEL else ("fp32", torch.zeros(4, 8))
             await edge.send(to_wire(codec_by_name(codec).encode(tensor), *request))
+        announcements = BatchAnnouncements(split.session, 0, LIMITS.tensor_bytes)
         with pytest.raises(error, match=sentence):
-            await split.serve(cloud_end(up, down, BatchAnnouncements(split.session, 0, LIMITS.tensor_bytes).accept))
+            await split.serve(cloud_end(up, down, announcements.accept), announcements)
         return split
 
     return run_virtually(main)
@@ -275,7 +310,7 @@ FEATURE, LABEL = Role.ROLE_FEATURE, Role.ROLE_LABEL
 
 
 def batches(count: int, epoch: int = 0):
-    return [(step, role, epoch) for step in range(count) for role in (FEATURE, LABEL)]
+    return [(step, role, epoch) for step in range(count) for role in (LABEL, FEATURE)]
 
 
 def deployment(**fields) -> Deployment:
@@ -284,7 +319,7 @@ def deployment(**fields) -> Deployment:
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
 def test_an_edge_that_sends_more_than_k_plus_one_batches_is_refused(limit):
-    split = refused(batches(limit + 2), Refusal, rf"step {limit + 1} .* K is {limit}$", staleness=limit)
+    split = refused(batches(limit + 2), Refusal, rf"step {limit + 1} .* K is {limit}, ", staleness=limit)
     assert split.record.updated in ([], [0]), "what was refused was not applied"
 
 
@@ -310,16 +345,16 @@ def test_a_deployment_with_a_codec_that_is_not_there_is_refused():
 
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_a_frame_of_another_deployment_is_refused(epoch):
-    refused([deployment(epoch=1), (0, FEATURE, epoch)], Refusal, f"a frame of deployment {epoch} .* 1 is in force")
+    refused([deployment(epoch=1), (0, LABEL, epoch)], Refusal, f"a frame of deployment {epoch} .* 1 is in force")
 
 
 @pytest.mark.parametrize("step", [1, 7])
 def test_a_step_that_is_not_due_is_refused(step):
-    refused([(step, FEATURE, 0)], Refusal, f"step {step} came where step 0 was due")
+    refused([(step, LABEL, 0)], Refusal, f"step {step} came where step 0 was due")
 
 
 def test_a_step_that_comes_twice_is_refused():
-    split = refused([*batches(1), (0, FEATURE, 0)], Refusal, "step 0 came where step 1 was due", staleness=3)
+    split = refused([*batches(1), (0, LABEL, 0)], Refusal, "step 0 came where step 1 was due", staleness=3)
     assert split.record.updated in ([], [0])
 
 

@@ -5,15 +5,18 @@
 
 import asyncio
 import json
-import subprocess
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, ServiceDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from cloud_trainer import TrainerServer
+from shared.transport.health import serving
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from tests.support.running import SCRIPTS, trainer_config, trainer_process
+from tests.support.curl import curl
+from tests.support.running import trainer_config, trainer_process
 from tests.support.wire import SERVICE
 
 State = health_pb2.HealthCheckResponse
@@ -23,17 +26,6 @@ State = health_pb2.HealthCheckResponse
 def address():
     with trainer_process("compute.threads=1") as (_, address):
         yield address
-
-
-def curl(address, *arguments, method="", data=None):
-    """A call of buf's, with no file of ours at hand: exit code, standard output, standard error."""
-    command = [SCRIPTS / "buf", "curl", "--protocol", "grpc", "--http2-prior-knowledge", *arguments]
-    if data is not None:
-        command += ["-d", json.dumps(data)]
-    done = subprocess.run(
-        [*command, f"http://{address}/{method}"], capture_output=True, text=True, timeout=60, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
 
 
 def test_reflection_lists_every_service(address):
@@ -47,6 +39,28 @@ def test_reflection_lists_every_method_of_the_contract(address):
     assert code == 0, err
     contract = {f"{SERVICE}/{method.name}" for method in pb.DESCRIPTOR.services_by_name["TrainerService"].methods}
     assert contract <= set(out.split())
+
+
+@pytest.mark.parametrize(
+    ("service", "begins"),
+    [
+        (SERVICE, "The cloud's side of a training run."),
+        ("isthmus.v1.TrainerControlService", "Watches and steers a trainer"),
+    ],
+)
+async def test_reflection_brings_the_comments_of_every_call(address, service, begins):
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+        await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=service))
+        answer = await call.read()
+        call.cancel()
+    files = map(FileDescriptorProto.FromString, answer.file_descriptor_response.file_descriptor_proto)
+    (file,) = [file for file in files if service.rpartition(".")[2] in [described.name for described in file.service]]
+    comments = {tuple(place.path): place.leading_comments.strip() for place in file.source_code_info.location}
+    index, described = next((i, each) for i, each in enumerate(file.service) if service.endswith(f".{each.name}"))
+    services, methods = FileDescriptorProto.SERVICE_FIELD_NUMBER, ServiceDescriptorProto.METHOD_FIELD_NUMBER
+    assert comments[services, index].startswith(begins)
+    assert all(comments[services, index, methods, number] for number in range(len(described.method)))
 
 
 @pytest.mark.parametrize("service", ["", SERVICE])
@@ -68,7 +82,7 @@ def test_a_call_is_refused_with_a_status_and_a_sentence(address):
     assert out == ""
     refusal = json.loads(err)
     assert refusal["code"] == "not_found"
-    assert refusal["message"] == "there is no session 'nobody'; it was closed or never opened"
+    assert refusal["message"].startswith("there is no session 'nobody'; it was closed")
 
 
 def test_a_right_call_is_answered(address):
@@ -88,3 +102,18 @@ async def test_health_is_not_serving_while_the_trainer_stops():
             assert not stopping.done(), "it says so first, and lets calls that are there end"
             watch.cancel()
             await stopping
+
+
+async def test_the_probe_of_containers_believes_what_health_says(unused_tcp_port):
+    server = TrainerServer(trainer_config())
+    await server.start()
+    assert await asyncio.to_thread(serving, server.address)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        await watch.read()  # a call that is under way, so that stopping takes its time
+        stopping = asyncio.create_task(server.stop())
+        await watch.read()
+        assert not await asyncio.to_thread(serving, server.address), "it says that it stops"
+        watch.cancel()
+        await stopping
+    assert not await asyncio.to_thread(serving, f"127.0.0.1:{unused_tcp_port}"), "nobody is there"

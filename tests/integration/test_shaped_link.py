@@ -13,6 +13,7 @@ from benchmarks.net import LinkError, Measure, Namespace, linked_namespaces
 from benchmarks.net.namespaces import missing
 from benchmarks.net.shaping import OUTAGE_BITS_PER_SECOND, check_trace, play
 from benchmarks.net.tools import missing_for, wait_for
+from tests.support.running import StandardError
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_link = [pytest.mark.root, pytest.mark.skipif(missing() is not None, reason=f"a shaped link {missing()}")]
@@ -186,3 +187,23 @@ class TestLink:
             assert len({one.edge.name, one.cloud.name, two.edge.name, two.cloud.name}) == 4
             one.shape(10e6, 10e6)
             assert Measure(two).uplink(0.5) > 50e6
+
+    def test_the_doctor_sees_each_direction_and_the_delay(self):
+        with linked_namespaces("test", delay_seconds=0.04) as link:
+            link.shape(4e6, 16e6)
+            flags = [
+                f"--set=server.listen={link.cloud.address}:0",
+                "--set=server.insecure=true",
+                "--set=log.format=json",
+            ]
+            serve = [sys.executable, "-m", "cloud_trainer.main", "serve", *flags]
+            said = StandardError(link.cloud.popen(serve, cwd=ROOT, stderr=subprocess.PIPE, text=True))
+            address = said.first_event("listening")["address"]
+            doctor = [sys.executable, "-m", "edge_agent.main", "doctor", "--json", f"--set=trainer.address={address}"]
+            done = link.edge.run(doctor, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+        said.join()
+        found = {finding["check"]: finding["result"] for finding in json.loads(done.stdout)}
+        megabits = {check: float(found[check].split()[2]) for check in ("uplink", "downlink")}
+        assert 0.75 * 4 < megabits["uplink"] < 1.1 * 4, found
+        assert 0.75 * 16 < megabits["downlink"] < 1.1 * 16, found
+        assert 40 <= float(found["round trip"].split()[0]) < 100, found

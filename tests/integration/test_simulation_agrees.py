@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.learning.simulation import Event, Scheme, Simulation, steady_events
 from edge_agent.experiment import Experiment
 from shared.codec import FeedbackMode
+from shared.split_simulation import Event, Scheme, Simulation, steady_events
 from tests.support.plain import assert_same_bits
 from tests.support.running import edge_config, run_agent, trainer_process
 
@@ -32,15 +32,7 @@ SCHEMES = {
 }
 
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 """K that follows a schedule over epochs: what is taken as one, and that every epoch keeps to its own."""
 
 import pytest
-import torch
 from prometheus_client import CollectorRegistry
 
+from edge_agent.experiment import Experiment
 from edge_agent.observer import RunObserver
 from shared.errors import ConfigError, IsthmusError
 from tests.support.running import edge_config, running_trainer, train_with, trainer_config
@@ -18,7 +18,7 @@ FLAGS = [
     "deployment.cut=2",
     f"training.epochs={len(LIMITS)}",
 ]
-MUST = "an integer of 0 or more, or a list of [from_epoch, value] pairs that begins with epoch 0"
+MUST = "an integer of 0 or more, or a list of [from, value] pairs that begins with 0"
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,49 @@ async def test_an_edge_that_begins_with_more_than_the_trainer_allows_is_told_so(
         assert result.summary.steps == 2, "after the refusal the trainer serves on"
 
 
-async def test_an_edge_whose_schedule_comes_to_more_than_the_trainer_allows_is_refused():
+async def test_an_edge_whose_schedule_comes_to_more_than_the_trainer_allows_is_told_so_before_it_trains():
     async with running_trainer("server.max_staleness=2") as server:
-        with pytest.raises(IsthmusError):
+        with pytest.raises(
+            ConfigError, match=r"deployment.staleness comes to 3; .* limit is 2 \(server.max_staleness\)"
+        ):
             await train_with(server, *FLAGS, "deployment.staleness=[[0, 0], [1, 3]]")
-        refused = server.metrics.registry.get_sample_value("isthmus_errors_total", {"code": "INVALID_ARGUMENT"})
-        assert refused == 1
+        metric = server.metrics.registry.get_sample_value
+        assert metric("isthmus_steps_total") == 0
+        assert metric("isthmus_sessions") == 0, "nothing is left at the trainer"
+        result = await train_with(server, *FLAGS, "deployment.staleness=[[0, 0], [1, 2]]", "training.max_steps=2")
+        assert result.summary.steps == 2
+
+
+def test_what_a_schedule_counts_in_belongs_to_a_schedule():
+    with pytest.raises(ConfigError, match=r'staleness_every is "step" but staleness is 3, which never changes'):
+        edge_config("deployment.staleness=3", "deployment.staleness_every=step")
+    with pytest.raises(ConfigError, match=r"deployment.staleness_every is \"batch\"; it must be"):
+        edge_config("deployment.staleness=[[0, 3]]", "deployment.staleness_every=batch")
+
+
+@pytest.mark.parametrize(
+    ("every", "changes"), [("step", {7: 3, 9: 1}), ("epoch", {7 * EPOCH_STEPS: 3, 9 * EPOCH_STEPS: 1})]
+)
+def test_a_schedule_counts_in_steps_or_in_epochs(every, changes):
+    flags = [*FLAGS, "deployment.staleness=[[0, 2], [7, 3], [9, 1]]", f"deployment.staleness_every={every}"]
+    experiment = Experiment(edge_config(*flags))
+    assert experiment.deployment.staleness == 2
+    assert experiment.staleness_changes == changes
+    assert experiment.largest_staleness == 3
+
+
+async def test_k_follows_a_schedule_over_steps(monkeypatch):
+    """Every step keeps to its K, in the middle of an epoch."""
+    limits, applied = {0: 0, 4: 3, 8: 1}, {}
+    monkeypatch.setattr(RunObserver, "gradient_applied", lambda _self, step, late: applied.setdefault(step, late))
+    schedule = "deployment.staleness=[[0, 0], [4, 3], [8, 1]]"
+    async with running_trainer() as server:
+        flags = [*FLAGS, schedule, "deployment.staleness_every=step", "training.max_steps=11"]
+        assert (await train_with(server, *flags)).summary.steps == 11
+    assert sorted(applied) == list(range(11))
+    for step, late in applied.items():
+        assert late <= limits[max(start for start in limits if start <= step + late)]
+    assert max(applied[step] for step in range(4, 8)) >= 1, "and more than 0 is used where it may be"
 
 
 class StalenessPerEpoch:
@@ -93,8 +130,8 @@ class StalenessPerEpoch:
         return self.counts[epoch][bound] - before
 
 
+@pytest.mark.usefixtures("one_thread")
 async def test_the_staleness_of_every_epoch_keeps_to_the_schedule(monkeypatch):
-    torch.set_num_threads(1)
     seen = StalenessPerEpoch()
     monkeypatch.setattr("edge_agent.run.CollectorRegistry", lambda: seen.registry)
     monkeypatch.setattr(RunObserver, "evaluated", lambda _self, _accuracy: seen.look())

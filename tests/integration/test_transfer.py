@@ -22,6 +22,8 @@ from tests.support.virtual_split import (
     small_network,
 )
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STEPS = 25
 FLAGS = [
     "model.kwargs={width=8, blocks=2, dropout=0.2}",
@@ -30,14 +32,6 @@ FLAGS = [
     "deployment.cut=2",
 ]
 ALL_OF_THE_EDGE = 'model.frozen=["stem", "layers.0"]'
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 from shared.model import block_state
 from shared.model.build import build_checked_chain
 from shared.transport.packets import Packet, serialize
+from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, Frame, TensorHeader
 from tests.support.wire import BATCH, FEATURES, attach, batch_packets, block_packets, open_request
@@ -144,7 +145,7 @@ class Damage:
             what, data = self._spoilt(open_request().SerializeToString())
             return Case(what, "OpenSession", [data], harmless=True)
         hostile: list[tuple[str, dict[str, Any]]] = [
-            ("version", {"protocol_version": draw.choice([0, 2, 2**32 - 1])}),
+            ("version", {"protocol_version": draw.choice([0, PROTOCOL_VERSION + 1, 2**32 - 1])}),
             ("cut", {"cut": draw.choice([0, 3, 2**32 - 1])}),
             ("staleness", {"staleness": draw.choice([65, 2**32 - 1])}),
             ("codec", {draw.choice(["codec", "downlink_codec"]): self._text()}),

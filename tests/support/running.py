@@ -1,9 +1,12 @@
 """A trainer in this process, and trainers and agents as processes of their own."""
 
 import json
+import queue
 import signal
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -16,16 +19,26 @@ from shared.config import load_config
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(sys.executable).parent
 ALLOWED = '["shared.model.zoo", "tests.support"]'
+HASTE = "server.max_calls_per_second=1_000_000"
+"""Tests ask as often as they can."""
 
 
 def edge_config(*overrides: str) -> EdgeConfig:
-    """An edge's configuration from flags alone, one thread."""
-    return load_config(EdgeConfig, None, ["compute.threads=1", "compute.device=cpu", *overrides], environ={})
+    """An edge's configuration from flags alone, one thread; a lost trainer is not waited for."""
+    flags = ["compute.threads=1", "compute.device=cpu", "trainer.give_up_seconds=0", "control.listen=none"]
+    return load_config(EdgeConfig, None, [*flags, *overrides], environ={})
 
 
 def trainer_config(*overrides: str) -> TrainerConfig:
     """A trainer's configuration from flags alone: a free port, one thread, the tests' models allowed."""
-    flags = ["server.listen=127.0.0.1:0", f"models.allowed={ALLOWED}", "compute.threads=1", "compute.device=cpu"]
+    flags = [
+        "server.listen=127.0.0.1:0",
+        f"models.allowed={ALLOWED}",
+        "compute.threads=1",
+        "compute.device=cpu",
+        "control.listen=none",
+        HASTE,
+    ]
     return load_config(TrainerConfig, None, [*flags, *overrides], environ={})
 
 
@@ -45,30 +58,83 @@ async def train_with(server: TrainerServer, *overrides: str) -> TrainingResult:
     return await run_training(edge_config(*overrides, f"trainer.address={server.address}"))
 
 
+class StandardError:
+    """What a process writes there, read as it comes: nobody's full pipe may stop the process. Its last lines are kept."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self.last_lines: deque[str] = deque(maxlen=50)
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def first_event(self, name: str) -> dict[str, Any]:
+        """The first log entry of that name, waited for exactly as long as needed; what came before it is passed over."""
+        while (event := self._events.get()) is not None:
+            if event.get("event") == name:
+                return event
+        raise AssertionError(f"the process ended with {self._process.wait()} before it said {name!r}: {self}")
+
+    def join(self) -> None:
+        """Wait until the process has closed it."""
+        self._reader.join()
+
+    def __str__(self) -> str:
+        return "".join(self.last_lines)
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.last_lines.append(line)
+            if line.startswith("{"):
+                self._events.put(json.loads(line))
+        self._events.put(None)
+
+
 @contextmanager
 def trainer_process(*overrides: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A real trainer process and its address."""
-    flags = ["server.listen=127.0.0.1:0", f"models.allowed={ALLOWED}", "log.format=json"]
+    """A real trainer process and its address. An error on the way out says what the trainer said last."""
+    flags = ["server.listen=127.0.0.1:0", f"models.allowed={ALLOWED}", "log.format=json", HASTE]
     process = subprocess.Popen(
         [sys.executable, "-m", "cloud_trainer.main", "serve", *(f"--set={flag}" for flag in [*flags, *overrides])],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
     )
+    said = StandardError(process)
     try:
-        yield process, _address(process)
+        yield process, said.first_event("listening")["address"]
+    except BaseException as failure:
+        failure.add_note(f"the trainer said last:\n{said}")
+        raise
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.wait(timeout=30)
+        said.join()
 
 
-def _address(process: subprocess.Popen[str]) -> str:
-    """What the trainer logs that it listens on; reading its log waits exactly as long as needed."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("{") and (event := json.loads(line)).get("event") == "listening":
-            return str(event["address"])
-    raise AssertionError(f"the trainer ended with {process.wait()} before it listened")
+@contextmanager
+def agent_process(*overrides: str, output: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], StandardError]]:
+    """A real agent process that trains, and what it says; ended on the way out, if it has not."""
+    flags = [f"--set={flag}" for flag in ["log.format=json", *overrides]]
+    place = [] if output is None else [f"--output={output}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "edge_agent.main", "run", *flags, *place],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    said = StandardError(process)
+    try:
+        yield process, said
+    except BaseException as failure:
+        failure.add_note(f"the agent said last:\n{said}")
+        raise
+    finally:
+        process.kill()
+        process.wait()
+        said.join()
 
 
 def run_agent(*arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:

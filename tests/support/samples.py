@@ -1,5 +1,7 @@
 """Small data for tests that are about something else."""
 
+import time
+
 import torch
 from torch import Tensor
 
@@ -35,10 +37,31 @@ class FlatDigits:
         return image.reshape(-1), label
 
 
+class OneHotDigits(FlatDigits):
+    """Their labels as ten numbers each."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        vector, label = super().__getitem__(index)
+        return vector, torch.eye(10)[label]
+
+
 class Breaking(FlatDigits):
     """Raises at one of its samples."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         if index == 700:
             raise OSError("the card was pulled out")
+        return super().__getitem__(index)
+
+
+class Slow(FlatDigits):
+    """Takes its time with every fourth sample."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if index % 4 == 0:
+            time.sleep(self._seconds)
         return super().__getitem__(index)

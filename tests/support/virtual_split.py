@@ -16,13 +16,18 @@ from torch import Tensor, nn
 
 from cloud_trainer.announcements import BatchAnnouncements
 from cloud_trainer.evaluation import evaluate
-from cloud_trainer.session import CloudStep, Limits, Session
+from cloud_trainer.limits import Limits
+from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.session import CloudStep, Session
 from cloud_trainer.training import TrainingStream
 from edge_agent.batches import Prefetcher
 from edge_agent.data import Batch
 from edge_agent.pipeline import Pipeline
+from edge_agent.pipeline_ends import Position
+from edge_agent.training_call import Stream
 from edge_agent.workers import Workers
 from shared.codec import FeedbackMode, codec_by_name
+from shared.errors import IsthmusError
 from shared.model.chain import build_chain
 from shared.model.losses import LossHead
 from shared.model.policies import POLICIES
@@ -30,24 +35,25 @@ from shared.model.random_state import random_state
 from shared.model.recipe import OptimizerConfig, Recipe, ScheduleConfig
 from shared.model.stage import Stage
 from shared.tasks import run_together
-from shared.telemetry.metrics import TrainingMetrics
 from shared.tensor_wire import to_wire
 from shared.transport.duplex import Duplex
 from shared.transport.framing import WireTensor, chunks
 from shared.transport.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import (
+    Attached,
     Deployment,
     EvaluateRequest,
     EvaluateResponse,
     StepReport,
+    TakeCheckpoint,
     TrainRequest,
     TrainResponse,
 )
 from tests.support.virtual import InlineWorker, Wire, cloud_end, edge_end
 
 SAMPLES, INPUTS, WIDTH, CLASSES, CUT, SEED = 4, 6, 8, 3, 2, 3
-LIMITS = Limits(tensor_bytes=1 << 20, staleness=64)
+LIMITS = Limits(tensor_bytes=1 << 20, staleness=64, session_bytes=1 << 30)
 CPU = torch.device("cpu")
 RECIPE = Recipe(
     optimizer=OptimizerConfig(learning_rate=0.1, momentum=0.9, clip_norm=1.0),
@@ -167,6 +173,20 @@ class _RecordedSession(Session):
         return super().update(step)
 
 
+@dataclass
+class OneStream:
+    """A link that is never had again once it is lost."""
+
+    stream: Stream
+
+    async def resume(self, failure: IsthmusError, _position: Position) -> Attached:
+        raise failure
+
+
+async def _no_checkpoint(_wanted: TakeCheckpoint, _tell: Callable[[bool], Awaitable[None]]) -> None:
+    raise AssertionError("nobody asks for one here")
+
+
 class VirtualSplit:
     """Both sides of one session. Made and used on a virtual loop."""
 
@@ -178,6 +198,7 @@ class VirtualSplit:
         frozen_blocks: int = 0,
         delays: Delays | None = None,
         deployment: Mapping[str, Any] | None = None,
+        staleness_changes: Mapping[int, int] | None = None,
     ) -> None:
         self.record = Record()
         self.on_forward: Callable[[int], None] = lambda _step: None
@@ -190,7 +211,9 @@ class VirtualSplit:
         self.session = _RecordedSession("s", build_chain(trainers, example), RECIPE, agreed, head, LIMITS, CPU)
         self.session.record = self.record
         self._cloud_workers = InlineWorker(delays.cloud), InlineWorker(delays.codec)
-        self._workers = Workers(InlineWorker(delays.edge), InlineWorker(delays.codec), InlineWorker(delays.load))
+        self._workers = Workers(
+            InlineWorker(delays.edge), InlineWorker(delays.codec), InlineWorker(delays.load), InlineWorker()
+        )
         self.policy = POLICIES[policy](self.stage)
         self.pipeline = Pipeline(
             _RecordedPolicy(self.policy, self),
@@ -198,6 +221,7 @@ class VirtualSplit:
             feedback,
             self._workers,
             observer=self,
+            staleness_changes=staleness_changes,
         )
 
     @property
@@ -221,7 +245,7 @@ class VirtualSplit:
         cloud = cloud_end(up, down, announcements.accept, chunk_bytes=128)
 
         async def serve() -> None:
-            await self.serve(cloud)
+            await self.serve(cloud, announcements)
             down.end()
 
         async def drive() -> None:
@@ -229,7 +253,7 @@ class VirtualSplit:
             async with Prefetcher(self._fetch(stops[-1]), self._workers.load) as batches:
                 for stop in stops:
                     while step < stop:
-                        step = await self.pipeline.run(edge, batches, step, stop)
+                        step = await self.pipeline.run(OneStream(edge), batches, step, stop)
                         if between is not None:
                             await between(step)
             up.end()
@@ -237,10 +261,12 @@ class VirtualSplit:
 
         await run_together(serve(), drive())
 
-    async def serve(self, cloud: Duplex[TrainResponse, TrainRequest]) -> None:
+    async def serve(self, cloud: Duplex[TrainResponse, TrainRequest], announcements: BatchAnnouncements) -> None:
         """Be the trainer on its end of a stream, to the end of that."""
-        metrics = TrainingMetrics(CollectorRegistry())
-        self.session.stream = TrainingStream(self.session, cloud, *self._cloud_workers, metrics)
+        metrics = TrainerMetrics(CollectorRegistry())
+        self.session.stream = TrainingStream(
+            self.session, cloud, announcements, *self._cloud_workers, metrics, _no_checkpoint
+        )
         await self.session.stream.serve()
 
     async def evaluate(self) -> EvaluateResponse:
@@ -252,7 +278,7 @@ class VirtualSplit:
                 batch = batch_of(100 + number)
                 encoded = codec_by_name(deployment.codec).encode(self.stage.evaluate(batch.inputs))
                 labels = codec_by_name("raw").encode(batch.labels)
-                for part, role in ((encoded, Role.ROLE_FEATURE), (labels, Role.ROLE_LABEL)):
+                for part, role in ((labels, Role.ROLE_LABEL), (encoded, Role.ROLE_FEATURE)):
                     for frame, payload in chunks(to_wire(part, number, role, deployment.epoch), 64):
                         yield Packet(EvaluateRequest(session_id="s", frame=frame), payload)
 

@@ -10,6 +10,7 @@ import torch
 from shared.codec import codec_by_name
 from shared.model.recipe import OptimizerConfig, Recipe, ScheduleConfig
 from shared.tensor_wire import to_wire
+from shared.transport.ending import Ending
 from shared.transport.framing import chunks
 from shared.transport.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
@@ -19,6 +20,10 @@ from shared.wire.isthmus.v1.tensor_pb2 import DataType, Role, TensorHeader
 SERVICE = "isthmus.v1.TrainerService"
 BATCH, FEATURES, CLASSES, CUT = 8, 64, 10, 1
 """Of the session that `open_request` asks for: a multilayer perceptron of three blocks, cut after the first."""
+
+
+FENCE = pb.Fence(session_epoch=2**63)
+"""Of an edge that attached after all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +81,10 @@ class RawPeer:
         assert end.code is grpc.StatusCode.OK, end
         return pb.OpenSessionResponse.FromString(end.responses[0]).session_id
 
-    async def close_session(self, session: str) -> None:
+    async def close_session(self, session: str, *, resumable: bool = False) -> None:
         """Close it; nothing happens when it is closed."""
-        await self.unary("CloseSession", pb.CloseSessionRequest(session_id=session).SerializeToString())
+        request = pb.CloseSessionRequest(session_id=session, fence=FENCE, resumable=resumable)
+        await self.unary("CloseSession", request.SerializeToString())
 
     async def next_step(self, session: str) -> int | None:
         """What the session waits for; None when there is no such session."""
@@ -87,15 +93,23 @@ class RawPeer:
             return None
         return pb.GetSessionResponse.FromString(end.responses[0]).next_step
 
+    async def attached(self, session: str) -> bool:
+        """Whether a training stream is attached to a session."""
+        end = await self.unary("GetSession", pb.GetSessionRequest(session_id=session).SerializeToString())
+        return pb.GetSessionResponse.FromString(end.responses[0]).attached
+
     async def _end(self, call: Any) -> End:
         responses: list[bytes] = []
+        ending = Ending(call)
         try:
             if isinstance(call, grpc.aio.StreamStreamCall | grpc.aio.UnaryStreamCall):
                 async for response in call:
                     responses.append(response)
             else:
                 responses.append(await call)
-        except grpc.aio.AioRpcError as failure:
+        except grpc.aio.AioRpcError:
+            failure = await ending.failure()
+            assert failure is not None
             return End(failure.code(), failure.details() or "", responses)
         return End(grpc.StatusCode.OK, "", responses)
 
@@ -123,15 +137,17 @@ def open_request(**changes: Any) -> pb.OpenSessionRequest:
     return pb.OpenSessionRequest(**{**fields, **changes})
 
 
-def attach(session: str, next_step: int = 0) -> bytes:
+def attach(session: str, next_step: int = 0, epoch: int = 1, version: int = PROTOCOL_VERSION) -> bytes:
     """The first message of a training stream."""
-    return serialize(Packet(pb.TrainRequest(attach=pb.Attach(session_id=session, next_step=next_step))))
+    position = pb.Position(gradient_step=next_step, report_step=next_step)
+    attaching = pb.Attach(session_id=session, session_epoch=epoch, position=position, protocol_version=version)
+    return serialize(Packet(pb.TrainRequest(attach=attaching)))
 
 
 def batch_packets(
     message: type, step: int, *, codec: str = "fp32", labels: Sequence[int] = (), **fields: Any
 ) -> list[Packet[Any]]:
-    """A batch as it goes up, feature and labels in chunks, each in a `message`; `fields` stand in every message.
+    """A batch as it goes up, labels and feature in chunks, each in a `message`; `fields` stand in every message.
 
     labels: one for each of the BATCH samples; left out, some that fit.
     """
@@ -139,8 +155,8 @@ def batch_packets(
     feature = torch.rand(BATCH, FEATURES, generator=generator)
     classes = torch.tensor(labels) if labels else torch.arange(BATCH) % CLASSES
     parts = [
-        (codec_by_name(codec).encode(feature), Role.ROLE_FEATURE),
         (codec_by_name("raw").encode(classes), Role.ROLE_LABEL),
+        (codec_by_name(codec).encode(feature), Role.ROLE_FEATURE),
     ]
     return [
         Packet(message(frame=frame, **fields), bytes(payload))
@@ -153,6 +169,6 @@ def block_packets(session: str, block: int, data: bytes) -> list[Packet[Any]]:
     """The state of a block as it is uploaded."""
     encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
     return [
-        Packet(pb.UploadBlockRequest(session_id=session, frame=frame), bytes(payload))
+        Packet(pb.UploadBlockRequest(session_id=session, frame=frame, fence=FENCE), bytes(payload))
         for frame, payload in chunks(to_wire(encoded, block, Role.ROLE_BLOCK, 0), 8192)
     ]

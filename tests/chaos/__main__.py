@@ -1,0 +1,69 @@
+"""`make chaos`: disturbed runs until so many faults have happened; a table of them by kind, and what was lost."""
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.chaos.faults import Fault
+from tests.chaos.run import Outcome, disturbed_run, expected_state
+
+FAULTS_PER_RUN = 12
+STALENESS = (0, 0, 5)
+"""Of the runs, in turn: the exact ones are compared bit for bit."""
+
+
+async def chaos(faults: int, seed: int, folder: Path) -> list[Outcome]:
+    """Disturbed runs, until so many faults have happened."""
+    expected = {staleness: expected_state(staleness) for staleness in STALENESS}
+    outcomes: list[Outcome] = []
+    while sum(outcome.faults.total() for outcome in outcomes) < faults:
+        number = seed + len(outcomes)
+        staleness = STALENESS[len(outcomes) % len(STALENESS)]
+        place = folder / str(number)
+        place.mkdir(parents=True)
+        outcome = await disturbed_run(number, place, expected[staleness], staleness, FAULTS_PER_RUN)
+        outcomes.append(outcome)
+        if outcome.loss:
+            print(f"run {number}: {outcome.loss}", file=sys.stderr, flush=True)
+        else:
+            shutil.rmtree(place)
+    return outcomes
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """Faults by kind, runs, restarts, losses, and how near the bounds of K the runs came."""
+    kinds = sum((outcome.faults for outcome in outcomes), Counter[Fault]())
+    lines = [f"{kind.value:24} {kinds[kind]:6}" for kind in Fault]
+    totals = {
+        "faults": kinds.total(),
+        "runs": len(outcomes),
+        "restarts": sum(outcome.restarts for outcome in outcomes),
+        "losses": sum(bool(outcome.loss) for outcome in outcomes),
+    }
+    for limit in sorted({outcome.staleness for outcome in outcomes}):
+        seen = [outcome.worst for outcome in outcomes if outcome.staleness == limit]
+        totals[f"K = {limit}: most steps stale"] = max(staleness for staleness, _ in seen)
+        totals[f"K = {limit}: most in flight"] = max(in_flight for _, in_flight in seen)
+    return "\n".join([*lines, *(f"{name:24} {count:6}" for name, count in totals.items())])
+
+
+def main() -> int:
+    """Returns whether anything was lost."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--faults", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="isthmus-chaos-"))
+    outcomes = asyncio.run(chaos(arguments.faults, arguments.seed, folder))
+    print(table(outcomes))
+    print(f"{'seconds':24} {time.monotonic() - began:6.0f}")
+    return any(outcome.loss for outcome in outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""What can go wrong, by name, and where. A point is a function of the product; a fault happens when it is called.
+
+Nothing of the product knows of this: a process that is to suffer has its functions wrapped when it starts.
+"""
+
+import enum
+import errno
+import functools
+import importlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class Fault(enum.Enum):
+    """Each is counted by kind."""
+
+    KILL_AGENT = "kill -9 of the agent"
+    KILL_TRAINER = "kill -9 of the trainer"
+    KILL_IN_MIGRATION = "kill -9 in a migration"
+    KILL_IN_CHECKPOINT = "kill -9 in a checkpoint"
+    DISK_FULL = "disk full"
+    FAILED_FSYNC = "failed fsync"
+    CLOCK_JUMP = "clock jump"
+    DUPLICATE_FRAME = "duplicate frame"
+    DROP_LINK = "lost link"
+    HALF_OPEN = "half-open link"
+    DELAY = "delay"
+    CORRUPT = "corrupt bytes"
+
+
+LINK_FAULTS = (Fault.DROP_LINK, Fault.HALF_OPEN, Fault.DELAY, Fault.CORRUPT)
+
+_FSYNC, _RENAME = "os:fsync", "pathlib:Path.replace"
+POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
+    ("agent", Fault.KILL_AGENT): (
+        "shared.model.policies:Replay.forward",
+        "shared.model.policies:Replay.backward",
+        "edge_agent.client:TrainerClient.attach",
+        "edge_agent.session:EdgeSession.evaluate",
+        "edge_agent.session:EdgeSession.collect",
+        "edge_agent.session:EdgeSession.close",
+        "edge_agent.kept:KeptSession._write",
+        "shared.transport.duplex:Duplex.write",
+    ),
+    ("agent", Fault.KILL_IN_MIGRATION): (
+        "edge_agent.session:EdgeSession.upload_block",
+        "edge_agent.session:EdgeSession.download_block",
+        "edge_agent.session:EdgeSession.commit_migration",
+        "edge_agent.pipeline:Pipeline.redeploy",
+    ),
+    ("agent", Fault.KILL_IN_CHECKPOINT): ("edge_agent.checkpointer:copy_state", _FSYNC, _RENAME),
+    ("agent", Fault.DISK_FULL): (_FSYNC,),
+    ("agent", Fault.FAILED_FSYNC): (_FSYNC,),
+    ("agent", Fault.CLOCK_JUMP): ("shared.model.policies:Replay.forward",),
+    ("agent", Fault.DUPLICATE_FRAME): ("shared.transport.duplex:Duplex.write",),
+    ("trainer", Fault.KILL_TRAINER): (
+        "cloud_trainer.session:Session.compute",
+        "cloud_trainer.session:Session.update",
+        "cloud_trainer.session:Session.evaluate",
+        "cloud_trainer.session:Session.go_back",
+        "cloud_trainer.keeper:Keeper.keep_record",
+        "shared.transport.duplex:Duplex.write",
+    ),
+    ("trainer", Fault.KILL_IN_MIGRATION): (
+        "cloud_trainer.session:Session.take_block",
+        "cloud_trainer.session:Session.migrate",
+        "shared.model.stage:Stage.move",
+    ),
+    ("trainer", Fault.KILL_IN_CHECKPOINT): ("cloud_trainer.session:copy_state", _FSYNC, _RENAME),
+    ("trainer", Fault.DISK_FULL): (_FSYNC,),
+    ("trainer", Fault.FAILED_FSYNC): (_FSYNC,),
+    ("trainer", Fault.CLOCK_JUMP): ("cloud_trainer.session:Session.update",),
+    ("trainer", Fault.DUPLICATE_FRAME): ("shared.transport.duplex:Duplex.write",),
+}
+MOST_CALLS = {Fault.KILL_IN_MIGRATION: 2, Fault.KILL_IN_CHECKPOINT: 6, Fault.DISK_FULL: 6, Fault.FAILED_FSYNC: 6}
+"""How many calls of its point a fault waits at most; there are fewer of these in a run."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A fault that happens at the `call`-th call of `point`, counted from the fault before it."""
+
+    side: str
+    fault: Fault
+    point: str
+    call: int
+
+
+def plan(dice: random.Random, side: str, count: int) -> list[Planned]:
+    """Faults of one side, in the order in which they are to happen."""
+    planned = []
+    for _ in range(count):
+        fault = dice.choice([fault for of, fault in POINTS if of == side])
+        point = dice.choice(POINTS[side, fault])
+        planned.append(Planned(side, fault, point, dice.randint(1, MOST_CALLS.get(fault, 12))))
+    return planned
+
+
+class Saboteur:
+    """Makes the planned faults happen in this process, one after the other, each written down before it does."""
+
+    def __init__(self, planned: list[Planned], fired: Path) -> None:
+        self._left = planned
+        self._fired = fired
+        self._calls = 0
+        for point in {step.point for step in planned}:
+            self._wrap(point)
+
+    def _wrap(self, point: str) -> None:
+        module, _, path = point.partition(":")
+        *owners, name = path.split(".")
+        owner: Any = functools.reduce(getattr, owners, importlib.import_module(module))
+        original: Callable[..., Any] = getattr(owner, name)
+
+        @functools.wraps(original)
+        def call(*arguments: Any, **more: Any) -> Any:
+            due = self._left[0] if self._left else None
+            if due is not None and due.point == point:
+                self._calls += 1
+                if self._calls >= due.call and _possible(due, arguments):
+                    self._calls = 0
+                    self._left = self._left[1:]
+                    self._write_down(due)
+                    return _happen(due.fault, original, arguments, more)
+            return original(*arguments, **more)
+
+        setattr(owner, name, call)
+
+    def _write_down(self, due: Planned) -> None:
+        handle = os.open(self._fired, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(handle, f"{due.fault.name} {due.point}\n".encode())
+        os.close(handle)
+
+
+def _possible(due: Planned, arguments: tuple[Any, ...]) -> bool:
+    return due.fault is not Fault.DUPLICATE_FRAME or arguments[1].HasField("frame")
+
+
+def _happen(fault: Fault, original: Callable[..., Any], arguments: tuple[Any, ...], more: dict[str, Any]) -> Any:
+    match fault:
+        case Fault.DISK_FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        case Fault.FAILED_FSYNC:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        case Fault.CLOCK_JUMP:
+            real = time.time
+            time.time = lambda: real() + 1e7
+        case Fault.DUPLICATE_FRAME:
+            return _twice(original, *arguments)
+        case _:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return original(*arguments, **more)
+
+
+async def _twice(write: Callable[..., Any], stream: Any, message: Any, payload: Any = b"") -> None:
+    again = type(message)()
+    again.CopyFrom(message)
+    await write(stream, message, payload)
+    await write(stream, again, payload)

@@ -1,0 +1,67 @@
+"""Agent and trainer as processes that start in a moment, because all that they import was imported before: they are forked
+from a server process that has talked to nobody."""
+
+import asyncio
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch._dynamo  # what an optimizer imports when it is first made, in seconds
+
+import cloud_trainer.server
+import edge_agent.data
+import edge_agent.run
+import tests.support.samples  # noqa: F401
+from shared.config import load_config
+from shared.errors import IsthmusError
+from shared.telemetry.logs import configure_logs
+from tests.chaos.faults import Planned, Saboteur
+from tests.chaos.order import record
+from tests.support.running import ROOT
+
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT), os.environ.get("PYTHONPATH", "")]
+)  # the server looks nowhere else
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([__name__])
+
+
+def _log_to(path: Path) -> None:
+    sys.stderr = path.open("a", buffering=1)
+    configure_logs("info", "json")
+
+
+def trainer(flags: list[str], planned: list[Planned], folder: Path) -> None:
+    """A trainer, until it is killed."""
+    _log_to(folder / "trainer.log")
+    Saboteur(planned, folder / "trainer.fired")
+    asyncio.run(cloud_trainer.server.serve(load_config(cloud_trainer.server.TrainerConfig, None, flags, environ={})))
+
+
+def agent(flags: list[str], moves: dict[int, int], planned: list[Planned], folder: Path) -> None:
+    """An agent that resumes what there is, and moves the cut when it has done the steps named."""
+    _log_to(folder / "agent.log")
+    record(folder / "order")
+    Saboteur(planned, folder / "agent.fired")
+    torch.set_num_threads(1)
+    config = load_config(edge_agent.run.EdgeConfig, None, flags, environ={})
+    deployers: list[edge_agent.run.Deployer] = []
+
+    def on_progress(progress: edge_agent.run.Progress) -> None:
+        if progress.steps in moves:
+            deployers[-1].move(moves[progress.steps])
+
+    def on_result(result: edge_agent.run.TrainingResult) -> None:
+        result.write(folder / "result")
+
+    try:
+        asyncio.run(
+            edge_agent.run.run_training(
+                config, on_progress, deployers.append, on_result=on_result, resume=edge_agent.run.Resume()
+            )
+        )
+    except IsthmusError as error:
+        print(f"edge-agent: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

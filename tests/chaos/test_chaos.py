@@ -1,0 +1,55 @@
+"""Invariants 1 to 3 under faults of every kind, over many short runs of real processes."""
+
+import pytest
+
+from tests.chaos.__main__ import STALENESS, chaos, table
+from tests.chaos.faults import Fault
+from tests.chaos.order import Worst, exceeds, worst
+
+FAULTS, SEED = 200, 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+async def test_faults_of_every_kind_lose_nothing(tmp_path, capsys):
+    outcomes = await chaos(FAULTS, SEED, tmp_path)
+    with capsys.disabled():
+        print("\n" + table(outcomes))
+    assert not [outcome for outcome in outcomes if outcome.loss]
+    assert {kind for outcome in outcomes for kind in outcome.faults} == set(Fault)
+    for limit in STALENESS:  # reached, or the bound would have held by itself
+        seen = [outcome.worst for outcome in outcomes if outcome.staleness == limit]
+        assert max(seen) == (limit, limit + 1)
+
+
+def order(text):
+    names = {"a": "anew", "f": "forward", "b": "backward"}
+    return [" ".join([names[word[0]], word[1:]]) for word in text.split()]
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("", Worst(0, 0)),
+        ("a f0 b0 f1 b1", Worst(0, 1)),
+        ("a f0 f1 b0 f2 b1 b2", Worst(1, 2)),
+        ("a f0 f1 f2 b0 b1 b2", Worst(2, 3)),
+        ("a f0 f1 a f0 b0 f1 b1", Worst(0, 2)),
+        ("a f7 f8 f9 b7 a f8 f9 b8 b9", Worst(2, 3)),
+    ],
+)
+def test_what_an_order_comes_to(text, seen):
+    assert worst(order(text)) == seen
+    assert not exceeds(seen, max(seen.staleness, seen.in_flight - 1))
+
+
+@pytest.mark.parametrize("text", ["a b0", "a f0 b0 b0", "a f0 f1 b1 b1", "a f0 a b0"])
+def test_a_gradient_that_is_applied_without_its_batch_is_found(text):
+    with pytest.raises(ValueError, match="not in flight"):
+        worst(order(text))
+
+
+def test_a_gradient_too_stale_and_a_batch_too_many_are_found():
+    assert "3 steps stale" in exceeds(worst(order("a f0 f1 f2 f3 b0")), 2)
+    assert "4 batches were in flight" in exceeds(worst(order("a f0 f1 f2 f3 b3")), 2)
+    assert not exceeds(worst(order("a f0 f1 f2 b0 f3 b1")), 2)

@@ -1,0 +1,295 @@
+"""Every kind of file that is read, how it is spoilt, and what reads it; an IsthmusError is all that may come of it."""
+
+import asyncio
+import json
+import lzma
+import shutil
+import struct
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from cloud_trainer import TrainerConfig
+from cloud_trainer.keeper import Keeper
+from cloud_trainer.limits import Limits
+from cloud_trainer.opening import open_session
+from edge_agent import EdgeConfig
+from edge_agent.data import fashion_mnist
+from edge_agent.kept import kept_sessions
+from edge_agent.profile_parts import Measurements, PartFile
+from edge_agent.timeline import load as load_timeline
+from edge_agent.timeline_window import choose_window, summary
+from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, seal
+from shared.checkpoint.store import FORMAT
+from shared.config import load_config
+from shared.errors import IsthmusError, StorageError
+from shared.model import block_state
+from shared.model.stage_state import copy_state, put_back, to_bytes
+from shared.planning import load_profile, load_trace
+from shared.step_log import check_steps
+from shared.transport.tokens import Scope, make_token, read_tokens
+from tests.fuzz.damage import absurd_texts, json_files, json_values, reworded, spoilt
+from tests.support.wire import open_request
+
+SESSION_ID = "0123456789abcdef" * 2
+NAME = CheckpointName(1, 7)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file. read: given an empty folder and a file's bytes, puts it there and reads it."""
+
+    files: st.SearchStrategy[bytes]
+    read: Callable[[Path, bytes], object]
+
+
+def _a_file(name: str, read: Callable[[Path], object]) -> Callable[[Path, bytes], object]:
+    def put_and_read(folder: Path, data: bytes) -> object:
+        (folder / name).write_bytes(data)
+        return read(folder / name)
+
+    return put_and_read
+
+
+def _tensor_files(good: bytes) -> st.SearchStrategy[bytes]:
+    """safetensors files: spoilt anywhere, or with another header in front of the same data."""
+    header_bytes = struct.unpack("<Q", good[:8])[0]
+    header, data = json.loads(good[8 : 8 + header_bytes]), good[8 + header_bytes :]
+
+    def under(length_and_header: tuple[int | None, bytes]) -> bytes:
+        length, text = length_and_header
+        return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+    lengths = st.none() | st.sampled_from([0, 1, 2**31, 2**40, 2**63, 2**64 - 1])
+    return spoilt(good) | st.tuples(lengths, json_files(header)).map(under)
+
+
+def _sealed(good: dict[str, Any]) -> st.SearchStrategy[bytes]:
+    """Documents that say something else under a right checksum, and ones whose checksum is wrong."""
+    return reworded(good).map(seal) | json_values.map(seal) | spoilt(seal(good)) | json_files(json.loads(seal(good)))
+
+
+def _config_files(good: str) -> st.SearchStrategy[bytes]:
+    keys = st.sampled_from(["data.kwargs.x", "trainer.address", "deployment.staleness", "server.listen", "x", "log"])
+    values = st.one_of(absurd_texts, json_values.map(partial(json.dumps, default=str)).map(str.encode))
+    return spoilt(good.encode()) | st.builds(lambda key, value: key.encode() + b" = " + value, keys, values)
+
+
+_EDGE = """
+[model]
+factory = "shared.model.zoo:mlp"
+kwargs = { hidden = 16 }
+[data.train]
+factory = "edge_agent.data:digits"
+[deployment]
+cut = 1
+staleness = [[0, 1], [2, 3]]
+[training.optimizer]
+learning_rate = 5e-2
+"""
+_TRAINER = """
+[server]
+listen = "127.0.0.1:50051"
+max_sessions = 8
+session_idle_seconds = 1800.0
+[models]
+allowed = ["shared.model.zoo"]
+"""
+_PROFILE = {
+    "schema": "isthmus.profile/v1",
+    "model": "small",
+    "batch_size": 8,
+    "blocks": [{"name": "a", "bytes": 1e6}, {"name": "b", "bytes": 2e6}],
+    "feature_bytes": [None, 4e6, 2e6],
+    "gradient_bytes": [None, 4e6, 2e6],
+    "edge_seconds": [0.0, 1.0, 2.0],
+    "cloud_seconds": [1.0, 0.5, 0.0],
+    "encode": {"seconds_per_byte": 1e-7, "seconds": 0.125},
+    "min_bits": [32, 8, 4],
+    "max_staleness": 3,
+}
+_PARTS = {
+    "of": "settings",
+    "cuts": {
+        "1": {"edge": [0.5, 1.0], "serial": [0.5], "cloud": [2]},
+        "2": {"skipped": "needs more memory than there is"},
+    },
+}
+_TIMELINE = {
+    "traceEvents": [
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 0, "args": {"name": "edge"}},
+        *(
+            {
+                "ph": "X",
+                "name": f"{what} {step}",
+                "cat": module,
+                "pid": 1,
+                "tid": 0,
+                "ts": 10.0 * step + begin,
+                "dur": 2.0,
+                "args": {"step": step},
+            }
+            for step in range(3)
+            for begin, (module, what) in enumerate([("edge", "forward"), ("uplink", "feature"), ("cloud", "step")])
+        ),
+    ]
+}
+_RECORD = {
+    "session_id": SESSION_ID,
+    "session_epoch": 3,
+    "experiment": "e",
+    "trainer": "127.0.0.1:50051",
+    "model": "m",
+    "total_steps": 10,
+    "began": "2026-01-01",
+    "shared": [1, 7],
+}
+_MAHIMAHI = b"1\n5\n5\n130\n400\n"
+_GHENT = b"1453122797863 0 51.03 3.7 20000 1000\n1453122798863 1000 51.03 3.7 30000 1000\n"
+_CSV = b"second,bytes per second\n0,1000\n1,2500.5\n3,0\n"
+_LISTS_5G = b"Run 1\n1.5,2.5,3\nRun 2\n0.1,0.2\n5,6\n0.1,0.2\n7,8\n"
+_STEPS = b"applied 0 aa\napplied 1 bb\nback 1\napplied 1 bb\napplied 2 cc\n"
+_IMAGES = struct.pack(">4B3I", 0, 0, 8, 3, 2, 2, 2) + bytes(8)
+
+
+def _read_configuration(cls: type[Any]) -> Callable[[Path], object]:
+    return lambda path: load_config(cls, path, environ={})
+
+
+def _read_timeline(path: Path) -> object:
+    return summary(choose_window(load_timeline(path), 2))
+
+
+def _read_images(path: Path) -> object:
+    labels = struct.pack(">4B1I", 0, 0, 8, 1, 2) + bytes(2)
+    (path.parent / "train-labels-idx1-ubyte").write_bytes(labels)
+    return fashion_mnist(str(path.parent))
+
+
+def _believed(found: object) -> object:
+    if not found:
+        raise StorageError("nothing that is to be believed")
+    return found
+
+
+def _read_edge_record(folder: Path, data: bytes) -> object:
+    LocalFiles(folder).folder(SESSION_ID).write("session.json", data)
+    return _believed(list(kept_sessions(LocalFiles(folder))))
+
+
+def _read_parts(path: Path) -> object:
+    return _believed(PartFile(path, Measurements).load("settings").cuts)
+
+
+def _read_trainer_record(folder: Path, data: bytes) -> object:
+    files = LocalFiles(folder)
+    files.folder(SESSION_ID).write("session.json", data)
+    keeper = Keeper(files, 1)
+    try:
+        return _believed(asyncio.run(keeper.record(SESSION_ID)))
+    finally:
+        keeper.close()
+
+
+def kinds() -> Mapping[str, Kind]:
+    """All of them, by name."""
+    limits = Limits(tensor_bytes=1 << 20, staleness=4, session_bytes=1 << 28)
+    session = open_session(open_request(), SESSION_ID, ["shared.model.zoo"], limits, torch.device("cpu"))
+    block, keys = session.chain.blocks[1], session.stage.optimizer_keys
+    block_file = block_state.serialize(block_state.collect(block, None))
+    stage_file = to_bytes(copy_state(session.stage))
+    facts = {"deployment": {"epoch": "2", "cut": 1, "codec": "fp32", "downlinkCodec": "fp32"}}
+
+    def read_manifest(folder: Path, data: bytes) -> object:
+        store = CheckpointStore(LocalFiles(folder), 1)
+        store.save(NAME, facts, stage_file)
+        store.files.write(f"checkpoint-{NAME}.json", data)
+        store.whole()
+        store.prune()
+        return session.go_back(store.load(NAME), 5)
+
+    def read_state(folder: Path, data: bytes) -> object:
+        store = CheckpointStore(LocalFiles(folder), 1)
+        store.save(NAME, facts, data)
+        return put_back(session.stage, 1, 3, store.load(NAME).data)
+
+    def read_block(_folder: Path, data: bytes) -> object:
+        return block_state.check(block, keys, block_state.deserialize(data))
+
+    manifest = {"format": FORMAT, "lineage": NAME.lineage, "step": NAME.step, "facts": facts}
+    manifest |= {"bytes": len(stage_file), "xxh3_128": xxhash.xxh3_128_hexdigest(stage_file)}
+    request = b64encode(open_request().SerializeToString()).decode()
+    trainer_record = {"request": request, "session_epoch": 3, "subject": "ours"}
+    tokens = make_token("pi-7", list(Scope))[1] + make_token("pi-8", [Scope.READ])[1]
+    return {
+        "edge configuration": Kind(_config_files(_EDGE), _a_file("edge.toml", _read_configuration(EdgeConfig))),
+        "trainer configuration": Kind(_config_files(_TRAINER), _a_file("t.toml", _read_configuration(TrainerConfig))),
+        "tokens": Kind(_token_files(tokens), _a_file("tokens.toml", read_tokens)),
+        "profile": Kind(json_files(_PROFILE), _a_file("profile.json", load_profile)),
+        "parts of a profile": Kind(json_files(_PARTS), _a_file("profile.json.parts", _read_parts)),
+        "time line": Kind(json_files(_TIMELINE), _a_file("timeline.json", _read_timeline)),
+        "Mahimahi trace": Kind(spoilt(_MAHIMAHI), _a_file("trace.up", load_trace)),
+        "packed trace": Kind(_packed(_MAHIMAHI), _a_file("trace.xz", load_trace)),
+        "Ghent trace": Kind(spoilt(_GHENT), _a_file("trace.log", load_trace)),
+        "CSV trace": Kind(spoilt(_CSV), _a_file("trace.csv", load_trace)),
+        "5G lists": Kind(spoilt(_LISTS_5G), _a_file("trace.txt", lambda path: load_trace(path, 2))),
+        "step log": Kind(spoilt(_STEPS), _a_file("steps.log", check_steps)),
+        "edge record": Kind(_sealed(_RECORD), _read_edge_record),
+        "trainer record": Kind(_sealed(trainer_record), _read_trainer_record),
+        "checkpoint manifest": Kind(_sealed(manifest), read_manifest),
+        "checkpoint state": Kind(_tensor_files(stage_file), read_state),
+        "block state": Kind(_tensor_files(block_file), read_block),
+        "images": Kind(spoilt(_IMAGES), _a_file("train-images-idx3-ubyte", _read_images)),
+    }
+
+
+def _packed(good: bytes) -> st.SearchStrategy[bytes]:
+    return spoilt(lzma.compress(good)) | spoilt(good).map(lzma.compress)
+
+
+def _token_files(good: str) -> st.SearchStrategy[bytes]:
+    return spoilt(good.encode()) | absurd_texts.map(lambda text: b"[[token]]\nsubject = " + text)
+
+
+@contextmanager
+def _empty(folder: Path) -> Iterator[None]:
+    folder.mkdir()
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder)
+
+
+def read_spoilt(kind: Kind, folder: Path, count: int, number: int = 0) -> int:
+    """Read that many files of a kind, drawn from the seed `number`; returns how many were accepted.
+
+    Raises whatever is not an IsthmusError.
+    """
+    accepted = 0
+
+    @seed(number)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(kind.files)
+    def read(data: bytes) -> None:
+        with _empty(folder / "read"), suppress(IsthmusError):
+            kind.read(folder / "read", data)
+            nonlocal accepted
+            accepted += 1
+
+    read()
+    return accepted

@@ -1,0 +1,231 @@
+"""Calls on every RPC of a trainer as hypothesis strategies: right ones, and ones that say or are what they must not be.
+
+Values are drawn field by field from the contract's own descriptors, so a field that is added is fuzzed too.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import xxhash
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from hypothesis import strategies as st
+
+from shared.model import block_state
+from shared.model.build import build_checked_chain
+from shared.transport.packets import Packet, serialize
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import Ack
+from tests.fuzz.damage import json_files, spoilt
+from tests.support.strangers import CONTROL, METHODS, message
+from tests.support.wire import BATCH, FEATURES, SERVICE, batch_packets, block_packets, open_request
+
+_MOST_REPEATED_BYTES = 2_000_000
+SESSION = "5e55" * 8
+"""Stands in every call for the id of the session that is open when it is made."""
+DRAIN = f"/{CONTROL}/Drain"
+"""Not called, because whatever it says it stops the trainer."""
+_CHECKSUM_BYTES = 9
+_WIRE = {FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31), FieldDescriptor.CPPTYPE_ENUM: (-(2**31), 2**31)} | {
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64),
+}
+_EDGES = [
+    -(2**63),
+    -(2**31),
+    -1,
+    *range(10),
+    63,
+    64,
+    65,
+    1000,
+    1001,
+    2**20,
+    *(2**n + d for n in (31, 32, 40, 63, 64) for d in (-1, 0)),
+]
+_TEXTS = ["", "x", SESSION, SESSION[:-1], "../" * 20, "\x00\x1b[2J\n", "é" * 5000, "z" * 100_000, "\U0001f980"]
+_KNOWN = {
+    "codec": ["raw", "fp32", "fp16", "bf16", "uniform1", "uniform8", "uniform16", "uniform99", "UNIFORM8"],
+    "factory": [
+        "shared.model.zoo:mlp",
+        "shared.model.zoo:cnn",
+        "shared.model.zoo.os:system",
+        "os:system",
+        "shared.model.zoo:",
+        ":",
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is sent in one call. method: its full name. bodies: the messages, and whether each is given its checksum."""
+
+    method: str
+    bodies: tuple[tuple[bytes, bool], ...]
+
+    def messages(self, session: str) -> list[bytes]:
+        """The very bytes, which name this session."""
+        return [_sealed(named) if seal else named for named, seal in self._named(session)]
+
+    def _named(self, session: str) -> list[tuple[bytes, bool]]:
+        return [(body.replace(SESSION.encode(), session.encode()), seal) for body, seal in self.bodies]
+
+
+def calls() -> st.SearchStrategy[Call]:
+    """Calls of all methods that a trainer serves."""
+    ours = sorted(
+        method for method in METHODS if method.startswith((f"/{SERVICE}/", f"/{CONTROL}/")) and method != DRAIN
+    )
+    streams = [method for method in ours if METHODS[method].client_streaming]
+    theirs = sorted(METHODS.keys() - set(ours) - {DRAIN})
+    return st.sampled_from([*ours, *streams, *streams, *theirs]).flatmap(_call_of)
+
+
+@st.composite
+def _call_of(draw: st.DrawFn, method: str) -> Call:
+    streams = {"Train": _train, "Evaluate": _evaluate, "UploadBlock": _upload}
+    name = method.rpartition("/")[2]
+    if name not in streams:
+        right = METHODS[method].input_type._concrete_class.FromString(message(method, SESSION))
+        return Call(method, ((draw(_bodies(draw(_reworded(right)))), False),))
+    packets = [Packet(packet.message, bytes(packet.payload)) for packet in streams[name]()]
+    if name == "Train":
+        packets[0].message.attach.session_epoch = draw(st.integers(1, 2**63))
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, len(packets) - 1))
+        match draw(st.integers(0, 5)):
+            case 0 if len(packets) > 1:
+                del packets[at]
+            case 1:
+                packets.insert(draw(st.integers(0, len(packets))), packets[at])
+            case 2:
+                packets[at] = Packet(
+                    packets[at].message, draw(st.sampled_from([b"", b"x", bytes(2000), bytes(70_000)]))
+                )
+            case _:
+                packets[at] = Packet(draw(_reworded(packets[at].message)), packets[at].payload)
+    packets = packets[: draw(st.integers(1, len(packets)))] if draw(st.booleans()) else packets
+    bodies = [serialize(packet)[:-_CHECKSUM_BYTES] for packet in packets]
+    if draw(st.booleans()):
+        at = draw(st.integers(0, len(bodies) - 1))
+        bodies[at] = draw(_bodies(packets[at]))
+    sealed = draw(st.integers(0, 9)) > 0
+    return Call(method, tuple((body, sealed) for body in bodies))
+
+
+def _sealed(body: bytes) -> bytes:
+    return body + b"\x79" + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
+
+
+def _bodies(of: Message | Packet[Any]) -> st.SearchStrategy[bytes]:
+    """The bytes of a message: whole, with fields that nobody knows, or spoilt."""
+    good = serialize(of)[:-_CHECKSUM_BYTES] if isinstance(of, Packet) else of.SerializeToString()
+    return st.one_of(st.just(good), st.sampled_from(_UNKNOWN).map(lambda more: good + more), spoilt(good))
+
+
+_UNKNOWN = [
+    b"\xa0\x06\x01",  # field 100, a number
+    b"\xa2\x06\x03abc",  # the same as bytes
+    b"\xa2\x06\xff\xff\xff\xff\x0f",  # as bytes, four GiB of them
+    b"\x0b" * 100_000,  # groups in groups
+    b"\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",  # a length of eleven bytes
+    b"\x00\x00",  # field 0
+    b"\xa0\x06\x01" * 100_000,
+]
+
+
+@st.composite
+def _reworded(draw: st.DrawFn, right: Message) -> Message:
+    """A copy of a message of which up to three fields, at any depth, say something else."""
+    copy = type(right)()
+    copy.CopyFrom(right)
+    for _ in range(draw(st.integers(0, 3))):
+        inside: Any = copy
+        while inside.DESCRIPTOR.fields:
+            field = draw(st.sampled_from(list(inside.DESCRIPTOR.fields)))
+            if draw(st.integers(0, 9)) == 0:
+                inside.ClearField(field.name)
+            elif field.message_type is None:
+                _set(draw, inside, field)
+            elif field.is_repeated:
+                for _ in range(draw(st.sampled_from([1, 2, 65, 2000]))):
+                    getattr(inside, field.name).add()
+            else:
+                getattr(inside, field.name).SetInParent()
+                inside = getattr(inside, field.name)
+                continue
+            break
+    return copy
+
+
+def _set(draw: st.DrawFn, inside: Any, field: FieldDescriptor) -> None:
+    value = draw(_values(field))
+    if not field.is_repeated:
+        setattr(inside, field.name, value)
+        return
+    inside.ClearField(field.name)
+    count = draw(st.sampled_from([1, 2, 2, 3, 8, 9, 50_000]))
+    if isinstance(value, str | bytes):
+        count = min(count, 1 + _MOST_REPEATED_BYTES // max(len(value), 1))
+    few = [draw(_values(field)) for _ in range(min(count, 9) - 1)]
+    getattr(inside, field.name).extend([*few, *[value] * (count - len(few))])
+
+
+def _values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
+    if field.cpp_type in _WIRE:
+        low, high = _WIRE[field.cpp_type]
+        return st.sampled_from([value for value in _EDGES if low <= value < high]) | st.integers(low, high - 1)
+    match field.cpp_type:
+        case FieldDescriptor.CPPTYPE_BOOL:
+            return st.booleans()
+        case FieldDescriptor.CPPTYPE_FLOAT | FieldDescriptor.CPPTYPE_DOUBLE:
+            return st.floats()
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return st.binary(max_size=64) | st.just(bytes(70_000))
+    if field.name in _JSON:
+        return json_files(_JSON[field.name]).map(lambda data: data.decode(errors="ignore"))
+    known = [texts for name, texts in _KNOWN.items() if field.name.endswith(name)]
+    texts = st.sampled_from([*_TEXTS, *(text for group in known for text in group)])
+    return texts | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+_JSON = {
+    "kwargs_json": {"hidden": 32, "depth": 2},
+    "recipe_json": json.loads(open_request().recipe_json),
+}
+
+
+def _train() -> Sequence[Packet[Any]]:
+    position = pb.Position(gradient_step=0, report_step=0)
+    version = PROTOCOL_VERSION
+    attaching = pb.Attach(session_id=SESSION, session_epoch=1, position=position, protocol_version=version)
+    name = pb.CheckpointName(lineage=1, step=1)
+    after = [
+        pb.TrainRequest(ack=Ack(received_bytes=1, credit_bytes=1)),
+        pb.TrainRequest(checkpoint=pb.TakeCheckpoint(name=name)),
+        pb.TrainRequest(deployment=pb.Deployment(epoch=1, cut=1, staleness=1, codec="uniform8", downlink_codec="fp32")),
+    ]
+    batch = batch_packets(pb.TrainRequest, 0)
+    return [Packet(pb.TrainRequest(attach=attaching)), *batch, *map(Packet, after)]
+
+
+def _evaluate() -> Sequence[Packet[Any]]:
+    return batch_packets(pb.EvaluateRequest, 0, session_id=SESSION)
+
+
+def _upload() -> Sequence[Packet[Any]]:
+    return block_packets(SESSION, _BLOCK, _STATE)
+
+
+_BLOCK = 1
+_STATE = block_state.serialize(
+    block_state.collect(
+        build_checked_chain("shared.model.zoo:mlp", {}, 0, torch.zeros(BATCH, FEATURES)).blocks[_BLOCK], None
+    )
+)

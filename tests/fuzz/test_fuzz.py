@@ -1,0 +1,31 @@
+"""A small part of `make fuzz`, the same every time."""
+
+import pytest
+
+from cloud_trainer.access import SCOPES
+from tests.fuzz.files import kinds, read_spoilt
+from tests.fuzz.messages import DRAIN
+from tests.fuzz.trainer import MAX_GROWTH_BYTES, fuzz_trainer
+
+MESSAGES, FILES = 1500, 100
+KINDS = kinds()
+
+
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
+@pytest.mark.parametrize("name", KINDS)
+def test_a_spoilt_file_is_refused_in_words_or_read(name, tmp_path):
+    assert 0 < read_spoilt(KINDS[name], tmp_path, FILES) < FILES, "some are as they were, and some are not"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
+def test_a_trainer_under_generated_messages_refuses_in_words_and_then_trains_exactly(tmp_path):
+    report = fuzz_trainer(MESSAGES, 0, tmp_path)
+    assert report.messages >= MESSAGES
+    assert report.grown_bytes < MAX_GROWTH_BYTES
+    assert {method for method, _ in report.ends} == {path.rpartition("/")[2] for path in SCOPES.keys() - {DRAIN}}, (
+        "every RPC was called"
+    )
+    refused = {method for method, code in report.ends if code != "OK"}
+    assert refused >= {"OpenSession", "Train", "Evaluate", "UploadBlock", "CommitMigration", "MeasureStage"}

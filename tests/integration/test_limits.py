@@ -1,0 +1,129 @@
+"""What one caller may take, and how it is told that there is no more: both sides of every limit, over a real socket."""
+
+import asyncio
+import json
+
+import grpc
+import pytest
+
+from edge_agent.client import TrainerClient
+from edge_agent.config import TrainerAddressConfig
+from shared.config import LinkConfig
+from shared.errors import BusyError, ExitCode, RefusedError
+from shared.model import block_state
+from shared.transport.packets import Packet, serialize
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
+from tests.support.running import running_trainer
+from tests.support.strangers import path_of
+from tests.support.wire import RawPeer, attach, open_request
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Code = grpc.StatusCode
+
+
+def client(server):
+    return TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig())
+
+
+async def test_too_many_calls_are_told_when_to_come_again():
+    async with running_trainer("server.max_calls_per_second=0.01") as server, client(server) as edge:
+        await edge.close_session(
+            "nobody", pb.Fence(), resumable=False
+        )  # a burst of ten seconds' worth is less than one call, and so one call
+        with pytest.raises(BusyError, match=r"too many calls .*\(server.max_calls_per_second\)") as busy:
+            await edge.close_session("nobody", pb.Fence(), resumable=False)
+        assert 90 < busy.value.retry_after_seconds <= 100
+        assert busy.value.exit_code is ExitCode.BUSY
+        assert isinstance(busy.value, RefusedError)
+
+
+async def test_too_many_sessions_are_told_when_to_come_again():
+    async with (
+        running_trainer("server.max_sessions=1") as server,
+        client(server) as edge,
+        RawPeer(server.address) as peer,
+    ):
+        session = await peer.open()
+        with pytest.raises(BusyError, match=r"1 sessions are open.*\(server.max_sessions\)") as busy:
+            await edge.open_session(open_request())
+        assert busy.value.retry_after_seconds > 0
+        await peer.close_session(session)
+        await edge.open_session(open_request())
+
+
+async def test_a_call_that_ends_gives_its_place_back():
+    async with (
+        running_trainer("server.max_calls_at_once=2") as server,
+        RawPeer(server.address) as peer,
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        held = []
+        for _ in range(2):  # the second finds one place left: for the call that opens its session, then for its own
+            session = await peer.open()
+            call = channel.stream_stream(path_of("Train"))()
+            await call.write(attach(session))
+            await call.read()  # that it was begun says nothing of what has arrived; an answer does
+            held.append(call)
+        third = await peer.unary("CloseSession", b"")
+        assert third.code is Code.RESOURCE_EXHAUSTED
+        assert third.details == "2 calls of this caller are under way already (server.max_calls_at_once)"
+        for call in held:
+            call.cancel()
+        async with asyncio.timeout(20):
+            while (await peer.unary("CloseSession", b"")).code is not Code.OK:
+                pass
+
+
+@pytest.mark.parametrize("kwargs", [{"hidden": 10**6}, {"hidden": 10**5, "depth": 40}])
+async def test_a_model_that_is_too_large_is_refused_before_it_is_there(kwargs):
+    async with running_trainer() as server, client(server) as edge, RawPeer(server.address) as peer:
+        model = pb.Model(factory="shared.model.zoo:mlp", kwargs_json=json.dumps({"depth": 4, **kwargs}))
+        with pytest.raises(RefusedError, match=r"about \d+ bytes of memory.*\(server.max_session_bytes\)") as refused:
+            await edge.open_session(open_request(model=model))
+        assert not isinstance(refused.value, BusyError), "waiting does not make it smaller"
+        await peer.close_session(await peer.open())
+
+
+async def test_a_session_takes_what_it_may_and_no_byte_more():
+    async def opens(limit_bytes):
+        async with (
+            running_trainer(f"server.max_session_bytes={limit_bytes}") as server,
+            RawPeer(server.address) as peer,
+        ):
+            return (await peer.unary("OpenSession", open_request().SerializeToString())).code
+
+    low, high = 1, 1 << 30  # the first is refused, the last is not
+    assert await opens(low) is Code.RESOURCE_EXHAUSTED
+    assert await opens(high) is Code.OK
+    weights = 4 * (64 * 64 + 64) * 2 + 4 * (64 * 10 + 10)
+    assert await opens(weights) is Code.RESOURCE_EXHAUSTED, "weights alone are not all"
+    assert await opens(20 * weights) is Code.OK
+
+
+async def test_uploads_that_never_end_hold_no_more_than_twice_the_model():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        blocks = server.service.sessions.built[0].chain.blocks
+        size, of_all = block_state.max_serialized_bytes(blocks[1]), sum(map(block_state.max_serialized_bytes, blocks))
+        room = 2 * of_all // size
+        header = TensorHeader(codec="raw", dtype=7, shape=[size], strides=[1], encoded_bytes=size)
+        frame = Frame(step=1, role=Role.ROLE_BLOCK, tensor=header)
+        begun = serialize(Packet(pb.UploadBlockRequest(session_id=session, frame=frame), b"first"))
+        async with grpc.aio.insecure_channel(server.address) as channel, asyncio.timeout(20):
+            calls = [channel.stream_unary(path_of("UploadBlock"))() for _ in range(room + 5)]
+            for call in calls:
+                await call.write(begun)
+            ends = asyncio.as_completed([call.code() for call in calls])
+            assert {await next(ends) for _ in range(5)} == {Code.RESOURCE_EXHAUSTED}
+            held = [call for call in calls if not call.done()]
+            assert len(held) == room
+            for call in held:
+                call.cancel()
+            while (end := await peer.streamed("UploadBlock", [begun])).code is Code.RESOURCE_EXHAUSTED:
+                pass
+            assert end.details == "the stream ended before the block was whole", "there is room again"
+            for end in ends:
+                await end
+        await peer.close_session(session)

@@ -1,0 +1,75 @@
+"""What the pages for newcomers say, done as it stands there: in an empty folder with our sources, in two terminals.
+
+Only the installation is left out (tests/deploy/test_newcomer.py does it), and runs are cut short by variables.
+"""
+
+import json
+import shutil
+import socket
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.support.pages import Reader, blocks, fetched, looking
+
+STEPS = 12
+INSTALLATION = ("python3 -m venv", ".venv/bin/pip install")
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What a clone has, as far as a reader needs it, and an environment in which it is installed."""
+    for name in ("shared", "edge_agent", "cloud_trainer", "deploy/demo"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    return tmp_path
+
+
+@pytest.fixture
+def reader(folder):
+    address = f"127.0.0.1:{free_port()}"
+    short = {"EDGE_AGENT_TRAINING__MAX_STEPS": str(STEPS), "EDGE_AGENT_TRAINER__ADDRESS": address}
+    one_thread = {f"{side}_COMPUTE__THREADS": "1" for side in ("EDGE_AGENT", "CLOUD_TRAINER")}
+    environment = {"PYTHONPATH": str(folder), "CLOUD_TRAINER_SERVER__LISTEN": address, **short, **one_thread}
+    return Reader(folder, environment=environment, done=INSTALLATION)
+
+
+def test_the_quickstart_is_five_commands_from_a_clone_to_a_run_that_can_be_watched(folder, reader):
+    page = blocks("quickstart.md")
+    commands = [command for block in page if block.title for command in block.commands]
+    first_run = next(number for number, command in enumerate(commands, 1) if "edge-agent run" in command)
+    assert 1 + first_run <= 5, "the clone is a command too"
+    assert all(command.startswith(INSTALLATION) == (number < 2) for number, command in enumerate(commands))
+
+    port = free_port()  # the page's own may be in use on a developer's machine
+    page = [type(block)(block.language, block.title, block.text.replace("9464", str(port))) for block in page]
+    with looking(lambda: fetched(f"http://127.0.0.1:{port}/metrics")) as seen:
+        typed = {one.command: one.output for one in reader.follow(page)}
+    assert any("isthmus_steps_total" in text and "isthmus_loss" in text for text in seen)
+    runs = [output for command, output in typed.items() if "edge-agent run" in command]
+    assert all("session" in output and "on the cloud" in output and "accuracy" in output for output in runs)
+    summary = json.loads((folder / "run" / "demo" / "summary.json").read_text())
+    assert (summary["steps"], summary["cut"]) == (STEPS, 3), "the second run is the last"
+    assert (folder / "run" / "demo" / "model.safetensors").exists()
+    (report,) = (output for command, output in typed.items() if "doctor" in command)
+    assert "round trip" in report
+
+
+def test_a_module_of_twenty_lines_trains_across_two_processes(folder, reader):
+    page = blocks("your-own.md")
+    (module,) = (block for block in page if block.title == "mine.py")
+    assert len(module.text.splitlines()) == 20
+    typed = {one.command: one.output for one in reader.follow(page)}
+    (use,) = (output for command, output in typed.items() if "use.py" in command)
+    assert use.startswith("says ")
+    summary = json.loads((folder / "run" / "mine" / "summary.json").read_text())
+    assert summary["steps"] == STEPS
+    assert {block["side"] for block in summary["blocks"]} == {"edge", "cloud"}
+    assert summary["accuracy"] is not None

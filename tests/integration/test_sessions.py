@@ -1,0 +1,176 @@
+"""How long a trainer keeps a session: until it is closed, whatever it is doing, or nobody has used it for a while."""
+
+import asyncio
+import os
+
+import pytest
+
+from cloud_trainer.service import TrainerService
+from cloud_trainer.sessions import Sessions
+from edge_agent import run_training
+from edge_agent.client import TrainerClient
+from edge_agent.config import TrainerAddressConfig
+from shared.config import LinkConfig
+from shared.errors import RefusedError
+from shared.transport.status import Refusal
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from tests.support.commands import MLP
+from tests.support.running import edge_config, running_trainer, train_with
+from tests.support.wire import RawPeer, attach
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+IDLE = "server.session_idle_seconds=0.3"
+
+
+def held(server):
+    return server.metrics.registry.get_sample_value("isthmus_sessions")
+
+
+async def until_held(server, peer, count):
+    async with asyncio.timeout(30):
+        while held(server) != count:
+            await peer.next_step("of no session")
+
+
+async def attached(client, session):
+    version = PROTOCOL_VERSION
+    attaching = pb.Attach(session_id=session, session_epoch=1, position=pb.Position(), protocol_version=version)
+    call, _ = await client.attach(attaching, lambda _frame: None, lambda: None, lambda *_: None)
+    return call
+
+
+async def test_a_session_that_nobody_uses_is_freed_and_one_that_is_attached_is_not():
+    async with running_trainer(IDLE, "server.max_sessions=2") as server, RawPeer(server.address) as peer:
+        async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
+            call = await attached(client, await peer.open())
+            for _ in range(3):
+                await peer.open()
+                await until_held(server, peer, 1)
+            await call.end()
+            await until_held(server, peer, 0)
+        assert (await train_with(server, *MLP, "training.max_steps=2")).summary.steps == 2
+
+
+async def test_whoever_asks_for_a_session_that_was_freed_is_told_why():
+    async with running_trainer(IDLE) as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        await until_held(server, peer, 0)
+        async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
+            says = rf"no session '{session}'; it was closed, left unused for 0.3 s \(server.session_idle_seconds\)"
+            with pytest.raises(RefusedError, match=says):
+                await attached(client, session)
+
+
+class Named:
+    """As much of a session as its place needs."""
+
+    def __init__(self, session_id):
+        self.id = session_id
+
+
+async def test_a_session_in_use_is_kept_and_its_time_begins_anew_after_the_last_use():
+    freed = asyncio.Queue()
+    sessions = Sessions(3, 0.05, freed.put_nowait)
+    used, other, closed = (Named(sessions.reserve()) for _ in range(3))
+    sessions.add(used)
+    with sessions.using(used.id) as one, sessions.using(used.id) as two:
+        assert one is two is used
+        sessions.add(other)
+        sessions.add(closed)
+        sessions.remove(closed.id)
+        assert await freed.get() == other.id
+        assert used.id in sessions
+    assert await freed.get() == used.id, "and of one that was closed nothing is said"
+    with pytest.raises(Refusal), sessions.using(used.id):
+        pass
+
+
+async def test_a_session_that_is_closed_in_use_is_gone_for_good():
+    freed = asyncio.Queue()
+    sessions = Sessions(1, 0.01, freed.put_nowait)
+    session = Named(sessions.reserve())
+    sessions.add(session)
+    with sessions.using(session.id):
+        sessions.remove(session.id)
+    assert len(sessions) == 0
+    sessions.add(next_one := Named(sessions.reserve()))
+    assert await freed.get() == next_one.id
+
+
+async def test_a_session_that_is_closed_while_it_trains_ends_its_training_in_words():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        asked = []
+
+        def close(progress):
+            if progress.steps == 5:
+                asked.append(asyncio.ensure_future(peer.close_session(server.service.sessions.built[0].id)))
+
+        config = edge_config(*MLP, "training.epochs=100000", f"trainer.address={server.address}")
+        with pytest.raises(RefusedError, match=r"refused: session \w+ was closed while it trained"):
+            async with asyncio.timeout(60):
+                await run_training(config, close)
+        await asked[0]
+        assert held(server) == 0
+        errors = server.metrics.registry.get_sample_value("isthmus_errors_total", {"code": "ABORTED"})
+        assert errors == 1
+        assert (await train_with(server, *MLP, "training.max_steps=2")).summary.steps == 2
+
+
+async def test_a_stream_that_was_closed_before_it_did_anything_says_so_too():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
+            call = await attached(client, session)
+            await peer.close_session(session)
+            with pytest.raises(RefusedError, match="was closed while it trained"):
+                await call.stream.receive()
+        assert await peer.next_step(session) is None
+
+
+async def test_an_attach_that_is_not_newer_than_the_last_is_refused_and_so_is_what_its_edge_calls():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        codes = [(await peer.streamed("Train", [attach(session, epoch=epoch)])).code.name for epoch in (5, 5, 4, 6)]
+        assert codes == ["OK", "ABORTED", "ABORTED", "OK"]
+        for method, request in (
+            ("CommitMigration", pb.CommitMigrationRequest(session_id=session, fence=pb.Fence(session_epoch=5))),
+            ("CloseSession", pb.CloseSessionRequest(session_id=session, fence=pb.Fence(session_epoch=5))),
+        ):
+            end = await peer.unary(method, request.SerializeToString())
+            assert end.code.name == "ABORTED", method
+        assert await peer.next_step(session) == 0, "the session is still there"
+
+
+def long_ago(folder):
+    for path in folder.rglob("*"):
+        os.utime(path, (1.0, 1.0))
+
+
+async def test_a_session_that_nobody_goes_on_with_is_removed_from_disk_but_none_that_is_in_memory(tmp_path):
+    location = f"checkpoints.location={tmp_path}"
+    folder = tmp_path / "cloud-trainer"
+    async with running_trainer(location) as server, RawPeer(server.address) as peer:
+        await server.service.tidy()
+        open_one, left_one = await peer.open(), await peer.open()
+        await peer.close_session(left_one, resumable=True)
+        await server.service.tidy()
+        assert {path.name for path in folder.iterdir()} == {open_one, left_one}, "both were written just now"
+        long_ago(folder)
+        await server.service.tidy()
+        assert {path.name for path in folder.iterdir()} == {open_one}
+
+
+async def test_a_trainer_tidies_when_it_starts_and_again_and_again(monkeypatch):
+    times, thrice = [], asyncio.Event()
+
+    async def tidy(_service):
+        times.append("tidied")
+        if len(times) == 3:
+            thrice.set()
+
+    monkeypatch.setattr(TrainerService, "tidy", tidy)
+    monkeypatch.setattr("cloud_trainer.server.TIDY_SECONDS", 0.01)
+    async with running_trainer():
+        await thrice.wait()

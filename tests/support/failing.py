@@ -1,0 +1,46 @@
+"""A model that is built and verified without a word, and fails when it is trained or evaluated."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class _FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(_context: Any, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(_context: Any, *_gradients: Tensor) -> Tensor:
+        raise RuntimeError("the backward is not\nwritten yet")
+
+
+class Failing(nn.Module):
+    """A linear layer that fails `when` told: in the "forward" or "backward" of a training, or in an "evaluation"."""
+
+    def __init__(self, inputs: int, outputs: int, when: str | None) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs)
+        self.when = when
+        self.trained = False
+
+    def forward(self, value: Tensor) -> Tensor:
+        value = self.linear(value)
+        if torch.is_grad_enabled():  # never while a chain is verified
+            self.trained = True
+            if self.when == "forward":
+                raise RuntimeError("the forward is not\nwritten yet")
+            if self.when == "backward":
+                value = _FailsBackward.apply(value)
+        elif self.when == "evaluation" and self.trained:
+            raise RuntimeError("the evaluation is not\nwritten yet")
+        return value
+
+
+def failing(block: int, when: str) -> nn.Module:
+    """Three blocks, of which one fails."""
+    sizes = (64, 16, 16, 10)
+    return nn.Sequential(
+        *(Failing(sizes[i], sizes[i + 1], when if i == block else None) for i in range(3)),
+    )
