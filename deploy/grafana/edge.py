@@ -1,0 +1,184 @@
+"""The dashboard of an edge: how its run goes, then the way of a batch, module by module."""
+
+from deploy.grafana.panels import (
+    Board,
+    Curve,
+    Panels,
+    build_board,
+    figure,
+    graph,
+    health,
+    histogram,
+    label_variable,
+    mark,
+)
+from deploy.grafana.promql import EDGE
+
+INSTANCE = "{{instance}}"
+
+
+def _one(query: str) -> Curve:
+    return Curve(query, INSTANCE)
+
+
+def _seconds(histogram_name: str, *labels: str) -> tuple[Curve, Curve]:
+    return (
+        Curve(EDGE.mean(histogram_name, *labels), f"mean, {INSTANCE}"),
+        Curve(EDGE.quantile(0.95, histogram_name, *labels), f"95 %, {INSTANCE}"),
+    )
+
+
+def _module(name: str) -> tuple[Curve, Curve]:
+    return _seconds("isthmus_module_seconds", f'module="{name}"')
+
+
+def _waiting(queue: str) -> Curve:
+    return _one(EDGE.of("isthmus_queue_items", f'queue="{queue}"'))
+
+
+def _run() -> Panels:
+    of, bits = EDGE.of, "isthmus_codec_bit_width"
+    done = f"{of('isthmus_steps_total')} / {of('isthmus_planned_steps')}"
+    accuracy = _one(of("isthmus_accuracy_ratio"))
+    figures = [
+        figure("Done", "Share of the planned steps.", "percentunit", _one(done)),
+        figure("Stream", "1 while the trainer's stream is there.", "short", _one(of("isthmus_attached"))),
+        figure("Loss now", "Mean training loss of the last step.", "short", _one(of("isthmus_loss"))),
+        figure("Accuracy now", "Of the last evaluation.", "percentunit", accuracy),
+        figure("Cut now", "Blocks on the edge.", "short", _one(of("isthmus_cut_blocks"))),
+        figure("K", "Limit of the staleness.", "short", _one(of("isthmus_staleness_limit_steps"))),
+        figure("Bits up", "Of an element of a feature.", "short", _one(of(bits, 'direction="up"'))),
+        figure("Bits down", "Of an element of an error gradient.", "short", _one(of(bits, 'direction="down"'))),
+    ]
+    rate = _one(EDGE.rate("isthmus_samples_total"))
+    return [
+        *figures,
+        graph("Loss", "Mean training loss of the last step at each scrape.", "short", 8, _one(of("isthmus_loss"))),
+        graph("Accuracy", "Share of the test samples that were right.", "percentunit", 8, accuracy, steps=True),
+        graph("Samples a second", "Trained on.", "short", 8, rate),
+    ]
+
+
+def _step() -> Panels:
+    modules = Curve(EDGE.mean("isthmus_module_seconds", 'module!="downlink"'), "{{module}}, " + INSTANCE)
+    hidden = "Means of T1 to T3. With a K that hides the rest, a step takes as long as its longest module."
+    return [
+        graph("Step", "From one finished step to the next.", "s", 12, *_seconds("isthmus_step_seconds")),
+        graph("Modules", hidden, "s", 12, modules),
+    ]
+
+
+def _computing() -> Panels:
+    ready = "Loaded and not yet started. Zero all the time: loading holds the edge back."
+    return [
+        graph("T1", "Forward, and backward with update.", "s", 12, *_module("edge")),
+        graph("Batches ready", ready, "short", 12, _waiting("load")),
+    ]
+
+
+def _link(direction: str) -> Panels:
+    label = f'direction="{direction}"'
+    measured = Curve(EDGE.of("isthmus_link_bytes_per_second", label), f"measured, {INSTANCE}")
+    used = Curve(EDGE.rate("isthmus_payload_bytes_total", label), f"used, {INSTANCE}")
+    carried = "What the link was measured to carry, and what training uses of it."
+    spared = "Share of the bytes of tensors that the codec kept off the link."
+    return [
+        graph(f"Bandwidth {direction}", carried, "Bps", 8, measured, used),
+        graph(f"Spared {direction}", spared, "percentunit", 8, _one(EDGE.spared(direction))),
+    ]
+
+
+def _way_up() -> Panels:
+    transfer = "From a feature's first byte written to its acknowledgement."
+    return [
+        graph("Features that wait", "For the codec and the link.", "short", 24, _waiting("upload")),
+        graph("T2", transfer, "s", 8, *_module("uplink")),
+        *_link("up"),
+    ]
+
+
+def _way_down() -> Panels:
+    return [
+        *_link("down"),
+        graph("Gradients that wait", "To be applied by the compute thread.", "short", 8, _waiting("apply")),
+    ]
+
+
+def _staleness() -> Panels:
+    mean = Curve(EDGE.mean("isthmus_staleness_steps"), f"mean, {INSTANCE}")
+    limit = Curve(EDGE.of("isthmus_staleness_limit_steps"), f"K, {INSTANCE}")
+    buckets = f"sum by (le) ({EDGE.rate('isthmus_staleness_steps_bucket')})"
+    flying = _one(EDGE.of("isthmus_batches_in_flight"))
+    return [
+        graph("Staleness", "Of the applied gradients, and its limit.", "short", 8, mean, limit),
+        histogram("How stale", "Gradients a second, by staleness.", "short", 8, buckets),
+        graph("In flight", "Batches between their forward and their settling.", "short", 8, flying),
+    ]
+
+
+def _recovery() -> Panels:
+    attached = Curve(EDGE.of("isthmus_attaches_total"), f"streams attached, {INSTANCE}")
+    back = Curve(EDGE.of("isthmus_went_back_total"), f"went back, {INSTANCE}")
+    repeated = Curve(EDGE.of("isthmus_steps_repeated_total"), INSTANCE)
+    pause = EDGE.of("isthmus_checkpoint_seconds_sum")
+    age = f"time() - ({EDGE.of('isthmus_checkpoint_timestamp_seconds')} > 0)"
+    return [
+        graph(
+            "Attached and gone back",
+            "Since the start; the first is the run's own.",
+            "short",
+            6,
+            attached,
+            back,
+            steps=True,
+        ),
+        graph("Steps repeated", "After going back to a checkpoint, since the start.", "short", 6, repeated, steps=True),
+        graph("Stood still for checkpoints", "Seconds, since the start.", "s", 6, _one(pause), steps=True),
+        graph("Age of the checkpoint", "Of the newest that both sides have.", "s", 6, _one(age)),
+    ]
+
+
+def _deployment() -> Panels:
+    cut = Curve(EDGE.of("isthmus_cut_blocks"), f"cut, {INSTANCE}")
+    blocks = Curve(EDGE.of("isthmus_model_blocks"), f"blocks, {INSTANCE}")
+    bits = Curve(EDGE.of("isthmus_codec_bit_width"), "{{direction}}, " + INSTANCE)
+    moved = Curve(EDGE.of("isthmus_migrations_total"), "{{outcome}}, " + INSTANCE)
+    pause = EDGE.of("isthmus_migration_seconds_sum")
+    decided = Curve(EDGE.of("isthmus_decisions_total"), INSTANCE)
+    predicted = Curve(EDGE.of("isthmus_engine_step_seconds"), "{{kind}}, " + INSTANCE)
+    return [
+        graph("Cut", "Blocks on the edge, of all of the model.", "short", 6, cut, blocks, steps=True),
+        graph("Bits", "Of an element on the link.", "short", 6, bits, steps=True),
+        graph("Migrations", "Since the start.", "short", 6, moved, steps=True),
+        graph("Stood still", "Seconds that migrations took, since the start.", "s", 6, _one(pause), steps=True),
+        graph("Decisions", "Changes that the engine chose, since the start.", "short", 8, decided, steps=True),
+        graph("Predicted and measured", "Seconds of a step with today's deployment.", "s", 16, predicted),
+    ]
+
+
+def edge_dashboard() -> Board:
+    """One edge or several, by the variable `instance`."""
+    return build_board(
+        "isthmus-edge",
+        "Isthmus edge",
+        "How the run of an edge goes, and where the time of a step goes.",
+        [label_variable("instance", 'isthmus_steps_total{job="isthmus-edge"}', "The edges that are shown.")],
+        [
+            mark("cut moved", EDGE.changed("isthmus_cut_blocks"), "purple"),
+            mark("stream came or went", EDGE.changed("isthmus_attached"), "red"),
+        ],
+        {
+            "The run": _run(),
+            "Where the time of a step goes": _step(),
+            "1 · The edge computes": _computing(),
+            "2 · The way up": _way_up(),
+            "3 · The cloud computes": [
+                graph("T3", "Forward, loss, backward and update of the cloud's blocks.", "s", 24, *_module("cloud"))
+            ],
+            "4 · The way down": _way_down(),
+            "Staleness": _staleness(),
+            "Deployment": _deployment(),
+            "Recovery": _recovery(),
+            "Health": health(EDGE),
+        },
+    )

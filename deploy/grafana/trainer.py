@@ -1,0 +1,112 @@
+"""The dashboard of a trainer: how full it is, its sessions side by side, then the way of a batch through it."""
+
+from deploy.grafana.panels import Board, Curve, Panels, build_board, figure, graph, health, label_variable, mark
+from deploy.grafana.promql import SESSION, TRAINER
+
+INSTANCE, EACH = "{{instance}}", "{{session}}"
+
+
+def _one(query: str) -> Curve:
+    return Curve(query, INSTANCE)
+
+
+def _of_each(metric: str) -> Curve:
+    return Curve(SESSION.of(metric), EACH)
+
+
+def _module(name: str) -> tuple[Curve, Curve]:
+    label = f'module="{name}"'
+    return (
+        Curve(TRAINER.mean("isthmus_module_seconds", label), f"mean, {INSTANCE}"),
+        Curve(TRAINER.quantile(0.95, "isthmus_module_seconds", label), f"95 %, {INSTANCE}"),
+    )
+
+
+def _waiting(queue: str) -> Curve:
+    return _one(TRAINER.of("isthmus_queue_items", f'queue="{queue}"'))
+
+
+def _trainer() -> Panels:
+    of = TRAINER.of
+    busy = _one(TRAINER.rate("isthmus_module_seconds_sum", 'module="cloud"'))
+    sessions, limit = of("isthmus_sessions"), of("isthmus_sessions_limit")
+    training = f"sum by (job, instance) ({TRAINER.of('isthmus_session_attached')}) or 0 * {sessions}"
+    share = "Share of the time that the compute thread works."
+    steps = _one(TRAINER.rate("isthmus_steps_total"))
+    return [
+        figure("Sessions", "Open now.", "short", _one(sessions), span=6),
+        figure("Places", "Sessions that are taken at one time.", "short", _one(limit), span=6),
+        figure("Training", "Sessions whose edge is there.", "short", _one(training), span=6),
+        figure("Busy now", share, "percentunit", busy, span=6),
+        graph(
+            "Sessions",
+            "Open, and the limit.",
+            "short",
+            8,
+            _one(sessions),
+            Curve(limit, f"limit, {INSTANCE}"),
+            steps=True,
+        ),
+        graph("Busy", share, "percentunit", 8, busy),
+        graph("Steps a second", "Of all sessions.", "short", 8, steps),
+    ]
+
+
+def _sessions() -> Panels:
+    direction = "{{direction}}, " + EACH
+    steps = Curve(SESSION.rate("isthmus_session_steps_total"), EACH)
+    used = Curve(SESSION.rate("isthmus_session_payload_bytes_total"), direction)
+    bits = Curve(SESSION.of("isthmus_session_codec_bit_width"), direction)
+    downlink = _of_each("isthmus_session_downlink_bytes_per_second")
+    return [
+        graph("Steps a second by session", "", "short", 8, steps),
+        graph("Loss", "Mean training loss of the last step.", "short", 8, _of_each("isthmus_session_loss")),
+        graph("Edge there", "1 while it trains.", "short", 8, _of_each("isthmus_session_attached"), steps=True),
+        graph("Bandwidth used", "By tensors.", "Bps", 12, used),
+        graph("Bandwidth down", "What each way down was measured to carry.", "Bps", 12, downlink),
+        graph("Cut", "Blocks on the edge.", "short", 8, _of_each("isthmus_session_cut_blocks"), steps=True),
+        graph(
+            "K", "Limit of the staleness.", "short", 8, _of_each("isthmus_session_staleness_limit_steps"), steps=True
+        ),
+        graph("Bits", "Of an element on the link.", "short", 8, bits, steps=True),
+    ]
+
+
+def _way(direction: str) -> Panels:
+    used = _one(TRAINER.rate("isthmus_payload_bytes_total", f'direction="{direction}"'))
+    spared = "Share of the bytes of tensors that codecs kept off the link."
+    return [
+        graph(f"Bandwidth used {direction}", "By the tensors of all sessions.", "Bps", 8, used),
+        graph(f"Spared {direction}", spared, "percentunit", 8, _one(TRAINER.spared(direction))),
+    ]
+
+
+def trainer_dashboard() -> Board:
+    """One trainer or several, by the variable `instance`, and their sessions, by the variable `session`."""
+    wait, computed = "For the compute thread.", "Forward, loss, backward and update of a step."
+    sent = "From a gradient's first byte written to its acknowledgement."
+    return build_board(
+        "isthmus-trainer",
+        "Isthmus trainer",
+        "How full a trainer is, and what its sessions do.",
+        [
+            label_variable("instance", 'isthmus_sessions{job="isthmus-trainer"}', "The trainers that are shown."),
+            label_variable("session", TRAINER.of("isthmus_session_steps_total"), "The sessions that are shown."),
+        ],
+        [
+            mark("cut moved", SESSION.changed("isthmus_session_cut_blocks"), "purple"),
+            mark("session came or went", TRAINER.changed("isthmus_sessions"), "red"),
+        ],
+        {
+            "The trainer": _trainer(),
+            "Its sessions": _sessions(),
+            "2 · The way up": [*_way("up"), graph("Batches that wait", wait, "short", 8, _waiting("compute"))],
+            "3 · The cloud computes": [graph("T3", computed, "s", 24, *_module("cloud"))],
+            "4 · The way down": [
+                graph("Gradients that wait", "For the codec and the link.", "short", 24, _waiting("send")),
+                graph("T4", sent, "s", 8, *_module("downlink")),
+                *_way("down"),
+            ],
+            "Health": health(TRAINER),
+        },
+    )
