@@ -7,6 +7,7 @@ measured alone. T1 holds the replay where K > 0; encoding and decoding are count
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -166,18 +167,22 @@ def products_in(seconds: float) -> float:
 
 
 @contextmanager
-def deployed(name: str, *, delay_seconds: float = 0.0) -> Iterator[tuple[Link, str]]:
-    """A link of this round trip, not shaped, and a trainer on its cloud side with its address."""
-    with (
-        linked_namespaces(name, delay_seconds=delay_seconds) as link,
-        trainer_process(
+def deployed(
+    name: str, *, delay_seconds: float = 0.0, prepare: Callable[[Link], object] = lambda _link: None
+) -> Iterator[tuple[Link, str]]:
+    """A link of this round trip, not shaped, and a trainer on its cloud side with its address.
+
+    prepare: called with the link before anything runs on it.
+    """
+    with linked_namespaces(name, delay_seconds=delay_seconds) as link:
+        prepare(link)
+        with trainer_process(
             "compute.threads=1",
             "compute.device=cpu",
             wrapper=link.cloud.command([]),
             listen=f"{link.cloud.address}:0",
-        ) as address,
-    ):
-        yield link, address
+        ) as address:
+            yield link, address
 
 
 def row(case: Case) -> list[str]:
@@ -216,7 +221,7 @@ def main() -> None:
             for staleness in arguments.staleness or STALENESS:
                 cases.append(measure_case(link, address, mix, staleness, arguments.compute, links))
                 table.add_row(*row(cases[-1]))
-                print(*row(cases[-1]), flush=True)
+                print(*row(cases[-1]), file=sys.stderr, flush=True)
     console.print(table)
     write_json(arguments.json, "bound", compute=arguments.compute, goal=GOAL, cases=cases)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.learning.plan import BATCH_SIZE, CONFIGS, MOMENTUM, NETWORKS, WEIGHT_DECAY
 from benchmarks.learning.results import RESULTS, Result, read_results
+from benchmarks.report import replaced
 from shared.codec import is_lossy
 from shared.errors import DataError
 
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.into is None:
         print(text)
     else:
-        chosen.into.write_text(replaced(chosen.into.read_text(), text, str(chosen.into)))
+        chosen.into.write_text(replaced(chosen.into.read_text(), text, str(chosen.into), BEGIN, END))
 
 
 def tables(results: Sequence[Result]) -> str:
@@ -59,15 +60,6 @@ def tables(results: Sequence[Result]) -> str:
             title = f"**{name}**: `{network.factory}` with {network.kwargs}, cut after {network.cut} blocks."
             parts += [title, "\n".join(_table(chosen)), *_verdict(chosen)]
     return "\n\n".join(parts)
-
-
-def replaced(document: str, text: str, name: str) -> str:
-    """`document` with `text` between the marks. Raises DataError unless both marks are in it, once and in order."""
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise DataError(f"{name} has no place for the tables; it must have the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
 
 
 def _table(results: Sequence[Result]) -> Iterator[str]:

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edge_agent.data import digits
+
 
 class RandomImages:
     """Images and labels drawn once; loading one costs next to nothing."""
@@ -20,6 +22,19 @@ class RandomImages:
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self._images[index], self._labels[index]
+
+
+class RepeatedDigits:
+    """scikit-learn's digits so often that an epoch, at whose end the pipeline drains, is longer than what is measured."""
+
+    def __init__(self, copies: int) -> None:
+        self._digits, self._copies = digits(), copies
+
+    def __len__(self) -> int:
+        return len(self._digits) * self._copies
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self._digits[index % len(self._digits)]
 
 
 def two_convolutions(channels: int) -> nn.Sequential:

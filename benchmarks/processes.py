@@ -14,22 +14,37 @@ from typing import Any
 from shared.errors import IsthmusError
 
 
+class Trainer:
+    """A running trainer process that allows the benchmarks' models; `address` is where it listens by now."""
+
+    def __init__(self, *overrides: str, wrapper: Sequence[str] = (), listen: str = "127.0.0.1:0") -> None:
+        """overrides: section.key=value. wrapper: a command to run it under (a network namespace, a core)."""
+        flags = [f"server.listen={listen}", "server.insecure=true", "log.format=json"]
+        flags += ['models.allowed=["benchmarks", "shared.model.zoo"]']
+        command = [*wrapper, sys.executable, "-m", "cloud_trainer.main", "serve"]
+        self._process = subprocess.Popen(
+            [*command, *(f"--set={flag}" for flag in [*flags, *overrides])], stderr=subprocess.PIPE, text=True
+        )
+        self.address = _logged(self._process, "listening", "address")
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self._process.kill()
+        self._process.communicate()
+
+    def stop(self) -> None:
+        """End it by SIGTERM, if it still runs."""
+        _stop(self._process)
+
+
 @contextmanager
 def trainer_process(*overrides: str, wrapper: Sequence[str] = (), listen: str = "127.0.0.1:0") -> Iterator[str]:
-    """Start a trainer that allows the benchmarks' models; yields its address.
-
-    wrapper: a command to run it under (a network namespace, a core).
-    """
-    flags = [f"server.listen={listen}", 'models.allowed=["benchmarks", "shared.model.zoo"]', "log.format=json"]
-    command = [*wrapper, sys.executable, "-m", "cloud_trainer.main", "serve"]
-    process = subprocess.Popen(
-        [*command, *(f"--set={flag}" for flag in [*flags, *overrides])], stderr=subprocess.PIPE, text=True
-    )
+    """A `Trainer` while the body runs; yields its address."""
+    trainer = Trainer(*overrides, wrapper=wrapper, listen=listen)
     try:
-        yield _logged(process, "listening", "address")
+        yield trainer.address
     finally:
-        process.terminate()
-        process.communicate()
+        trainer.stop()
 
 
 @dataclass(frozen=True)
@@ -100,10 +115,21 @@ class Agent:
         self._folder.cleanup()
         return AgentRun(spans, summary, usage.ru_maxrss * 1024)
 
+    def stop(self) -> None:
+        """End it before its time; nothing is read of what it leaves."""
+        _stop(self._process)
+        self._folder.cleanup()
+
 
 def run_agent(address: str, flags: Sequence[str], wrapper: Sequence[str] = ()) -> AgentRun:
     """One whole run of an agent in a process of its own; see `Agent`."""
     return Agent(address, flags, wrapper).wait()
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    if process.returncode is None:
+        process.terminate()
+        process.communicate()
 
 
 def _logged(process: subprocess.Popen[str], event: str, field: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
+from shared.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,12 @@ def write_json(path: Path | None, benchmark: str, **content: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = {"benchmark": benchmark, "machine": machine(), **content}
     path.write_text(json.dumps(kept, indent=1, default=asdict) + "\n")
+
+
+def replaced(document: str, text: str, name: str, begin: str, end: str) -> str:
+    """`document` with `text` between two marks. Raises DataError unless both are in it, in order."""
+    before, found_begin, rest = document.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        raise DataError(f"{name} has no place for the tables; it must have the lines {begin} and {end}")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_agent.client import TrainerClient
+from edge_agent.config import TrainerAddressConfig
 from shared.config import LinkConfig
 from shared.errors import RefusedError
 
@@ -39,8 +40,8 @@ def rates(url: str, seconds: float) -> list[tuple[float, float, float]]:
             for family in text_string_to_metric_families(text)
             for sample in family.samples
         }
-        rate = "isthmus_link_bits_per_second"
-        seen.append((values["isthmus_steps_total", None], values[rate, "up"], values[rate, "down"]))
+        rate = "isthmus_link_bytes_per_second"
+        seen.append((values["isthmus_steps_total", None], values[rate, "up"] * 8, values[rate, "down"] * 8))
         time.sleep(RATE_INTERVAL_SECONDS)
     return seen
 
@@ -48,7 +49,7 @@ def rates(url: str, seconds: float) -> list[tuple[float, float, float]]:
 async def calls(trainer: str, session: str, seconds: float) -> list[float]:
     """Seconds of each GetSession, as the agent's own control channel makes it."""
     taken = []
-    async with TrainerClient(trainer, LinkConfig(), connect_timeout_seconds=20.0) as client:
+    async with TrainerClient(TrainerAddressConfig(address=trainer), LinkConfig()) as client:
         for _ in _until(seconds):
             began = time.monotonic()
             try:

@@ -7,9 +7,9 @@ it is with late gradients in mind, because a network changes most in its first s
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.learning.simulation import Scheme
 from shared.codec import FeedbackMode
 from shared.model.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.split_simulation import Scheme
 
 BATCH_SIZE = 32
 """As in paper 000."""

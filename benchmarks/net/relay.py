@@ -65,7 +65,7 @@ class Lane:
         self._bucket = TokenBucket(bits_per_second / 8, _LATENESS_SECONDS)
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self._corrupt_next = False
+        self._corrupt_least_bytes: int | None = None
 
     @property
     def bits_per_second(self) -> float:
@@ -82,8 +82,9 @@ class Lane:
     def resume(self) -> None:
         self._flowing.set()
 
-    def corrupt_next(self) -> None:
-        self._corrupt_next = True
+    def corrupt_next(self, least_bytes: int = 1) -> None:
+        """Flip a bit in the next data of at least so many bytes: HTTP/2's own small frames have no checksum."""
+        self._corrupt_least_bytes = least_bytes
 
     async def thawed(self) -> None:
         await self._flowing.wait()
@@ -118,8 +119,8 @@ class Lane:
             if not data:
                 sink.shutdown(socket.SHUT_WR)
                 return
-            if self._corrupt_next:
-                self._corrupt_next = False
+            if self._corrupt_least_bytes is not None and len(data) >= self._corrupt_least_bytes:
+                self._corrupt_least_bytes = None
                 middle = len(data) // 2
                 data = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
             await loop.sock_sendall(sink, data)
@@ -163,6 +164,7 @@ class Relay:
 
     target_host, target_port: where the server listens, on this machine.
     one_way_delay_seconds: of each direction. Rates are of payload, in bits per second, and shared by all connections.
+    port: where to listen; 0 takes a free one. A link that comes back does so where it was.
     """
 
     def __init__(
@@ -173,11 +175,13 @@ class Relay:
         uplink_bits_per_second: float = 1e9,
         downlink_bits_per_second: float = 1e9,
         one_way_delay_seconds: float = 0.0,
+        port: int = 0,
     ) -> None:
         self.uplink = Lane(uplink_bits_per_second, one_way_delay_seconds)
         self.downlink = Lane(downlink_bits_per_second, one_way_delay_seconds)
         self._target = (target_host, target_port)
         self._listener = socket.socket()
+        self._listen_port = port
         self._connections: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
 
@@ -207,7 +211,8 @@ class Relay:
 
     async def __aenter__(self) -> Self:
         _narrow(self._listener)  # before listening: accepted sockets inherit it
-        self._listener.bind(("127.0.0.1", 0))
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind(("127.0.0.1", self._listen_port))
         self._listener.listen()
         self._accepting = asyncio.create_task(self._accept())
         return self

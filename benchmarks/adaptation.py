@@ -1,0 +1,178 @@
+"""What adapting is worth on recorded links: the engine against every fixed deployment, JointDNN, edge-only and the clairvoyant.
+
+    python -m benchmarks.adaptation --data ../shared/data [--minutes N] [--profile P.json ...] [--json PATH]
+
+In the simulator, which drives the daemon's own engine: T-Mobile and Verizon LTE, the Ghent bus log, and each WiFi and cellular
+trace of the WiFi pairs, repeated until the run is over; with 0 minutes each trace once. Profiles: the authors' VGG19 on Pi and
+TX2, and any file given. Ratios are times: below 1 the engine is faster. "foresight" is what one who knows the whole trace could
+gain over the best fixed deployment, paying for migrations and for filling the pipeline: by the cost model, second by second.
+"""
+
+import argparse
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.paper_profiles import DEVICES, vgg19_profile
+from benchmarks.report import write_json
+from shared.planning import (
+    PROBE_SECONDS,
+    Link,
+    Profile,
+    Rates,
+    SearchSpace,
+    candidates,
+    compare,
+    load_profile,
+    load_trace,
+    migration_seconds,
+    steady_seconds,
+)
+
+MAHIMAHI = ("TMobile-LTE-short", "Verizon-LTE-short")
+LEAST_RATE = 1000.0
+AHEAD_SECONDS = 10
+"""Over which one with foresight takes the mean of the rates to cost a migration."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One profile over one trace; times in seconds per 100 steps."""
+
+    profile: str
+    trace: str
+    seconds: dict[str, float]
+    start: str
+    best_fixed: str
+    changes: int
+    foresight_gain: float
+
+    @property
+    def against_best_fixed(self) -> float:
+        """Our time over the best fixed deployment's."""
+        return self.seconds["greedy"] / self.seconds["best-fixed"]
+
+    @property
+    def of_clairvoyant(self) -> float:
+        """The clairvoyant's time over ours."""
+        return self.seconds["clairvoyant"] / self.seconds["greedy"]
+
+
+def links(data: Path) -> dict[str, Link]:
+    """Every recorded link by name; one direction serves both where only one was recorded."""
+    traces = data / "traces"
+    found = {
+        name: Link(load_trace(traces / f"mahimahi/{name}.up.xz"), load_trace(traces / f"mahimahi/{name}.down.xz"))
+        for name in MAHIMAHI
+    }
+    single = [traces / "ghent_report_bus_0001.log", *sorted((traces / "wifi/Traces").glob("*.csv"))]
+    return found | {path.stem: Link(trace, trace) for path in single for trace in [load_trace(path)]}
+
+
+def foresight_gain(profile: Profile, link: Link, space: SearchSpace) -> float:
+    """Steps of one with foresight over those of the best fixed deployment, minus 1, over the trace once, by the cost model.
+
+    The best way through cuts and seconds, by dynamic programming over the steps done, each second with the bits that are best
+    in it. A change of the cut loses the blocks' way and the filling of the pipeline.
+    """
+    work = candidates(profile, space)
+    staleness = space.staleness_range(profile)[-1]
+    cuts = np.unique(work.cuts)
+    moments = np.arange(PROBE_SECONDS, max(link.duration_seconds, PROBE_SECONDS + 1) - 1)
+    done, fixed = np.zeros(len(cuts)), np.zeros(len(work.cuts))
+    for moment in moments.tolist():
+        now, ahead = (
+            Rates(
+                max(LEAST_RATE, link.uplink.mean_between(moment, moment + span)),
+                max(LEAST_RATE, link.downlink.mean_between(moment, moment + span)),
+            )
+            for span in (1.0, AHEAD_SECONDS)
+        )
+        stages = work.stages(now)
+        all_speeds, all_filling = 1.0 / steady_seconds(stages, staleness), stages.total() - stages.longest()
+        best = np.array([np.flatnonzero(work.cuts == cut)[all_speeds[work.cuts == cut].argmax()] for cut in cuts])
+        speeds, filling = all_speeds[best], all_filling[best]
+        lost_seconds = migration_seconds(profile, cuts[:, None], cuts[None, :], ahead) + filling[None, :]
+        np.fill_diagonal(lost_seconds, 0.0)
+        done = (done[:, None] - lost_seconds * np.maximum(speeds[:, None], speeds[None, :])).max(axis=0) + speeds
+        fixed += all_speeds
+    return float(done.max() / fixed.max() - 1.0)
+
+
+def measure(name: str, profile: Profile, trace: str, link: Link, space: SearchSpace, seconds: float) -> Row:
+    """One row."""
+    results = {result.planner: result for result in compare(profile, link, space, seconds)}
+    ours, best_fixed = results["greedy"].run, results["best-fixed"].run
+    assert ours is not None
+    assert best_fixed is not None
+    times = {planner: result.seconds_per_100_steps for planner, result in results.items()}
+    gain = foresight_gain(profile, link, space)
+    return Row(name, trace, times, str(ours.start), str(best_fixed.start), len(ours.switches), gain)
+
+
+def table(rows: list[Row]) -> Table:
+    """For people."""
+    drawn = Table(title="Seconds per 100 steps", title_justify="left")
+    drawn.add_column("trace")
+    planners = ("greedy", "best-fixed", "jointdnn", "edge-only", "clairvoyant")
+    for heading in (*planners, "ours / best fixed", "clairvoyant / ours", "foresight", "changes"):
+        drawn.add_column(heading, justify="right")
+    for row in rows:
+        drawn.add_row(
+            row.trace,
+            *(f"{row.seconds[planner]:.1f}" for planner in planners),
+            f"{row.against_best_fixed:.3f}",
+            f"{row.of_clairvoyant:.1%}",
+            f"+{row.foresight_gain:.1%}",
+            str(row.changes),
+        )
+    return drawn
+
+
+def summary(rows: list[Row]) -> str:
+    """The goals and how often they were met."""
+    against, of = [row.against_best_fixed for row in rows], [row.of_clairvoyant for row in rows]
+    return (
+        f"{len(rows)} traces: ours / best fixed median {statistics.median(against):.3f}, worst {max(against):.3f}; "
+        f"faster than it on {sum(ratio < 1 for ratio in against)}, within 3 % on {sum(ratio <= 1.03 for ratio in against)}; "
+        f"of the clairvoyant median {statistics.median(of):.1%}, at least 90 % on {sum(part >= 0.9 for part in of)}; "
+        f"foresight would gain a median of {statistics.median(row.foresight_gain for row in rows):.1%} over the best fixed"
+    )
+
+
+def main() -> None:
+    """Parse, simulate, print, and write the figures if asked to."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.adaptation", description="What adapting is worth.")
+    parser.add_argument(
+        "--data", type=Path, default=Path("../shared/data"), help="folder of traces and device profiles"
+    )
+    parser.add_argument("--minutes", type=float, default=30.0, help="length of a run; 0: the trace once (default: 30)")
+    parser.add_argument("--profile", type=Path, action="append", default=[], help="measure this profile too")
+    parser.add_argument("--bits", default="8,16,32", help="bit widths to choose from (default: 8,16,32)")
+    parser.add_argument("--allow-edge-only", action="store_true", help="let every planner choose edge-only")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    arguments = parser.parse_args()
+    profiles = {f"VGG19 on {device}": vgg19_profile(arguments.data / "device_profiles", device) for device in DEVICES}
+    profiles |= {path.stem: load_profile(path) for path in arguments.profile}
+    space = SearchSpace(tuple(map(int, arguments.bits.split(","))), allow_edge_only=arguments.allow_edge_only)
+    recorded = links(arguments.data)
+    console = Console(width=160)
+    all_rows = []
+    for name, profile in profiles.items():
+        rows = [
+            measure(name, profile, trace, link, space, arguments.minutes * 60 or link.duration_seconds)
+            for trace, link in recorded.items()
+        ]
+        console.print(f"\n{name}")
+        console.print(table(rows))
+        console.print(summary(rows))
+        all_rows += rows
+    write_json(arguments.json, "adaptation", rows=all_rows)
+
+
+if __name__ == "__main__":
+    main()

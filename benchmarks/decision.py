@@ -1,0 +1,66 @@
+"""Time of one decision: how long the planner searches every cut, bit width and K of a deep model.
+
+    python -m benchmarks.decision [--blocks N] [--repeats N] [--json PATH]
+
+The goal is below 1 ms for 150 blocks.
+"""
+
+import argparse
+import random
+import time
+from pathlib import Path
+
+from benchmarks.report import Spread, write_json
+from shared.planning import Block, Encode, Profile, Rates, SearchSpace, greedy
+
+SPACE = SearchSpace(bits=(2, 4, 8, 32), allow_edge_only=True)
+
+
+def deep_profile(blocks: int) -> Profile:
+    """Every cut measured, K up to 10."""
+    draw = random.Random(0)
+    features = tuple(draw.uniform(1e4, 1e7) for _ in range(blocks + 1))
+    return Profile(
+        model="deep",
+        batch_size=32,
+        blocks=tuple(Block(f"block{index}", draw.uniform(1e4, 1e7)) for index in range(blocks)),
+        feature_bytes=features,
+        gradient_bytes=features,
+        edge_seconds=tuple(0.01 * cut for cut in range(blocks + 1)),
+        cloud_seconds=tuple(0.001 * (blocks - cut) for cut in range(blocks + 1)),
+        encode=Encode(1e-9, 1e-4),
+        min_bits=(2,) * (blocks + 1),
+        max_staleness=10,
+    )
+
+
+def seconds_per_decision(profile: Profile, repeats: int) -> list[float]:
+    """Each at rates and a cut of its own, so that nothing can be remembered from the one before."""
+    draw = random.Random(1)
+    taken = []
+    for _ in range(repeats):
+        rates, from_cut = Rates(draw.uniform(1e6, 1e9), draw.uniform(1e6, 1e9)), draw.randint(1, len(profile))
+        started = time.perf_counter()
+        greedy(profile, rates, SPACE, from_cut=from_cut)
+        taken.append(time.perf_counter() - started)
+    return taken
+
+
+def main() -> None:
+    """Parse, measure, print, and write the figures if asked to."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decision", description="Time of one decision.")
+    parser.add_argument("--blocks", type=int, default=150, help="depth of the model (default: 150)")
+    parser.add_argument("--repeats", type=int, default=2000, help="decisions timed (default: 2000)")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    arguments = parser.parse_args()
+    profile = deep_profile(arguments.blocks)
+    spread = Spread.of(seconds_per_decision(profile, arguments.repeats))
+    evaluated = greedy(profile, Rates(1e7, 1e7), SPACE).evaluated
+    print(
+        f"{arguments.blocks} blocks, {evaluated} deployments: {spread.show(1e3, 3)} ms a decision, median (quartiles)"
+    )
+    write_json(arguments.json, "decision", blocks=arguments.blocks, evaluated=evaluated, seconds=spread)
+
+
+if __name__ == "__main__":
+    main()
