@@ -1,11 +1,14 @@
 # make demo   trains across a cut on this machine       make test   runs every check that CI runs
 # make setup  only makes .venv, for developers          make lint   the checks that need no running
 # make protos generates shared/wire from protos/        make bench  the measurements
-# make lock   pins the dependencies anew
+# make lock   pins the dependencies anew                make dashboards  generates deploy/grafana/dashboards
+# make docs   builds the documentation into site/       make clean  removes what these made
+# make test-deploy  tries what deploy/ ships with the real servers (Prometheus, systemd, containers), and the quickstart from
+#                   an empty folder; minutes, partly as root
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint protos bench lock clean
+.PHONY: setup demo test test-deploy lint protos dashboards docs chaos fuzz bench lock clean
 setup: .venv/dev
 
 .venv/runtime: requirements.lock pyproject.toml
@@ -22,10 +25,18 @@ demo: .venv/runtime
 	@$(BIN)/python deploy/demo/demo.py
 
 # Each file of integration tests has a process of its own: gRPC's asyncio has one poller a process, and event loops that
-# came and went before are none of a test's business.
+# came and went before are none of a test's business. Two at a time, but for those that measure rates or shares of a core;
+# what takes longest begins first.
+ALONE := $(addprefix tests/integration/test_,control_latency.py decisions.py shaped_link.py simulation_agrees.py slow_device.py)
+LONG := $(addprefix tests/integration/test_,crash.py bad_input.py exactness.py control.py) tests/chaos tests/unit
+TESTS := $(LONG) tests/fuzz $(filter-out $(ALONE) $(LONG),$(wildcard tests/integration/test_*.py))
 test: .venv/dev lint
-	$(BIN)/pytest tests/unit
-	set -e; for file in tests/integration/test_*.py; do echo "== $$file"; $(BIN)/pytest $$file; done
+	printf '%s\n' $(TESTS) | xargs -P 2 -I{} sh -c 'log=$$($(BIN)/pytest {} 2>&1); code=$$?; printf "== %s\n%s\n" {} "$$log"; exit $$code'
+	set -e; for file in $(ALONE); do echo "== $$file"; $(BIN)/pytest $$file; done
+
+# What a test of these needs and does not find, it names and skips.
+test-deploy: .venv/dev
+	set -e; for file in tests/deploy/test_*.py; do echo "== $$file"; $(BIN)/pytest -rs $$file; done
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -33,15 +44,32 @@ lint: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	cd protos && ../$(BIN)/buf lint && ../$(BIN)/buf format --diff --exit-code
+	cd protos && ../$(BIN)/buf breaking --against contract.binpb
 	$(BIN)/python protos/generate.py --check
 
 protos: .venv/dev
 	cd protos && ../$(BIN)/buf format --write
 	$(BIN)/python protos/generate.py
 
+dashboards: .venv/dev
+	$(BIN)/python -m deploy.grafana.generate
+
+# Part of make test, too: tests/unit/test_site.py.
+docs: .venv/dev
+	$(BIN)/mkdocs build
+	@echo site/index.html
+
+chaos: .venv/dev
+	$(BIN)/python -m tests.chaos --faults 2000
+
+# 100,000 messages on every RPC of a trainer, and 20,000 files: about ten minutes.
+fuzz: .venv/dev
+	$(BIN)/python -m tests.fuzz --messages 100000
+
 bench: .venv/dev
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.codec
+	$(BIN)/python -m benchmarks.tls
 
 # torch is held at one version: a looser pin would bring gigabytes of GPU libraries to a machine without a GPU.
 COMPILE := $(BIN)/pip-compile --quiet --no-header --no-annotate --strip-extras --allow-unsafe \
@@ -53,4 +81,4 @@ lock: .venv/dev
 	sed -i 's/+cpu$$//' requirements-dev.lock
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis run
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis run site
