@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import socket
 import time
 from collections import Counter
 from contextlib import suppress
@@ -23,7 +22,7 @@ from tests.chaos import sides
 from tests.chaos.faults import LINK_FAULTS, Fault, Planned, plan
 from tests.chaos.order import Worst, exceeds, worst
 from tests.support.plain import plain_state
-from tests.support.running import ALLOWED, edge_config
+from tests.support.running import ALLOWED, edge_config, held_port
 
 STEPS, MOVES_AT = 80, (7, 20, 33, 46, 60)
 CHECKPOINT_STEPS = 8
@@ -109,10 +108,14 @@ async def disturbed_run(
     seed: int, folder: Path, expected: dict[str, Tensor] | None, staleness: int, faults: int
 ) -> Outcome:
     """Run with about so many faults, drawn from `seed`."""
+    with held_port() as port:  # or another process would be given it while the trainer is dead
+        return await _disturbed_run(seed, folder, expected, staleness, faults, port)
+
+
+async def _disturbed_run(
+    seed: int, folder: Path, expected: dict[str, Tensor] | None, staleness: int, faults: int, port: int
+) -> Outcome:
     dice, outcome, began = random.Random(seed), Outcome(seed, staleness), time.monotonic()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     trainer_flags = [
         f"server.listen=127.0.0.1:{port}",
         f"models.allowed={ALLOWED}",

@@ -12,7 +12,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from shared.errors import ExitCode
 from shared.version import PROTOCOL_VERSION
 from tests.support.commands import agent_fails, assert_one_sentence, trainer_fails
-from tests.support.running import run_agent, running_trainer
+from tests.support.running import held_port, run_agent, running_trainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -157,14 +157,13 @@ def test_a_trainer_whose_address_or_file_cannot_be(tmp_path):
 
 
 def test_a_trainer_that_is_not_there():
-    with listener() as address:
-        pass  # the port is free again
-    agent_fails(
-        ExitCode.UNREACHABLE,
-        f"no trainer answered at {address} within 0.5 s",
-        flags=["trainer.connect_timeout_seconds=0.5"],
-        trainer=address,
-    )
+    with held_port() as port:
+        agent_fails(
+            ExitCode.UNREACHABLE,
+            f"no trainer answered at 127.0.0.1:{port} within 0.5 s",
+            flags=["trainer.connect_timeout_seconds=0.5"],
+            trainer=f"127.0.0.1:{port}",
+        )
 
 
 @pytest.mark.parametrize("words", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "http"])

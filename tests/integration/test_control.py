@@ -30,7 +30,7 @@ from tests.integration.test_exactness import MODELS
 from tests.support.commands import MLP
 from tests.support.curl import curl, curl_stream
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import agent_process, edge_config, running_trainer, trainer_process
+from tests.support.running import agent_process, edge_config, held_port, running_trainer, trainer_process
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 EDGE, TRAINER = "isthmus.v1.EdgeControlService", "isthmus.v1.TrainerControlService"
@@ -334,8 +334,15 @@ async def test_an_operator_closes_a_session_that_trains():
             await run
 
 
-async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_path, unused_tcp_port, monkeypatch):
-    address, socket = f"127.0.0.1:{unused_tcp_port}", f"unix:{tmp_path}/a.sock"
+@pytest.fixture
+def port():
+    """Where a trainer comes back to."""
+    with held_port() as port:
+        yield port
+
+
+async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_path, port, monkeypatch):
+    address, socket = f"127.0.0.1:{port}", f"unix:{tmp_path}/a.sock"
     there = [f"server.listen={address}", f"checkpoints.location={tmp_path / 'trainer'}"]
     here = [f"trainer.address={address}", "trainer.give_up_seconds=60", f"control.listen={socket}"]
     config = edge_config(*SETTINGS, *here, f"checkpoints.location={tmp_path / 'edge'}")

@@ -9,7 +9,7 @@ from edge_agent import run_training
 from edge_agent.deployer import Deployer
 from edge_agent.metrics import EdgeMetrics
 from tests.support.commands import MLP
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import edge_config, held_port, running_trainer
 
 STEPS, BATCH = 12, 32
 RUN = [*MLP, f"training.max_steps={STEPS}", f"data.batch_size={BATCH}", "deployment.staleness=2"]
@@ -99,8 +99,7 @@ async def test_moves_of_the_cut_are_counted_and_shown(edge_metrics):
     assert value(edge, "isthmus_step_seconds_count") == STEPS - 2, "the first step after the move follows none"
 
 
-async def test_the_edge_serves_its_metrics_while_it_trains_and_no_longer(unused_tcp_port):
-    address = f"127.0.0.1:{unused_tcp_port}"
+async def test_the_edge_serves_its_metrics_while_it_trains_and_no_longer():
     served = []
 
     def look(progress):
@@ -108,10 +107,12 @@ async def test_the_edge_serves_its_metrics_while_it_trains_and_no_longer(unused_
             with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as response:
                 served.extend(text_string_to_metric_families(response.read().decode()))
 
-    async with running_trainer() as server:
-        config = edge_config(*RUN, f"metrics.listen={address}", f"trainer.address={server.address}")
-        for _ in range(2):  # twice: the first run must have given the port back
-            await run_training(config, look)
+    with held_port() as port:
+        address = f"127.0.0.1:{port}"
+        async with running_trainer() as server:
+            config = edge_config(*RUN, f"metrics.listen={address}", f"trainer.address={server.address}")
+            for _ in range(2):  # twice: the first run must have given the port back
+                await run_training(config, look)
     steps = [family.samples[0].value for family in served if family.name == "isthmus_steps"]
     assert steps == [STEPS, STEPS]
 

@@ -5,22 +5,16 @@ Only the installation is left out (tests/deploy/test_newcomer.py does it), and r
 
 import json
 import shutil
-import socket
 import sys
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.support.pages import Reader, blocks, fetched, looking
+from tests.support.running import held_port
 
 STEPS = 12
 INSTALLATION = ("python3 -m venv", ".venv/bin/pip install")
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 @pytest.fixture
@@ -34,7 +28,11 @@ def folder(tmp_path):
 
 @pytest.fixture
 def reader(folder):
-    address = f"127.0.0.1:{free_port()}"
+    with held_port() as port:
+        yield reader_at(folder, f"127.0.0.1:{port}")
+
+
+def reader_at(folder, address):
     short = {"EDGE_AGENT_TRAINING__MAX_STEPS": str(STEPS), "EDGE_AGENT_TRAINER__ADDRESS": address}
     one_thread = {f"{side}_COMPUTE__THREADS": "1" for side in ("EDGE_AGENT", "CLOUD_TRAINER")}
     environment = {"PYTHONPATH": str(folder), "CLOUD_TRAINER_SERVER__LISTEN": address, **short, **one_thread}
@@ -48,10 +46,10 @@ def test_the_quickstart_is_five_commands_from_a_clone_to_a_run_that_can_be_watch
     assert 1 + first_run <= 5, "the clone is a command too"
     assert all(command.startswith(INSTALLATION) == (number < 2) for number, command in enumerate(commands))
 
-    port = free_port()  # the page's own may be in use on a developer's machine
-    page = [type(block)(block.language, block.title, block.text.replace("9464", str(port))) for block in page]
-    with looking(lambda: fetched(f"http://127.0.0.1:{port}/metrics")) as seen:
-        typed = {one.command: one.output for one in reader.follow(page)}
+    with held_port() as port:  # the page's own may be in use on a developer's machine
+        page = [type(block)(block.language, block.title, block.text.replace("9464", str(port))) for block in page]
+        with looking(lambda: fetched(f"http://127.0.0.1:{port}/metrics")) as seen:
+            typed = {one.command: one.output for one in reader.follow(page)}
     assert any("isthmus_steps_total" in text and "isthmus_loss" in text for text in seen)
     runs = [output for command, output in typed.items() if "edge-agent run" in command]
     assert all("session" in output and "on the cloud" in output and "accuracy" in output for output in runs)

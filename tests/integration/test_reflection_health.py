@@ -16,7 +16,7 @@ from cloud_trainer import TrainerServer
 from shared.transport.health import serving
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.curl import curl
-from tests.support.running import trainer_config, trainer_process
+from tests.support.running import held_port, trainer_config, trainer_process
 from tests.support.wire import SERVICE
 
 State = health_pb2.HealthCheckResponse
@@ -104,7 +104,7 @@ async def test_health_is_not_serving_while_the_trainer_stops():
             await stopping
 
 
-async def test_the_probe_of_containers_believes_what_health_says(unused_tcp_port):
+async def test_the_probe_of_containers_believes_what_health_says():
     server = TrainerServer(trainer_config())
     await server.start()
     assert await asyncio.to_thread(serving, server.address)
@@ -116,4 +116,5 @@ async def test_the_probe_of_containers_believes_what_health_says(unused_tcp_port
         assert not await asyncio.to_thread(serving, server.address), "it says that it stops"
         watch.cancel()
         await stopping
-    assert not await asyncio.to_thread(serving, f"127.0.0.1:{unused_tcp_port}"), "nobody is there"
+    with held_port() as port:
+        assert not await asyncio.to_thread(serving, f"127.0.0.1:{port}"), "nobody is there"

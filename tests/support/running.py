@@ -3,6 +3,7 @@
 import json
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,19 @@ SCRIPTS = Path(sys.executable).parent
 ALLOWED = '["shared.model.zoo", "tests.support"]'
 HASTE = "server.max_calls_per_second=1_000_000"
 """Tests ask as often as they can."""
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A port of 127.0.0.1 that nobody else is given meanwhile, where processes of ours can listen one after the other.
+
+    Bound here and not listened on: who connects while none of ours is there is refused, and Linux lets another socket
+    that says SO_REUSEADDR, as servers do, listen on it.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 def edge_config(*overrides: str) -> EdgeConfig:

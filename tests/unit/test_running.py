@@ -1,11 +1,12 @@
 """The processes that other tests talk to, and what they say on standard error."""
 
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from tests.support.running import StandardError
+from tests.support.running import StandardError, held_port
 
 CHATTER = """
 import sys
@@ -37,3 +38,12 @@ def test_a_process_that_ends_before_the_awaited_event_is_quoted():
     with pytest.raises(AssertionError, match="ended with 1 before it said 'listening': the port is in use"):
         said.first_event("listening")
     said.join()
+
+
+def test_a_held_port_refuses_whoever_comes_until_a_server_of_ours_listens_there():
+    with held_port() as port:
+        for _ in range(2):  # a server that comes back
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+            with socket.create_server(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)):
+                pass
