@@ -21,15 +21,13 @@ from tests.support.wire import RawPeer, attach
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-IDLE = "server.session_idle_seconds=0.3"
-
 
 def held(server):
     return server.metrics.registry.get_sample_value("isthmus_sessions")
 
 
 async def until_held(server, peer, count):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while held(server) != count:
             await peer.next_step("of no session")
 
@@ -41,20 +39,24 @@ async def attached(client, session):
     return call
 
 
-async def test_a_session_that_nobody_uses_is_freed_and_one_that_is_attached_is_not():
-    async with running_trainer(IDLE, "server.max_sessions=2") as server, RawPeer(server.address) as peer:
+async def test_a_session_that_nobody_uses_is_freed_and_one_that_is_attached_is_not(monkeypatch):
+    async with running_trainer("server.max_sessions=2") as server, RawPeer(server.address) as peer:
         async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
             call = await attached(client, await peer.open())
+            monkeypatch.setattr(
+                server.service.sessions, "_idle_seconds", 0.1
+            )  # not before, or it must be attached so soon
             for _ in range(3):
                 await peer.open()
                 await until_held(server, peer, 1)
             await call.end()
             await until_held(server, peer, 0)
+        monkeypatch.undo()
         assert (await train_with(server, *MLP, "training.max_steps=2")).summary.steps == 2
 
 
 async def test_whoever_asks_for_a_session_that_was_freed_is_told_why():
-    async with running_trainer(IDLE) as server, RawPeer(server.address) as peer:
+    async with running_trainer("server.session_idle_seconds=0.3") as server, RawPeer(server.address) as peer:
         session = await peer.open()
         await until_held(server, peer, 0)
         async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:

@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from edge_agent import run_training
+from edge_agent.client import TrainerClient
 from shared.errors import IsthmusError
 from shared.transport.packets import serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -80,7 +81,23 @@ def alone(one_thread):  # noqa: ARG001 - what it does is what is needed of it
     return {name: plain_state(config_of(flags)) for name, flags in AGENTS.items()}
 
 
-async def test_each_is_as_exact_as_alone(alone):
+@pytest.fixture
+def begin_together(monkeypatch):
+    """Let nobody train before all of them can: who is first to open a session might be done before the last has one."""
+    attach = TrainerClient.attach
+
+    def when_ready(ready):
+        async def attach_when_ready(self, *arguments):
+            await ready()
+            return await attach(self, *arguments)
+
+        monkeypatch.setattr(TrainerClient, "attach", attach_when_ready)
+
+    return when_ready
+
+
+async def test_each_is_as_exact_as_alone(alone, begin_together):
+    begin_together(asyncio.Barrier(3).wait)
     async with running_trainer() as server:
         watched = Watched(server)
         both = {**AGENTS, "another perceptron": AGENTS["perceptron"]}
@@ -107,7 +124,7 @@ async def test_one_whose_model_fails_is_alone_with_it(alone):
         assert_same_bits(alone[name], result.module.state_dict())
 
 
-async def harass(peer, ends):
+async def harass(peer, ends, begun):
     """Break the contract in one session after the other, for ever."""
     while True:
         session = await peer.open()
@@ -117,19 +134,22 @@ async def harass(peer, ends):
             end = await peer.streamed("Train", [attach(session, 0, epoch), *batch])
             ends.append(end.code)
         await peer.close_session(session)
+        begun.set()
 
 
-async def test_one_who_breaks_the_contract_all_the_time_disturbs_nobody(alone):
+async def test_one_who_breaks_the_contract_all_the_time_disturbs_nobody(alone, begin_together):
+    begun = asyncio.Event()
+    begin_together(begun.wait)
     async with running_trainer() as server, RawPeer(server.address) as peer:
         watched, ends = Watched(server), []
-        hostile = asyncio.create_task(harass(peer, ends))
+        hostile = asyncio.create_task(harass(peer, ends, begun))
         results = await asyncio.gather(*(watched.run(name, config_of(flags, server)) for name, flags in AGENTS.items()))
         hostile.cancel()
         with suppress(asyncio.CancelledError):
             await hostile
     for name, result in zip(AGENTS, results, strict=True):
         assert_same_bits(alone[name], result.module.state_dict())
-    assert len(ends) > 4, "he was there"
+    assert len(ends) > 4, "he was there, and went on"
     assert set(ends) <= {
         grpc.StatusCode.DATA_LOSS,
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -138,7 +158,8 @@ async def test_one_who_breaks_the_contract_all_the_time_disturbs_nobody(alone):
     }
 
 
-async def test_two_that_are_equal_have_equal_shares():
+async def test_two_that_are_equal_have_equal_shares(begin_together):
+    begin_together(asyncio.Barrier(2).wait)
     steps = {"one": 0, "other": 0}
     both_from, at_first_end = {}, {}
 

@@ -1,8 +1,11 @@
 """K that follows a schedule over epochs: what is taken as one, and that every epoch keeps to its own."""
 
+import time
+
 import pytest
 from prometheus_client import CollectorRegistry
 
+from cloud_trainer.session import Session
 from edge_agent.experiment import Experiment
 from edge_agent.observer import RunObserver
 from shared.errors import ConfigError, IsthmusError
@@ -98,6 +101,19 @@ def test_a_schedule_counts_in_steps_or_in_epochs(every, changes):
     assert experiment.largest_staleness == 3
 
 
+@pytest.fixture
+def unhurried(monkeypatch):
+    """A trainer whose steps take their time, so that the next batch has always begun before a gradient comes."""
+    compute = Session.compute
+
+    def slowly(*arguments):
+        time.sleep(0.05)
+        return compute(*arguments)
+
+    monkeypatch.setattr(Session, "compute", slowly)
+
+
+@pytest.mark.usefixtures("unhurried")
 async def test_k_follows_a_schedule_over_steps(monkeypatch):
     """Every step keeps to its K, in the middle of an epoch."""
     limits, applied = {0: 0, 4: 3, 8: 1}, {}
@@ -130,7 +146,7 @@ class StalenessPerEpoch:
         return self.counts[epoch][bound] - before
 
 
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread", "unhurried")
 async def test_the_staleness_of_every_epoch_keeps_to_the_schedule(monkeypatch):
     seen = StalenessPerEpoch()
     monkeypatch.setattr("edge_agent.run.CollectorRegistry", lambda: seen.registry)
