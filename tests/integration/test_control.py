@@ -38,8 +38,8 @@ HEALTH = "grpc.health.v1.Health/Check"
 DOCUMENT = ROOT / "docs" / "control.md"
 STEPS = 300
 SETTINGS = [*MLP, "model.kwargs={depth=4}", f"training.max_steps={STEPS}", "training.epochs=1000"]
-SLOWLY = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.002}}'
-"""The same samples, 16 ms a batch: time to call before it is over."""
+SLOWLY = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.004}}'
+"""The same samples, 32 ms a batch: ten seconds to call before it is over."""
 ENDLESS = [*MODELS["cnn"], "training.max_steps=1000000", "training.epochs=100000", "training.evaluate_every_epochs=0"]
 """A network whose features are large enough to measure a link by."""
 OFTEN = {"interval": "0.05s"}
@@ -142,6 +142,7 @@ def answers(folder, trainer, one_thread):  # noqa: ARG001 - what is compared is 
 
     (folder / "profile.json").write_text(profile_to_json(profile_of(edge_config(*ENDLESS))))
     settings = [*ENDLESS, "compute.threads=1", f"engine.profile={folder / 'profile.json'}"]
+    settings += ["engine.margin=0.999"]  # nothing gains so much: what is moved is moved by the operator
     second, other = watched_agent(folder, address, "second", *settings)
     with second as (agent, said):
         said.first_event("controlled at")
