@@ -95,7 +95,7 @@ async def test_health_is_not_serving_while_the_trainer_stops():
     await server.start()
     async with grpc.aio.insecure_channel(server.address) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert (await watch.read()).status == State.SERVING
             stopping = asyncio.create_task(server.stop())
             assert (await watch.read()).status == State.NOT_SERVING

@@ -90,7 +90,7 @@ class Peer:
         """How a call that says this much, and then ends, ends; OK as soon as something has been answered."""
         async with self.channel(address) as channel:
             metadata = None if self.token is None else (("authorization", f"Bearer {self.token}"),)
-            call = channel.stream_stream(method)(metadata=metadata, timeout=30)
+            call = channel.stream_stream(method)(metadata=metadata, timeout=60)
             ending = Ending(call)
             try:
                 await call.write(data)

@@ -38,7 +38,7 @@ class End:
 class RawPeer:
     """One connection to a trainer. No call lasts longer than `timeout_seconds`: a hang is DEADLINE_EXCEEDED."""
 
-    def __init__(self, address: str, timeout_seconds: float = 20.0) -> None:
+    def __init__(self, address: str, timeout_seconds: float = 60.0) -> None:
         options = [
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_send_message_length", -1),
