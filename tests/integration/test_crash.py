@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from shared.checkpoint import seal, unseal
 from shared.errors import ExitCode
 from tests.integration.test_exactness import flags
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import ALLOWED, ROOT, edge_config, run_agent
+from tests.support.running import ALLOWED, ROOT, StandardError, edge_config, held_port, run_agent
 
 pytestmark = pytest.mark.slow
 ENV = dict(os.environ)
@@ -54,42 +53,49 @@ class Logged:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.events = []
+        self._said = StandardError(self.process)
 
     def until(self, event, at_least=0):
-        """Read the log to the first such event, of this step or a later one."""
-        for line in self.process.stderr:
-            if line.startswith("{"):
-                said = json.loads(line)
-                self.events.append(said)
-                if said["event"] == event and said.get("step", at_least) >= at_least:
-                    return said
-        raise AssertionError(f"ended with {self.process.wait()} before {event!r}: {self.events}")
+        """Read the log to the next such event, of this step or a later one."""
+        return self._said.first_event(event, at_least)
 
-    def drain(self):
-        """Read on in the background, or the process would stop at a full pipe."""
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+    @property
+    def heard(self):
+        """The log entries up to the last that was waited for."""
+        return self._said.heard
 
     def end(self, number=signal.SIGKILL):
+        """Send a signal; returns what was said last, when it has ended."""
         self.process.send_signal(number)
-        return self.process.communicate(timeout=60)
+        return self.ended(60)[1]
+
+    def ended(self, seconds):
+        """Wait for its end: all of its standard output, and the last lines of its log."""
+        self.process.wait(seconds)
+        self._said.join()
+        return self.process.stdout.read(), str(self._said)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self._said.join()
+        self.process.stdout.close()
 
 
 class Pair:
     """A trainer and an agent in a folder of their own, to be killed and started again."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, port):
         self.folder = folder
         self.output = folder / "output"
-        self.address = "127.0.0.1:0"
+        self.address = f"127.0.0.1:{port}"
         self.running = []
 
     def trainer(self, *more):
         chosen = [f"server.listen={self.address}", f"models.allowed={ALLOWED}", "compute.threads=1", "log.format=json"]
         chosen += [f"checkpoints.location={self.folder / 'trainer'}", *more]
         trainer = self._start("cloud_trainer.main", "serve", *(f"--set={flag}" for flag in chosen))
-        self.address = trainer.until("listening")["address"]
-        trainer.drain()
+        trainer.until("listening")
         return trainer
 
     def agent_arguments(self, *more):
@@ -106,20 +112,19 @@ class Pair:
 
     def close(self):
         for logged in self.running:
-            if logged.process.poll() is None:
-                logged.process.kill()
-            logged.process.communicate()
+            logged.close()
 
 
 @pytest.fixture
 def pair(tmp_path):
-    pair = Pair(tmp_path)
-    yield pair
-    pair.close()
+    with held_port() as port:
+        pair = Pair(tmp_path, port)
+        yield pair
+        pair.close()
 
 
 def finished(pair, agent, expected):
-    out, err = agent.process.communicate(timeout=120)
+    out, err = agent.ended(240)
     assert agent.process.returncode == 0, err
     assert out.splitlines()[-1] == f"summary: {pair.output / 'summary.json'}"
     assert_same_bits(expected, load_file(pair.output / "model.safetensors"))
@@ -177,8 +182,8 @@ def test_a_damaged_newest_checkpoint_on_either_side(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent()
     agent.until("checkpoint on both sides", at_least=28)
+    agent.end(signal.SIGTERM)  # so that both have its last one; killed, it might have written another already
     trainer.end()
-    agent.end()
     edges = newest(pair.folder / "edge" / "edge-agent")
     edges.write_bytes(edges.read_bytes()[:-1])
     cloud = newest(pair.folder / "trainer" / "cloud-trainer")
@@ -186,7 +191,7 @@ def test_a_damaged_newest_checkpoint_on_either_side(pair, expected):
     pair.trainer()
     again = pair.agent()
     again.until("went back to a checkpoint")
-    damaged = [event for event in again.events if event["event"].startswith("checkpoint damaged")]
+    damaged = [event for event in again.heard if event["event"].startswith("checkpoint damaged")]
     assert len(damaged) == 1
     finished(pair, again, expected)
 
@@ -214,7 +219,7 @@ def test_sigterm_leaves_an_agent_to_be_resumed_at_the_very_step(pair, expected):
     pair.trainer()
     agent = pair.agent()
     agent.until("checkpoint on both sides", at_least=14)
-    _, err = agent.end(signal.SIGTERM)
+    err = agent.end(signal.SIGTERM)
     assert agent.process.returncode == ExitCode.TERMINATED, err
     said = err.splitlines()[-1]
     assert said.startswith("edge-agent: stopped by SIGTERM at step ")
@@ -232,7 +237,8 @@ def test_a_trainer_that_is_redeployed_loses_no_step(pair, expected):
     trainer.end(signal.SIGTERM)
     assert trainer.process.returncode == 0
     agent.until("the trainer is about to stop")
-    last = agent.until("checkpoint on both sides")["step"]
+    agent.until("trainer away; trying again")
+    *_, last = (event["step"] for event in agent.heard if event["event"] == "checkpoint on both sides")
     pair.trainer()
     assert agent.until("went back to a checkpoint")["step"] == last
     finished(pair, agent, expected)
@@ -243,7 +249,9 @@ def test_a_second_agent_is_refused_and_the_first_goes_on(pair, expected):
     agent = pair.agent()
     agent.until("checkpoint on both sides", at_least=7)
     session = next((pair.folder / "edge" / "edge-agent").iterdir()).name
+    agent.process.send_signal(signal.SIGSTOP)  # or it might be done before the second has begun
     done = run_agent(*pair.agent_arguments(), f"--session={session}")
+    agent.process.send_signal(signal.SIGCONT)
     assert done.returncode == ExitCode.CONFIG, done
     assert "another process has it open" in done.stderr
     finished(pair, agent, expected)

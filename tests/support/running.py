@@ -79,13 +79,19 @@ class StandardError:
         self._process = process
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.last_lines: deque[str] = deque(maxlen=50)
+        self.heard: list[dict[str, Any]] = []
+        """The log entries that were waited for or passed over."""
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
-    def first_event(self, name: str) -> dict[str, Any]:
-        """The first log entry of that name, waited for exactly as long as needed; what came before it is passed over."""
+    def first_event(self, name: str, least_step: int = 0) -> dict[str, Any]:
+        """The first log entry of that name, and of this step or a later one, waited for exactly as long as needed.
+
+        What came before it is passed over.
+        """
         while (event := self._events.get()) is not None:
-            if event.get("event") == name:
+            self.heard.append(event)
+            if event.get("event") == name and event.get("step", least_step) >= least_step:
                 return event
         raise AssertionError(f"the process ended with {self._process.wait()} before it said {name!r}: {self}")
 
