@@ -6,29 +6,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from google.protobuf.duration_pb2 import Duration
 from rich.table import Table
 
 from cloud_trainer.config import TrainerConfig
 from shared.config import load_config
 from shared.control.calling import SOON_SECONDS, calling, show
-from shared.control.levels import LevelName
+from shared.control.commands import AsJson, Interval, Level, config_file, control, every, set_level
 from shared.control.place import find_target
 from shared.control.words import session_column, size, time_text, word
 from shared.errors import ConfigError
+from shared.options import Overrides
 from shared.wire.isthmus.v1 import control_pb2 as pb
 from shared.wire.isthmus.v1.control_pb2_grpc import TrainerControlServiceStub
 
-ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file (TOML) of the trainer.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="section.key=value; overrides file and environment.")
-]
-Control = Annotated[
-    str | None,
-    typer.Option("--control", help="Where the trainer is controlled: unix:/path or host:port (control.listen)."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON, as grpcurl prints it.")]
-Interval = Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05, max=3600.0)]
+ConfigFile = Annotated[Path | None, config_file("trainer")]
+Control = Annotated[str | None, control("trainer")]
 
 
 def register(app: typer.Typer) -> None:
@@ -57,10 +49,8 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """Show it again and again, a line each, until the trainer stops."""
-    every = Duration()
-    every.FromNanoseconds(int(interval * 1e9))
     with _trainer(config, overrides, control) as trainer:
-        for answer in trainer.Watch(pb.TrainerControlServiceWatchRequest(interval=every)):
+        for answer in trainer.Watch(pb.TrainerControlServiceWatchRequest(interval=every(interval))):
             show(answer, _status_line(answer.status), as_json=as_json)
 
 
@@ -99,7 +89,7 @@ def drain(
 
 
 def log_level(
-    level: Annotated[LevelName, typer.Argument(help="The least severe level that is written.")],
+    level: Level,
     config: ConfigFile = None,
     overrides: Overrides = None,
     control: Control = None,
@@ -107,10 +97,7 @@ def log_level(
 ) -> None:
     """Log more or less, until the trainer ends."""
     with _trainer(config, overrides, control) as trainer:
-        wanted = pb.LogLevel.Value(f"LOG_LEVEL_{level.name}")
-        request = pb.TrainerControlServiceSetLogLevelRequest(level=wanted)
-        answer = trainer.SetLogLevel(request, timeout=SOON_SECONDS)
-    show(answer, f"the log level is {level.value}", as_json=as_json)
+        set_level(trainer, pb.TrainerControlServiceSetLogLevelRequest, level, as_json=as_json)
 
 
 @contextmanager

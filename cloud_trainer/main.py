@@ -1,7 +1,6 @@
 """`cloud-trainer`: parses, builds, runs and closes."""
 
 import asyncio
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,14 +9,10 @@ from cloud_trainer import access_commands, control_commands
 from cloud_trainer.config import TrainerConfig
 from shared.cli import run_command
 from shared.config import example_toml, load_config
+from shared.options import ConfigFile, Overrides
 from shared.telemetry.logs import configure_logs
 
 app = typer.Typer(help="The cloud's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)
-
-ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file (TOML).")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="section.key=value; overrides file and environment.")
-]
 
 
 @app.command()

@@ -20,15 +20,11 @@ from shared.errors import ConfigError
 from shared.model.build import build_checked_chain, parse_kwargs
 from shared.model.report import describe_chain
 from shared.model.spec import parse_example
+from shared.options import ConfigFile, Overrides
 from shared.step_log import check_steps
 from shared.telemetry.logs import configure_logs
 
 app = typer.Typer(help="The edge's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)
-
-ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file (TOML).")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="section.key=value; overrides file and environment.")
-]
 
 
 @app.command()

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from google.protobuf.duration_pb2 import Duration
 from rich.console import Console
 from rich.live import Live
 
@@ -16,22 +15,15 @@ from edge_agent.decisions import Planner
 from edge_agent.kept import kept_sessions, sessions_folder
 from shared.config import load_config
 from shared.control.calling import SOON_SECONDS, calling, show
-from shared.control.levels import LevelName
+from shared.control.commands import AsJson, Interval, Level, config_file, control, every, set_level
 from shared.control.place import find_target
 from shared.errors import ConfigError, UnreachableError
+from shared.options import Overrides
 from shared.wire.isthmus.v1 import control_pb2 as pb
 from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 
-ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file (TOML) of the agent.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="section.key=value; overrides file and environment.")
-]
-Control = Annotated[
-    str | None,
-    typer.Option("--control", help="Where the agent is controlled: unix:/path or host:port (control.listen)."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON, as grpcurl prints it.")]
-Interval = Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05, max=3600.0)]
+ConfigFile = Annotated[Path | None, config_file("agent")]
+Control = Annotated[str | None, control("agent")]
 
 
 def register(app: typer.Typer) -> None:
@@ -59,7 +51,7 @@ def watch(
 ) -> None:
     """Show it again and again, a line each, until the run ends."""
     with _agent(config, overrides, control) as agent:
-        for answer in agent.Watch(_every(interval)):
+        for answer in agent.Watch(pb.EdgeControlServiceWatchRequest(interval=every(interval))):
             show(answer, status_line(answer.status), as_json=as_json)
 
 
@@ -68,7 +60,7 @@ def top(
 ) -> None:
     """Watch the running agent live: stages, queues, staleness, rates, cut, bits, accuracy."""
     with _agent(config, overrides, control) as agent, Live(console=Console(), auto_refresh=False) as live:
-        for answer in agent.Watch(_every(interval)):
+        for answer in agent.Watch(pb.EdgeControlServiceWatchRequest(interval=every(interval))):
             live.update(status_table(answer.status), refresh=True)
 
 
@@ -175,7 +167,7 @@ def sessions(
 
 
 def log_level(
-    level: Annotated[LevelName, typer.Argument(help="The least severe level that is written.")],
+    level: Level,
     config: ConfigFile = None,
     overrides: Overrides = None,
     control: Control = None,
@@ -183,10 +175,7 @@ def log_level(
 ) -> None:
     """Log more or less, until the agent ends."""
     with _agent(config, overrides, control) as agent:
-        wanted = pb.LogLevel.Value(f"LOG_LEVEL_{level.name}")
-        request = pb.EdgeControlServiceSetLogLevelRequest(level=wanted)
-        answer = agent.SetLogLevel(request, timeout=SOON_SECONDS)
-    show(answer, f"the log level is {level.value}", as_json=as_json)
+        set_level(agent, pb.EdgeControlServiceSetLogLevelRequest, level, as_json=as_json)
 
 
 class _NotControlled(ConfigError):
@@ -200,12 +189,6 @@ def _agent(config: Path | None, overrides: list[str] | None, control: str | None
         raise _NotControlled("control.listen is none, so an agent cannot be controlled; give --control, or set another")
     with calling(find_target(listen, "edge-agent"), "agent", EdgeControlServiceStub) as stub:
         yield stub
-
-
-def _every(seconds: float) -> pb.EdgeControlServiceWatchRequest:
-    interval = Duration()
-    interval.FromNanoseconds(int(seconds * 1e9))
-    return pb.EdgeControlServiceWatchRequest(interval=interval)
 
 
 def _pinned(pins: pb.Pins) -> str:

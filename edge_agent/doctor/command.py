@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +15,7 @@ from edge_agent.config import EdgeConfig
 from edge_agent.doctor.finding import Finding, Status
 from shared.config import load_config
 from shared.errors import UnfitError
+from shared.options import ConfigFile, Overrides
 
 _STYLES = {Status.OK: "green", Status.ADVICE: "yellow", Status.MEND: "bold red", Status.SKIPPED: "dim"}
 
@@ -26,10 +26,8 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file (TOML).")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="section.key=value; overrides file and environment.")
-    ] = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Look at this device and at the way to its trainer, and say what to mend. Changes nothing, trains nothing."""
