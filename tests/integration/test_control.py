@@ -373,7 +373,7 @@ async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_p
     terminal = Terminal()
     monkeypatch.setattr(control_commands, "show", see)
     monkeypatch.setattr(control_commands, "Console", lambda: Console(file=terminal, force_terminal=True, width=100))
-    async with grpc.aio.insecure_channel(socket) as channel, asyncio.timeout(60):
+    async with grpc.aio.insecure_channel(socket) as channel, asyncio.timeout(200):
         agent = EdgeControlServiceStub(channel)
         async with running_trainer(*there):
             run = asyncio.create_task(run_training(config, lambda progress: progress.steps and begun.set()))

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.running import SCRIPTS
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 
 
 def _command(target: str, *arguments: str, method: str, data: Any) -> list[str]:
