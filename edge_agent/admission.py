@@ -14,7 +14,12 @@ class Admission:
 
     def open(self, staleness: int | None) -> bool:
         """Whether the next step may start under this limit K; None where no gradient comes back, so none can be stale."""
-        return staleness is None or self.started - self.settled <= staleness
+        return staleness is None or self.unsettled <= staleness
+
+    @property
+    def unsettled(self) -> int:
+        """How many are in flight. To another thread it may be too few by what was just started, and is never too many."""
+        return self.started - self.settled
 
     def start(self) -> int:
         """Start the next step and return its number."""

@@ -45,9 +45,6 @@ class InFlight:
         self._gradients_due: deque[int] = deque()
         self._settled_by_reports = False
 
-    def __len__(self) -> int:
-        return len(self._by_step)
-
     def add(self, batch: BatchInFlight, *, gradient_due: bool) -> None:
         """A batch was forwarded."""
         self._by_step[batch.step] = batch

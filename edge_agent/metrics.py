@@ -119,7 +119,7 @@ class EdgeMetrics(TrainingMetrics):
         self._limit.set_function(lambda: pipeline.announced.staleness)
         self._bits_up.set_function(lambda: codec_bits(pipeline.announced.codec))
         self._bits_down.set_function(lambda: codec_bits(pipeline.announced.downlink_codec))
-        self._in_flight.set_function(lambda: len(pipeline.in_flight))
+        self._in_flight.set_function(lambda: pipeline.unsettled)
         for queue in QUEUES:
             self.queue_items.labels(queue).set_function(partial(_waiting, pipeline, queue))
 

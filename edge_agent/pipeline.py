@@ -120,6 +120,12 @@ class Pipeline:
         return self.policy.needs_gradients
 
     @property
+    def unsettled(self) -> int:
+        """Batches between their forward and their settling; K + 1 at most, where gradients come."""
+        run = self._run
+        return 0 if run is None else run.unsettled
+
+    @property
     def waiting(self) -> dict[str, int]:
         """What waits at this moment, by queue: batches for the compute thread, features for the link, gradients."""
         run = self._run
@@ -168,6 +174,11 @@ class _Run:
         """Set when there is more to send, or no more comes."""
         self._arrived = asyncio.Event()
         batches.on_ready = self._arrived.set
+
+    @property
+    def unsettled(self) -> int:
+        """See `Pipeline.unsettled`."""
+        return self._admission.unsettled
 
     @property
     def waiting(self) -> dict[str, int]:

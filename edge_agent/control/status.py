@@ -93,7 +93,7 @@ def _add_session(status: pb.EdgeStatus, run: TrainingRun, record: SessionRecord)
             moving_to_cut=run.deployer.moving_to,
         )
     )
-    status.batches_in_flight = len(pipeline.in_flight)
+    status.batches_in_flight = pipeline.unsettled
     status.queues.CopyFrom(pb.EdgeQueues(**waiting))
     if record.shared is not None:
         status.last_checkpoint.step = record.shared[1]

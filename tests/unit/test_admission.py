@@ -11,14 +11,14 @@ from edge_agent.admission import Admission
 def test_staleness_is_never_above_the_limit(first, limit, choices):
     admission = Admission(first)
     for start in choices:
-        in_flight = admission.started - admission.settled
+        in_flight = admission.unsettled
         assert admission.open(limit) == (in_flight <= limit)
         if start and admission.open(limit):
             assert admission.start() == first
             first += 1
         elif in_flight:
             assert 0 <= admission.settle(admission.settled) <= limit
-        assert 0 <= admission.started - admission.settled <= limit + 1
+        assert 0 <= admission.unsettled <= limit + 1
         assert admission.open(limit) or admission.started > admission.settled, "something can always be done"
 
 
