@@ -23,6 +23,8 @@ from deploy.grafana.questions import Answer, Prometheus, Question, load, other_q
 GRID_COLUMNS = 24
 INCHES_A_COLUMN, INCHES_A_ROW = 0.9, 0.42
 MARGIN_INCHES = 0.9
+PIXELS_AN_INCH = 110
+"""The smallest letters are 9 pixels high."""
 HEADROOM = 1.15
 POINTS = 240
 MARK_COLOURS = ("tab:purple", "tab:red")
@@ -32,7 +34,7 @@ def _figure_text(unit: str, value: float) -> str:
     if unit == "percentunit":
         return f"{value:.1%}"
     if unit == "short":
-        return f"{value:.3g}"
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     return EngFormatter(unit={"s": "s", "Bps": "B/s", "bytes": "B"}[unit])(value)
 
 
@@ -88,7 +90,7 @@ def draw(board: dict[str, Any], prometheus: Prometheus, seconds: float, scrape_s
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in board["panels"])
     height = rows * INCHES_A_ROW
     width = GRID_COLUMNS * INCHES_A_COLUMN
-    figure = plt.figure(figsize=(width, height + MARGIN_INCHES), dpi=60)
+    figure = plt.figure(figsize=(width, height + MARGIN_INCHES), dpi=PIXELS_AN_INCH)
     marks = [
         (when - end, colour)
         for question, colour in zip(other_questions(board, scrape_seconds), MARK_COLOURS, strict=False)
@@ -123,7 +125,8 @@ def draw(board: dict[str, Any], prometheus: Prometheus, seconds: float, scrape_s
                 axes.axvline(when, color=colour, linewidth=0.8, linestyle=":")
         axes.set_xlim(-seconds, 0)
         axes.grid(alpha=0.3)
-    figure.suptitle(board["title"], x=0.01, y=1 - 0.3 / (height + MARGIN_INCHES), ha="left", fontsize=18)
+    title = f"{board['title']}, the last {seconds:.0f} seconds"
+    figure.suptitle(title, x=0.01, y=1 - 0.3 / (height + MARGIN_INCHES), ha="left", fontsize=18)
     figure.savefig(path)
     plt.close(figure)
 

@@ -22,7 +22,8 @@ from tests.support.running import edge_config, trainer_process
 
 SCRAPE_SECONDS = 1
 PATIENCE_SECONDS = 120
-MOVES = {60: 3, 160: 2}
+MOVES = {200: 3, 1200: 2}
+DRAWN_STEPS = 1600
 BOARDS = sorted(FOLDER.glob("*.json"))
 RUN = [
     "training.epochs=10000",
@@ -102,9 +103,11 @@ def watched(tmp_path_factory, unused_tcp_port_factory):
         deployers, stoppers = [], []
 
         def begin(deployer):
-            # Not before Prometheus has seen an agent without a stream: what was always there did not come.
+            # Not before Prometheus has seen both sides without a session: what was always there did not come. The two are
+            # first scraped at moments of their own, up to an interval apart.
             deployers.append(deployer)
-            Watched(url).wait_for(Question("begin", 'isthmus_attached{job="isthmus-edge"}', instant=True))
+            for without in ("isthmus_attached == 0", "isthmus_sessions == 0"):
+                Watched(url).wait_for(Question("begin", without, instant=True))
 
         def move(progress):
             if progress.steps in MOVES:
@@ -151,6 +154,7 @@ def test_all_rules_are_loaded_and_a_healthy_run_raises_no_alarm(watched):
 
 @pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
 def test_the_dashboards_can_be_drawn(watched, path):
+    watched.wait_for(Question("worth a look", f"isthmus_session_steps_total > {DRAWN_STEPS}", instant=True))
     folder = ROOT / "run" / "dashboards"
     folder.mkdir(parents=True, exist_ok=True)
     picture = folder / f"{path.stem}.png"
