@@ -53,12 +53,12 @@ class Podman:
 
     @contextmanager
     def running(self, name: str, *arguments: str) -> Iterator[str]:
-        """A container in the background, removed at the end."""
+        """A container in the background, removed at the end with what it kept."""
         self("run", "--detach", f"--name={name}", *arguments)
         try:
             yield name
         finally:
-            self("rm", "--force", "--time=1", name)
+            self("rm", "--force", "--volumes", "--time=1", name)
 
     def _run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
