@@ -1,6 +1,7 @@
 """Draws `docs/session.svg`, the README's picture, from a real run of the demo: `python deploy/demo/picture.py`."""
 
 import io
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -44,7 +45,8 @@ def main() -> None:
                 trainer.terminate()
     drawn.print(summary_table(result.summary))
     drawn.print("summary: run/demo/summary.json")
-    drawn.save_svg(str(PICTURE), title="Isthmus: one network on two machines")
+    picture = drawn.export_svg(title="Isthmus: one network on two machines")
+    PICTURE.write_text(re.sub(r"\s*@font-face {.*?}", "", picture, flags=re.DOTALL))  # they are fetched from elsewhere
 
 
 if __name__ == "__main__":
