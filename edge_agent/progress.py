@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
+from rich.table import Column, Table
 
 from edge_agent.observer import Progress
 from edge_agent.result import Summary
@@ -17,14 +17,15 @@ class LiveBar:
     """Steps, loss, samples a second and bytes both ways of a run."""
 
     def __init__(self, console: Console) -> None:
+        # Eighty columns hold the figures; the bar takes what is left.
         columns = (
-            TextColumn("[bold]training"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]:.3f}  {task.fields[rate]:.0f} samples/s"),
-            TextColumn("up {task.fields[up]}  down {task.fields[down]}"),
+            BarColumn(bar_width=None, table_column=Column(max_width=20)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("loss {task.fields[loss]:.3f}"),
+            TextColumn("{task.fields[rate]:.0f} samples/s"),
+            TextColumn("↑{task.fields[up]} ↓{task.fields[down]}"),
             TextColumn("{task.fields[accuracy]}"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
         )
         self.bar = Bar(*columns, console=console, refresh_per_second=4)
         self._task = self.bar.add_task("training", loss=float("nan"), rate=0.0, up="0 B", down="0 B", accuracy="")

@@ -15,7 +15,7 @@ from edge_agent.progress import live_bar, summary_table
 from shared.config import load_config
 
 PICTURE = demo.HERE.parent.parent / "docs" / "session.svg"
-WIDTH = 112
+WIDTH = 100
 SHOWN_AFTER_STEPS = 200
 
 
