@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf.message import Message
-from rich.table import Table
+from rich.table import Column, Table
 
 from shared.control.words import session_column, size, time_text, word
 from shared.wire.isthmus.v1 import control_pb2 as pb
@@ -69,12 +69,12 @@ def sessions_table(sessions: Iterable[pb.EdgeSessionStatus]) -> Table:
         pb.EDGE_SESSION_STATE_RESUMABLE: "can be resumed",
         pb.EDGE_SESSION_STATE_NOTHING_KEPT: "nothing kept yet",
     }
-    table = Table(session_column(), "began", "model", "trainer", "step", "of", "")
+    table = Table(session_column(), Column("run", overflow="fold"), "state")  # few columns: a terminal has eighty
     for session in sessions:
         step = str(session.checkpoint_step) if session.HasField("checkpoint_step") else "-"
-        began = session.began.ToDatetime().isoformat(timespec="seconds")
-        state = states[session.state]
-        table.add_row(session.session_id, began, session.model, session.trainer, step, str(session.total_steps), state)
+        began = session.began.ToDatetime().isoformat(" ", "seconds")
+        run = f"{session.model} with {session.trainer}, began {began}"
+        table.add_row(session.session_id, run, f"{states[session.state]}, step {step} of {session.total_steps}")
     return table
 
 
