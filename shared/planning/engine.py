@@ -8,7 +8,7 @@ the profile ages, a change costs, and the link may be back in a moment. Its rule
   where that takes longer than link and trainer together, it is the fastest.
 - The horizon over which a change must pay is Eq. 14's: steps between events, an event being that today's deployment becomes,
   or ceases to be, worse than the best by the margin. A state that has lasted longer is expected to last as long again.
-- What may be risked is bounded by the ledger (ledger.py).
+- What may be risked, and what is proven and no risk, the ledger says (ledger.py).
 
 What it decides is a proposal until `deployed` answers it: with the deployment proposed, or with the old one when nothing
 came of it. Until then it only listens.
@@ -80,7 +80,7 @@ class Engine:
         self._profile = profile
         self._config = config or EngineConfig()
         self._total_steps = total_steps
-        self._estimates = Estimates(self._config.window_seconds)
+        self._estimates = Estimates(self._config.window_seconds, self._config.limits.memory_seconds)
         self._seconds: float | None = None
         self._changed_seconds = self._steady_seconds = -math.inf
         self._step = self._event_step = 0
@@ -201,9 +201,8 @@ class Engine:
         estimates = self._estimates
         if self._proposal is None and self._seconds is not None and self._seconds >= self._steady_seconds:
             estimates.note_steps(seconds, done_steps, self._current)
-        there_seconds = self._way_seconds(self._current, ...)
         is_at_home = self._proposal is None and self._current == self._ledger.home
-        self._ledger.record(seconds, estimates.speeds, done_steps, there_seconds, is_at_home=is_at_home)
+        self._ledger.record(seconds, estimates.speeds, done_steps, is_at_home=is_at_home)
         self._tally.add(seconds, seconds * float(estimates.speeds[self._current]), done_steps)
 
     def _note_event(self) -> None:
@@ -224,36 +223,39 @@ class Engine:
         self._propose(int(np.argmin(np.where(nearest if nearest.any() else self._allowed, costs, np.inf))))
 
     def _choose(self) -> None:
-        """Propose the way home when it pays or the account is empty, else what pays best of what may be risked, or nothing."""
+        """Propose what is proven to pay, the way home when that pays or must be, what may be risked, or nothing."""
         home, current, speeds = self._ledger.home, self._current, self._estimates.speeds
-        if not self._is_behind and current == home:
-            return
         there, back = self._way_seconds(current, ...), self._way_seconds(..., home)
         # Steps of home are what the account counts. The way back is gone when the link has changed, and that is seen late.
         home_speed = max(float(speeds[home]), float(self._estimates.mean_speeds[home]))
-        there_steps = home_speed * there
-        back_steps = home_speed * (2.0 * back + (back > 0.0) * self._config.dwell_seconds)
-        is_proven = self._ledger.proven(there, self._remaining_steps())
+        gains = self._ledger.gains(there, self._remaining_steps())
         available = self._ledger.available_steps(self._remaining_steps())
+        if gains[current] > 0.0:
+            self._ledger.settle_at(current, len(self._allowed))
+            return
+        proven = int(np.argmax(np.where(self._allowed & (there > 0.0), gains, 0.0)))
+        if there[proven] > 0.0 and gains[proven] > 0.0:
+            self._is_for_good = True
+            # Half-way is worth nothing: to be given up only when the way takes all that is to be gained.
+            self._propose(proven, float(there[proven] + gains[proven] / home_speed))
+            return
+        back_steps = home_speed * (2.0 * back + (back > 0.0) * self._config.dwell_seconds)
         costs = self._costs(there)
-        if current != home:
-            if is_proven[current]:
-                self._ledger.settle_at(current, len(self._allowed))
-                return
-            if speeds[home] > speeds[current] and (available < back_steps[current] or costs[home] < costs[current]):
+        if speeds[home] > speeds[current]:
+            usual_back_seconds = float(self._way_seconds(current, home, self._estimates.usual))
+            is_short = available < back_steps[current] and self._ledger.regrets(current, usual_back_seconds)
+            if is_short or costs[home] < costs[current]:
                 self._propose(home)
                 return
         if not self._is_behind:
             return
         only_fills = self._same_but_staleness(self.deployment) & (self._staleness > self.deployment.staleness)
-        is_paid = (available >= there_steps + back_steps) | (there == 0.0) | only_fills
+        is_paid = (available >= home_speed * there + back_steps) | (there == 0.0) | only_fills
         is_paid[home] = True
-        best = int(np.argmin(np.where(self._allowed & (is_paid | is_proven), costs, np.inf)))
+        best = int(np.argmin(np.where(self._allowed & is_paid, costs, np.inf)))
         if costs[best] < (1.0 - self._config.margin) * costs[current]:
-            self._is_for_good = not is_paid[best]
-            # What is given up costs what was waited for: no more than the account can pay, or than the lead was worth.
-            patience = self._ledger.lead_seconds(best) if self._is_for_good else available / home_speed
-            self._propose(best, math.inf if best == home else patience)
+            # What is given up costs what was waited for: no more than the account can pay.
+            self._propose(best, math.inf if best == home else available / home_speed)
 
     def _costs(self, there_seconds: Floats) -> Floats:
         """Seconds that the horizon would take with each candidate, the way there included (Eq. 15)."""
@@ -262,17 +264,17 @@ class Engine:
         costs: Floats = horizon_steps / self._estimates.mean_speeds + there_seconds
         return costs
 
-    def _way_seconds(self, start: Index, end: Index) -> Floats:
-        """Seconds until blocks have moved and the pipeline is full, by the rates of now or the mean ones: the more of both.
+    def _way_seconds(self, start: Index, end: Index, *rates: Rates) -> Floats:
+        """Seconds until blocks have moved and the pipeline is full, by the given rates or those of now and the mean: the most.
 
         Another K counts as well: on the way to a smaller one and back the pipeline runs empty once.
         """
         ways = []
-        for rates in (self._estimates.now, self._estimates.mean):
-            stages = self._estimates.stages(rates)
-            ways.append(self._move_seconds(start, end, rates) + (stages.total() - stages.longest())[end])
+        for each in rates or (self._estimates.now, self._estimates.mean):
+            stages = self._estimates.stages(each)
+            ways.append(self._move_seconds(start, end, each) + (stages.total() - stages.longest())[end])
         moves = (self._work.cuts[start] != self._work.cuts[end]) | (self._staleness[start] != self._staleness[end])
-        return np.where(moves, np.maximum(*ways), 0.0)
+        return np.where(moves, np.max(ways, axis=0), 0.0)
 
     def _move_seconds(self, start: Index, end: Index, rates: Rates) -> Floats:
         return migration_seconds(self._profile, self._work.cuts[start], self._work.cuts[end], rates)

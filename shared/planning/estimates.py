@@ -39,19 +39,21 @@ class Mean:
 
 
 class Estimates:
-    """Beliefs over n candidates. `now`, `mean`, `speeds` and `mean_speeds` exist once something was observed."""
+    """Beliefs over n candidates. `now`, `mean`, `usual`, `speeds` and `mean_speeds` exist once something was observed."""
 
     now: Rates
     mean: Rates
+    usual: Rates
+    """Over the whole memory, for what must not hang on a dip of the link."""
     speeds: Floats
     """Steps per second of each candidate at the rates of now, shape (n,)."""
     mean_speeds: Floats
     """Over the last minute, shape (n,)."""
 
-    def __init__(self, window_seconds: float) -> None:
-        self._window_seconds = window_seconds
+    def __init__(self, window_seconds: float, memory_seconds: float) -> None:
+        self._window_seconds, self._memory_seconds = window_seconds, memory_seconds
         self._edge_factor = self._cloud_factor = 1.0
-        self._rates_now, self._rates_mean = Mean(), Mean()
+        self._rates_now, self._rates_mean, self._rates_usual = Mean(), Mean(), Mean()
         self._modelled_steps: dict[tuple[int, int, int], float] = {}
         self._done_steps: dict[tuple[int, int, int], float] = {}
 
@@ -75,6 +77,7 @@ class Estimates:
         observed = np.maximum([uplink, downlink], LEAST_RATE)
         self._rates_now.add(seconds, memory_seconds, observed)
         self._rates_mean.add(seconds, self._window_seconds, observed)
+        self._rates_usual.add(seconds, self._memory_seconds, observed)
         self._derive(seconds, current)
 
     def note_compute(self, edge_seconds: float | None, cloud_seconds: float | None, current: int) -> None:
@@ -102,6 +105,7 @@ class Estimates:
 
     def _derive(self, seconds: float, current: int) -> None:
         self.now, self.mean = Rates(*self._rates_now.value.tolist()), Rates(*self._rates_mean.value.tolist())
+        self.usual = Rates(*self._rates_usual.value.tolist())
         self._modelled = 1.0 / steady_seconds(self.stages(self.now), self._staleness)
         self._speeds_mean.add(seconds, self._window_seconds, self._modelled)
         corrections = self._corrections(current)

@@ -201,3 +201,21 @@ def test_without_knowing_how_long_a_run_is_it_still_risks_little(period, seconds
     kept = simulate(LIGHT, link, start, seconds).steps
     run = simulate(LIGHT, link, start, seconds, Engine(LIGHT, SPACE, start))
     assert run.steps >= kept / 1.04 - 4
+
+
+def test_a_deployment_that_is_better_over_each_period_is_found_and_kept_though_the_link_dies_in_each():
+    profile = small_profile(
+        blocks=tuple(Block(f"b{i}", 5e6) for i in range(4)),
+        edge_seconds=(None, 0.1, 0.2, 0.3, 2.5),
+        cloud_seconds=(None, 0.04, 0.03, 0.02, 0.0),
+        feature_bytes=(None, 1.6e6, 3e6, 1e5, None),
+        gradient_bytes=(None, 1.6e6, 3e6, 1e5, None),
+        min_bits=(32,) * 5,
+    )
+    link = symmetric((40.0, 60.0), (40.0, 4.0), (20.0, 0.01))
+    start = best_for(profile, 60.0)
+    kept, run = both(profile, link, start, 1800.0)
+    assert [switch.deployment.cut for switch in run.switches] == [3]
+    # Five minutes of proof cost a sixth of what is to be gained, and they end where the link is slow or dead.
+    best = simulate(profile, link, run.switches[0].deployment, 1800.0).steps
+    assert run.steps >= kept + 0.7 * (best - kept)
