@@ -1,6 +1,6 @@
 """What adapting is worth on a real link that changes: `python -m benchmarks.adaptation_link [--data ../shared/data]`.
 
-Real agent and trainer in two network namespaces, the agent on a share of a core, and the link between them follows a recorded
+Real agent and trainer in two network namespaces, the agent on a tenth of a core, and the link between them follows a recorded
 trace second by second. Every run has the same number of steps and begins with the trace: one with the decision engine, from
 the planner's choice for the trace's first seconds, and one with each of these deployments held: that first choice, JointDNN's,
 and the one that the simulator finds best of all over this trace. A ratio below 1 says that the engine was faster. What the
@@ -25,6 +25,10 @@ TRACES = ("TMobile-LTE-short", "Verizon-LTE-short", "ghent_report_bus_0001")
 BITS = (8, 32)
 """The engine's own choice: fewer bits cost accuracy."""
 SPACE = SearchSpace(BITS, MOST_STALENESS)
+EDGE_SHARE = 0.1
+"""Of a core's time: so slow that the best cut is not the same over every trace."""
+EPOCHS = 1000
+"""More than a run has steps for."""
 RUN_SECONDS = 40.0
 """About how long a run is made, by the simulator."""
 REPEATS = 2
@@ -54,7 +58,7 @@ def trained_seconds(ready: Bench, recorded: Link, deployment: Deployment, steps:
     lasts = 10 * RUN_SECONDS
     ways = [rates_from(trace, PROBE_SECONDS, lasts) for trace in (recorded.uplink, recorded.downlink)]
     with ready.link.replay(*ways):
-        ends = ready.agent.run([*flags(ready.address, deployment, steps), *more]).ends
+        ends = ready.agent.run([*flags(ready.address, deployment, steps), f"training.epochs={EPOCHS}", *more]).ends
     return ends[-1] - ends[0]
 
 
@@ -104,12 +108,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     recorded = links(arguments.data)
-    with bench() as ready, tempfile.TemporaryDirectory(prefix="isthmus-") as folder:
+    with bench(EDGE_SHARE) as ready, tempfile.TemporaryDirectory(prefix="isthmus-") as folder:
         profile = Path(folder, "profile.json")
         profile.write_text(profile_to_json(ready.profile))
         rows = [row for name in arguments.trace or TRACES for row in measure(ready, profile, name, recorded[name])]
     console = Console(width=150)
-    console.print(f"{machine()}; seconds of a run, median (quartiles) of {REPEATS}; the agent on a share of a core")
+    console.print(
+        f"{machine()}; seconds of a run, median (quartiles) of {REPEATS}; the agent on {EDGE_SHARE:g} of a core"
+    )
     console.print(table(rows))
     write_json(arguments.json, "adaptation_link", profile=ready.profile, rows=rows)
 

@@ -169,11 +169,11 @@ class Bench:
 
 
 @contextmanager
-def bench() -> Iterator[Bench]:
-    """Trainer, link, throttled agent, and the profile of both."""
+def bench(edge_share: float = EDGE_SHARE) -> Iterator[Bench]:
+    """Trainer, link, an agent on so much of a core's time, and the profile of both."""
     with (
         linked_namespaces("foresee") as link,
-        slowed_device(EDGE_SHARE) as device,
+        slowed_device(edge_share) as device,
         tempfile.TemporaryDirectory(prefix="isthmus-") as folder,
         trainer_process(
             "compute.threads=1",
