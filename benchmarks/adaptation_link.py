@@ -8,6 +8,7 @@ simulator says of the same runs stands beside.
 """
 
 import argparse
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,7 @@ def measure(ready: Bench, profile: Path, name: str, recorded: Link) -> list[Row]
         for way, run in ways.items():
             more = engine if run is greedy else []
             taken[way].append(trained_seconds(ready, recorded, run.start, steps, *more))
+            print(name, way, run.start, steps, f"{taken[way][-1]:.1f} s", sep=", ", file=sys.stderr, flush=True)
     return [
         Row(name, way, run.start, run.seconds_per_100_steps * steps / 100, Spread.of(taken[way]), len(run.switches))
         for way, run in ways.items()
