@@ -1,8 +1,6 @@
 """On a slow link that training fills, control calls still answer, and both sides know what the link carries.
 
-The link is the user-space relay's, and on a busy machine it carries less than its rate: rates are compared with what it
-really carried, and that they are known as soon as this is claimed to the nearest half. What the times come to on a quiet
-machine is in docs/results.md.
+The link is the user-space relay's; what is claimed of it is claimed of time, with room for a busy machine.
 """
 
 import asyncio
@@ -22,8 +20,7 @@ from tests.support.running import edge_config, running_trainer
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 BITS_PER_SECOND, ONE_WAY_SECONDS = 20e6, 0.020
-CALLS, CALL_SECONDS = 10, 0.5
-"""Without a window, 3 s of data were under way on such a link."""
+CALLS, CALL_SECONDS = 10, 0.250
 FLAGS = [
     'model.factory="benchmarks.networks:timed_halves"',  # blocks that cost nothing, so that the link is the bottleneck
     'model.kwargs={compute="sleep", edge=[0, 0], cloud=[0, 0], feature_floats=4000}',
@@ -72,15 +69,15 @@ async def test_control_calls_answer_and_both_rates_are_known_while_the_link_is_f
                 await client.get_session(session)
                 latencies.append(time.monotonic() - called)
                 queued_seconds.append(streams[0]._credits.under_way_bytes * 8 / BITS_PER_SECOND)
-            carried = (relay.uplink.forwarded_bytes - forwarded) * 8 / (time.monotonic() - began)
+            full = (relay.uplink.forwarded_bytes - forwarded) * 8 / (time.monotonic() - began) / BITS_PER_SECOND
             training.cancel()
             await asyncio.gather(training, return_exceptions=True)
-    assert statistics.median(queued_seconds) > 2 * ONE_WAY_SECONDS, "the claim is about a link that is full"
+    assert full > 0.85, "the claim is about a link that is full"
     assert statistics.median(latencies) < CALL_SECONDS
     # The relay has a queue for each connection; on a link with one for all, a call waits for all that is under way.
     assert statistics.median(queued_seconds) < CALL_SECONDS
     for direction, measured in zip(("up", "down"), zip(*rates, strict=True), strict=True):
         known = [rate for rate in measured if rate is not None]
         assert len(known) >= len(rates) - 2, f"{direction}: a tensor of eight chunks or more measures the link"
-        assert 0.75 * carried < statistics.median(known) < 1.1 * BITS_PER_SECOND
-        assert 0.5 * carried < known[0] < 1.5 * BITS_PER_SECOND
+        assert statistics.median(known) == pytest.approx(BITS_PER_SECOND, rel=0.1)
+        assert known[0] == pytest.approx(BITS_PER_SECOND, rel=0.1)

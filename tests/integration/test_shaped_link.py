@@ -87,7 +87,7 @@ class TestLink:
             assert 0.85 * 20e6 < measure.uplink(1.0) < 1.02 * 20e6
             assert 0.85 * 10e6 < measure.downlink(1.0) < 1.02 * 10e6
             link.unshape()
-            assert measure.uplink(1.0) > 1.5 * 20e6  # on a busy machine not much more
+            assert measure.uplink(0.5) > 100e6
 
     def test_a_message_after_a_pause_is_not_carried_for_nothing(self):
         with linked_namespaces("test") as link:
@@ -186,7 +186,7 @@ class TestLink:
         with linked_namespaces("test") as one, linked_namespaces("test") as two:
             assert len({one.edge.name, one.cloud.name, two.edge.name, two.cloud.name}) == 4
             one.shape(10e6, 10e6)
-            assert Measure(two).uplink(1.0) > 2 * 10e6
+            assert Measure(two).uplink(0.5) > 50e6
 
     def test_the_doctor_sees_each_direction_and_the_delay(self):
         with linked_namespaces("test", delay_seconds=0.04) as link:

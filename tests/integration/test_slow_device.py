@@ -26,8 +26,7 @@ def test_a_busy_process_gets_the_share_and_the_core(cpu_share):
     core = max(os.sched_getaffinity(0))
     with slowed_device(cpu_share, [core]) as device:
         share, cores = json.loads(device.run([sys.executable, "-c", BUSY], capture_output=True, check=True).stdout)
-        if cpu_share < 0.2:  # of half a core a busy machine may leave less by itself
-            assert device.throttled_periods > 0
+        assert device.throttled_periods > 0
     assert share < 1.3 * cpu_share
     assert cores == [core]
 
