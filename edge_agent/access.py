@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -53,9 +54,9 @@ def trainer_access(config: EdgeConfig) -> TrainerAccess:
     trainer, tls = config.trainer, config.tls
     token: Callable[[], str] | None = None
     if (secret := trainer.token) is not None:
-        token = lambda: _checked(secret.get_secret_value(), "trainer.token")  # noqa: E731
+        token = partial(_checked, secret.get_secret_value(), "trainer.token")
     elif (path := trainer.token_file) is not None:
-        token = lambda: _token_in(path)  # noqa: E731
+        token = partial(_token_in, path)
     if token is not None:
         token()  # a file that is not there is found out before anything is built
         if not (tls.used or trainer.insecure or is_loopback(trainer.address)):
