@@ -123,6 +123,7 @@ def test_every_batch_is_applied_once_in_order_and_never_too_late(
         # A gradient was late by the batches that started before it came, and those started under their own K.
         assert staleness <= limits[step + staleness]
     assert record.most_in_flight <= max(limits) + 1
+    assert record.most_shown_in_flight <= max(limits) + 1
     assert record.most_history <= max(limits) + 1
     assert record.most_queued_in_cloud <= max(limits) + 1
     assert record.most_ahead <= PREFETCHED + 1
@@ -213,7 +214,7 @@ def test_a_slow_link_makes_every_gradient_as_late_as_allowed(limit):
     late = list(record.staleness.values())
     assert late[: 30 - limit] == [limit] * (30 - limit)
     assert late[30 - limit :] == list(range(limit - 1, -1, -1)), "at the end there are fewer and fewer behind"
-    assert record.most_in_flight == limit + 1
+    assert record.most_in_flight == record.most_shown_in_flight == limit + 1
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 4), (4, 0), (2, 5)])

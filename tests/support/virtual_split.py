@@ -128,6 +128,8 @@ class Record:
     most_ahead: int = 0
     """Batches fetched and not yet forwarded."""
     most_in_flight: int = 0
+    most_shown_in_flight: int = 0
+    """By the pipeline itself, as metrics and status have it."""
     most_queued_in_cloud: int = 0
     most_history: int = 0
 
@@ -302,7 +304,7 @@ class VirtualSplit:
         self.record.staleness[step] = staleness
 
     def uploaded(self, _payload_bytes: int, _raw_bytes: int) -> None:
-        pass
+        self.record.most_shown_in_flight = max(self.record.most_shown_in_flight, self.pipeline.unsettled)
 
     def downloaded(self, tensor: WireTensor, _raw_bytes: int) -> None:
         self.record.gradients_down.append(tensor.step)
