@@ -8,7 +8,8 @@ the profile ages, a change costs, and the link may be back in a moment. Its rule
   where that takes longer than link and trainer together, it is the fastest.
 - The horizon over which a change must pay is Eq. 14's: steps between events, an event being that today's deployment becomes,
   or ceases to be, worse than the best by the margin. A state that has lasted longer is expected to last as long again.
-- What may be risked, and what is proven and no risk, the ledger says (ledger.py).
+- What may be risked, and what is proven and no risk, the ledger says (ledger.py): of deployments, and of experts that follow
+  the link from one to another (experts.py).
 
 What it decides is a proposal until `deployed` answers it: with the deployment proposed, or with the old one when nothing
 came of it. Until then it only listens.
@@ -22,6 +23,7 @@ import numpy as np
 
 from shared.planning.cost import Bools, Deployment, Floats, Rates, migration_seconds, work_of
 from shared.planning.estimates import Estimates
+from shared.planning.experts import Experts
 from shared.planning.ledger import Ledger, Limits
 from shared.planning.outcome import Outcome, Tally
 from shared.planning.planners import DEFAULT_HORIZON_STEPS, SearchSpace, candidates
@@ -107,7 +109,9 @@ class Engine:
             self._allowed = np.append(self._allowed, False)
         self._current = self._index(self.deployment)
         self._estimates.consider(self._work, self._staleness, self._current)
-        self._ledger = Ledger(self._config.limits, self._current, len(self._allowed))
+        # The ledger's contenders are the candidates and, after them, the experts.
+        self._experts = Experts(self._current, self._staleness, self._config.dwell_seconds)
+        self._ledger = Ledger(self._config.limits, self._current, len(self._allowed) + len(self._experts))
 
     def observe(
         self,
@@ -161,13 +165,14 @@ class Engine:
         self._tally = Tally(proposal.seconds_per_step if proposal and is_proposed else math.nan)
         self._changed_seconds = seconds
         if deployment == was:
-            self._ledger.forget(len(self._allowed))
+            self._ledger.forget()
+            self._experts.begin(self._current)
         else:
             if not self._same(deployment).any():
                 self.constrain(self._space)
             self._current = self._index(deployment)
-            if self._is_for_good or not is_proposed:
-                self._ledger.settle_at(self._current, len(self._allowed))
+            if self._is_for_good or not is_proposed or not self._allowed[self._ledger.home]:
+                self._settle()
         filling_seconds = 0.0
         if self._seconds is not None:  # an operator may be there before the first observation
             # Ample time until the pipeline runs evenly again.
@@ -202,7 +207,8 @@ class Engine:
         if self._proposal is None and self._seconds is not None and self._seconds >= self._steady_seconds:
             estimates.note_steps(seconds, done_steps, self._current)
         is_at_home = self._proposal is None and self._current == self._ledger.home
-        self._ledger.record(seconds, estimates.speeds, done_steps, is_at_home=is_at_home)
+        played = self._experts.play(seconds, estimates.speeds, self._allowed, self._ways_now)
+        self._ledger.record(seconds, np.append(estimates.speeds, played), done_steps, is_at_home=is_at_home)
         self._tally.add(seconds, seconds * float(estimates.speeds[self._current]), done_steps)
 
     def _note_event(self) -> None:
@@ -223,15 +229,19 @@ class Engine:
         self._propose(int(np.argmin(np.where(nearest if nearest.any() else self._allowed, costs, np.inf))))
 
     def _choose(self) -> None:
-        """Propose what is proven to pay, the way home when that pays or must be, what may be risked, or nothing."""
+        """Follow a proven expert, go to what is proven to pay, go home when that pays or must be, or try what may be risked."""
         home, current, speeds = self._ledger.home, self._current, self._estimates.speeds
         there, back = self._way_seconds(current, ...), self._way_seconds(..., home)
         # Steps of home are what the account counts. The way back is gone when the link has changed, and that is seen late.
         home_speed = max(float(speeds[home]), float(self._estimates.mean_speeds[home]))
-        gains = self._ledger.gains(there, self._remaining_steps())
-        available = self._ledger.available_steps(self._remaining_steps())
+        remaining_steps = self._remaining_steps()
+        available = self._ledger.available_steps(remaining_steps)
+        contenders = np.append(there, there[self._experts.places])
+        gains, expert_gains = np.split(self._ledger.gains(contenders, remaining_steps), [len(there)])
+        if self._follow(expert_gains, float(gains[self._allowed].max()), there, home_speed):
+            return
         if gains[current] > 0.0:
-            self._ledger.settle_at(current, len(self._allowed))
+            self._settle()
             return
         proven = int(np.argmax(np.where(self._allowed & (there > 0.0), gains, 0.0)))
         if there[proven] > 0.0 and gains[proven] > 0.0:
@@ -256,6 +266,33 @@ class Engine:
         if costs[best] < (1.0 - self._config.margin) * costs[current]:
             # What is given up costs what was waited for: no more than the account can pay.
             self._propose(best, math.inf if best == home else available / home_speed)
+
+    def _follow(self, expert_gains: Floats, best_gain: float, there_seconds: Floats, home_speed: float) -> bool:
+        """Whether an expert is proven, by more than may be risked and than any deployment is; then go where it is.
+
+        Not for longer than the time of proof where it has stopped moving: what it found is a deployment like others then.
+        """
+        remaining_steps = self._remaining_steps()
+        available = self._ledger.available_steps(remaining_steps)
+        places = self._experts.places
+        is_payable = (available >= home_speed * there_seconds[places]) | (places == self._ledger.home)
+        leading = int(np.argmax(np.where(is_payable, expert_gains, 0.0)))
+        least_gain = max(self._config.limits.loss_fraction * remaining_steps, best_gain)
+        if not is_payable[leading] or expert_gains[leading] <= least_gain:
+            return False
+        target = int(places[leading])
+        if target == self._current:
+            return self._experts.stayed_seconds(leading) < self._config.limits.proof_seconds
+        self._propose(target, math.inf if target == self._ledger.home else available / home_speed)
+        return True
+
+    def _settle(self) -> None:
+        """Call today's deployment home."""
+        self._ledger.settle_at(self._current)
+        self._experts.begin(self._current)
+
+    def _ways_now(self, start: int) -> Floats:
+        return self._way_seconds(start, ..., self._estimates.now)
 
     def _costs(self, there_seconds: Floats) -> Floats:
         """Seconds that the horizon would take with each candidate, the way there included (Eq. 15)."""

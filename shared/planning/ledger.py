@@ -33,20 +33,25 @@ class Limits:
 
 
 class Ledger:
-    """Counts against home: the deployment at first, and later any that was proven better. Arrays are over n deployments."""
+    """Counts against home: the deployment at first, and later any that was proven better.
+
+    Arrays are over n contenders: deployments, and whatever else has a speed.
+    """
 
     def __init__(self, limits: Limits, home: int, n: int) -> None:
         self._limits = limits
         self._balance = 0.0
-        self.settle_at(home, n)
+        self._n = n
+        self.settle_at(home)
 
-    def settle_at(self, home: int, n: int) -> None:
+    def settle_at(self, home: int) -> None:
         """Call another deployment home. What was lost before stays lost."""
         self.home = home
-        self.forget(n)
+        self.forget()
 
-    def forget(self, n: int) -> None:
+    def forget(self) -> None:
         """Start over with proving any lead."""
+        n = self._n
         self._lead, self._lag = np.zeros(n), np.zeros(n)
         # The least lead in each part of the time of proof, the newest first, and in the part under way.
         self._troughs = np.zeros((PROOF_PARTS + 1, n))
@@ -80,10 +85,10 @@ class Ledger:
         return self._balance + self._limits.loss_fraction * remaining_steps
 
     def gains(self, there_seconds: Floats, remaining_steps: float) -> Floats:
-        """Steps that going to each deployment for good would gain in a run with so many to go, shape (n,); not above 0: stay.
+        """Steps that going over to each contender would gain in a run with so many to go, shape (n,); not above 0: stay.
 
         Counted is the least lead of the time of proof. Over whole periods of an oscillation that favours nobody, a lead comes
-        back to 0, so what remains of it is what the deployment is better by. The way there must be worth it with a profit.
+        back to 0, so what remains of it is what it is better by. The way there must be worth it with a profit.
         """
         if self.available_steps(remaining_steps) < 0.0:
             return np.zeros_like(there_seconds)

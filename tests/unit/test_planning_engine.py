@@ -35,6 +35,15 @@ REPLAYED = dataclasses.replace(
     gradient_bytes=(None, 4e5, 2e5, 1e5, None),
 )
 """Its replay takes longer than link and trainer together, where the link is fast."""
+QUICK = small_profile(
+    blocks=tuple(Block(f"b{i}", 1e5) for i in range(4)),
+    edge_seconds=(None, 0.05, 0.1, 0.2, 0.6),
+    cloud_seconds=(None, 0.04, 0.03, 0.02, 0.0),
+    feature_bytes=(None, 4e5, 2e5, 1e5, None),
+    gradient_bytes=(None, 4e5, 2e5, 1e5, None),
+    encode=None,
+)
+"""Which cut is best hangs on the link, and to move takes little."""
 HEAVY = small_profile(blocks=tuple(Block(f"b{i}", 1e7) for i in range(4)))
 
 
@@ -219,3 +228,87 @@ def test_a_deployment_that_is_better_over_each_period_is_found_and_kept_though_t
     # Five minutes of proof cost a sixth of what is to be gained, and they end where the link is slow or dead.
     best = simulate(profile, link, run.switches[0].deployment, 1800.0).steps
     assert run.steps >= kept + 0.7 * (best - kept)
+
+
+def test_on_a_link_that_varies_slowly_it_beats_every_deployment_that_is_kept():
+    link = symmetric((60.0, 60.0), (60.0, 5.0))
+    _, run = both(QUICK, link, best_for(QUICK, 60.0), 1800.0)
+    work = candidates(QUICK, SPACE)
+    kept = [
+        simulate(QUICK, link, Deployment(cut, staleness, bits), 1800.0).steps
+        for cut, bits in zip(work.cuts.tolist(), work.bits.tolist(), strict=True)
+        for staleness in SPACE.best_staleness(QUICK)
+    ]
+    assert run.steps > 1.05 * max(kept)
+
+
+def on_a_wave(engine, seconds, answers=True, until=math.inf):
+    """Observe 60 s of 60 Mbit/s and 60 s of 5 in turn, and 5 for good from `until` on; home's steps are done wherever it is.
+
+    Each second: what is decided, and taken at once.
+    """
+    home = engine.deployment
+    work, done = work_of(QUICK, [home.cut], [home.bits]), 0.0
+    for second in range(seconds):
+        mbit = 60.0 if second // 60 % 2 == 0 and second < until else 5.0
+        done += 1.0 / float(steady_seconds(work.stages(Rates(mbit * MBIT, mbit * MBIT)), home.staleness)[0])
+        decision = engine.observe(float(second), int(done), mbit * MBIT, mbit * MBIT)
+        if decision is not None and answers:
+            engine.deployed(float(second), decision.deployment)
+        yield second, decision
+
+
+def test_what_an_expert_asks_for_is_done_only_where_the_account_can_pay_the_way():
+    heavy = dataclasses.replace(QUICK, blocks=tuple(Block(f"b{i}", 1e6) for i in range(4)))
+    for total_steps in (4_000, 9_000, 40_000):
+        engine = Engine(heavy, SPACE, best_for(heavy, 60.0), total_steps=total_steps)
+        for _, decision in on_a_wave(engine, 1800):
+            assert decision is None or decision.abandon_after_seconds >= decision.migration_seconds
+
+
+def test_a_pin_that_comes_while_a_change_is_under_way_is_kept_after_it():
+    engine = Engine(QUICK, SPACE, best_for(QUICK, 60.0), total_steps=40_000)
+    decided = next(
+        each for _, each in on_a_wave(engine, 1800, answers=False) if each is not None and each.deployment.cut == 3
+    )
+    engine.constrain(SearchSpace(cut=3))
+    engine.deployed(1800.0, decided.deployment)
+    for second in range(1801, 3600):
+        mbit = 60.0 if second // 60 % 2 == 0 else 5.0
+        decision = engine.observe(float(second), second * 10, mbit * MBIT, mbit * MBIT)
+        assert decision is None or decision.deployment.cut == 3
+        if decision is not None:
+            engine.deployed(float(second), decision.deployment)
+
+
+def test_where_the_link_has_changed_for_good_the_place_that_an_expert_found_becomes_home():
+    engine = Engine(QUICK, SPACE, best_for(QUICK, 60.0), total_steps=40_000)
+    began_at = engine._ledger.home
+    for _ in on_a_wave(engine, 1500, until=420):
+        pass
+    assert engine.deployment.cut == 3
+    assert engine._ledger.home == engine._current != began_at
+
+
+def test_an_expert_that_does_not_keep_what_it_promises_is_left_for_good():
+    start = best_for(QUICK, 60.0)
+    work = work_of(QUICK, [start.cut], [start.bits])
+    engine = Engine(QUICK, SPACE, start, total_steps=40_000)
+    done = lost = 0.0
+    left_at = []
+    for second in range(3600):
+        mbit = 60.0 if second // 60 % 2 == 0 else 5.0
+        home_steps = 1.0 / float(steady_seconds(work.stages(Rates(mbit * MBIT, mbit * MBIT)), start.staleness)[0])
+        if engine.deployment == start:
+            done += home_steps
+        else:  # nothing is done there, against what the model says
+            lost += home_steps
+        decision = engine.observe(float(second), int(done), mbit * MBIT, mbit * MBIT)
+        if decision is not None:
+            left_at += [second] if engine.deployment == start else []
+            engine.deployed(float(second), decision.deployment)
+    assert left_at
+    assert max(left_at) < 1800
+    assert engine.deployment == start
+    # The account's hundredth, and as much again for what is seen too late.
+    assert lost <= 0.02 * (done + lost)

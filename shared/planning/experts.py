@@ -1,0 +1,124 @@
+"""Experts: ways to follow a link that varies, played in thought until one is proven.
+
+A deployment that is kept is one way to train. To move to what the last seconds favour, whenever that pays for itself within
+some time, is another, and on some links a better one than any deployment. Which link rewards which is not known beforehand, so
+each expert is played on the rates that were observed, as if it had been followed all along, with what its moves would have
+cost. Whether one leads is for the ledger to say, as it is of deployments (the name and the idea: prediction with expert
+advice, Cesa-Bianchi and Lugosi, "Prediction, Learning, and Games", 2006, ch. 2). Decides nothing.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from shared.planning.cost import Bools, Floats, Ints
+from shared.planning.estimates import Mean
+
+Ways = Callable[[int], Floats]
+"""Seconds from one candidate to each, shape (n,), at the rates of now."""
+
+
+class Rule(NamedTuple):
+    """When an expert moves."""
+
+    memory_seconds: float
+    """Time constant of the mean of each candidate's speed."""
+    payback_seconds: float
+    """A move must be worth its way within so long."""
+
+
+RULES = (Rule(2.0, 10.0), Rule(2.0, 30.0), Rule(2.0, 120.0), Rule(15.0, 30.0), Rule(60.0, 120.0))
+
+
+class Expert:
+    """One rule, played."""
+
+    def __init__(self, rule: Rule, index: int, staleness: Ints, dwell_seconds: float) -> None:
+        """index: of the candidate that it begins with. staleness: K of each, shape (n,).
+
+        dwell_seconds: least time between two moves.
+        """
+        self._rule = rule
+        self._staleness = staleness
+        self._dwell_seconds = dwell_seconds
+        self._speeds = Mean()
+        self.begin(index)
+
+    def begin(self, index: int) -> None:
+        """Be at a candidate from now on, however it came there."""
+        self.index = self._left = index
+        self._steps_in_flight = 0.0  # of those that began at _left
+        self._way_to_go = 0.0  # part of the way from there
+        self.stayed_seconds = 0.0  # since it arrived
+
+    def play(self, seconds: float, speeds: Floats, allowed: Bools, ways: Ways) -> float:
+        """Steps per second that it would have done over the last `seconds`; then it moves, where that pays.
+
+        speeds: what the candidates would have had, shape (n,). allowed: where it may go, shape (n,).
+
+        After a move the batches in flight end as they began, also where there is no way to go: other bits or another K.
+        """
+        drained_steps = min(self._steps_in_flight, seconds * float(speeds[self._left]))
+        self._steps_in_flight -= drained_steps
+        done_steps = drained_steps
+        self._speeds.add(seconds, self._rule.memory_seconds, speeds)
+        if self._steps_in_flight == 0.0:
+            free_seconds = self._after_the_way(seconds - drained_steps / float(speeds[self._left]), ways)
+            done_steps += free_seconds * float(speeds[self.index])
+            if self._way_to_go == 0.0:
+                self.stayed_seconds += seconds
+                if self.stayed_seconds >= self._dwell_seconds:
+                    self._move(allowed, ways(self.index))
+        return done_steps / seconds
+
+    def _after_the_way(self, seconds: float, ways: Ways) -> float:
+        """What is left of these seconds after what the way takes of them, at the pace of the link in them."""
+        if self._way_to_go == 0.0:
+            return seconds
+        way_seconds = float(ways(self._left)[self.index])
+        if self._way_to_go * way_seconds > seconds:
+            self._way_to_go -= seconds / way_seconds
+            return 0.0
+        seconds -= self._way_to_go * way_seconds
+        self._way_to_go = 0.0
+        return seconds
+
+    def _move(self, allowed: Bools, way_seconds: Floats) -> None:
+        """To the best candidate, where it is worth the way."""
+        mean, index = self._speeds.value, self.index
+        gains = self._rule.payback_seconds * (mean - mean[index]) - way_seconds * np.maximum(mean, mean[index])
+        best = int(np.argmax(np.where(allowed, gains, 0.0)))
+        if gains[best] > 0.0:
+            self.begin(best)
+            self._left, self._steps_in_flight = index, float(self._staleness[index] + 1)
+            self._way_to_go = float(way_seconds[best] > 0.0)
+
+
+class Experts:
+    """One of each rule."""
+
+    def __init__(self, index: int, staleness: Ints, dwell_seconds: float) -> None:
+        """See `Expert`."""
+        self._each = [Expert(rule, index, staleness, dwell_seconds) for rule in RULES]
+
+    def __len__(self) -> int:
+        return len(self._each)
+
+    @property
+    def places(self) -> Ints:
+        """The candidates at which they are, or on the way to."""
+        return np.array([expert.index for expert in self._each])
+
+    def stayed_seconds(self, number: int) -> float:
+        """How long an expert has been where it is."""
+        return self._each[number].stayed_seconds
+
+    def begin(self, index: int) -> None:
+        """Gather all at one candidate: from there on they have to prove themselves again."""
+        for expert in self._each:
+            expert.begin(index)
+
+    def play(self, seconds: float, speeds: Floats, allowed: Bools, ways: Ways) -> Floats:
+        """See `Expert.play`; of all."""
+        return np.array([expert.play(seconds, speeds, allowed, ways) for expert in self._each])
