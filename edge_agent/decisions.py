@@ -23,6 +23,7 @@ from edge_agent.step_meter import StepMeter
 from shared.codec import codec_bits
 from shared.errors import ConfigError, PlanError
 from shared.planning import (
+    FLOAT32_BITS,
     Decision,
     Deployment,
     Engine,
@@ -38,7 +39,6 @@ from shared.wire.isthmus.v1 import trainer_pb2
 _log = structlog.get_logger(__name__)
 
 INTERVAL_SECONDS = 1.0
-FLOAT32_BITS = 32
 
 
 class Planner(StrEnum):
@@ -81,9 +81,7 @@ class DecisionLoop:
         if settings.max_staleness is not None:
             profile = replace(profile, max_staleness=settings.max_staleness)
         # The schema has float32 error gradients; the downlink's codec is not the engine's to choose.
-        share = codec_bits(deployment.downlink_codec) / FLOAT32_BITS
-        gradient_bytes = tuple(None if size is None else size * share for size in profile.gradient_bytes)
-        self._profile = replace(profile, gradient_bytes=gradient_bytes)
+        self._profile = profile.with_gradient_bits(codec_bits(deployment.downlink_codec))
         self.planner = Planner.GREEDY
         self._free_space = self._space
         self._engine = Engine(
@@ -203,9 +201,13 @@ class DecisionLoop:
 
     def _notice(self, deployer: Changes, seconds: float) -> None:
         """Tell the engine of a deployment that it has not heard of: its own proposal done or given up, or somebody else's."""
-        actual = _numbers(deployer.deployment)
-        if self._proposal is None and actual == self._engine.deployment:
+        actual, proposal, before = _numbers(deployer.deployment), self._proposal, self._engine.deployment
+        if proposal is None and actual == before:
             return
+        if proposal is not None and replace(actual, cut=proposal.deployment.cut) == proposal.deployment != actual:
+            # Given up: K and bits, which were changed at once, go back as well.
+            self._change(deployer, before)
+            actual = _numbers(deployer.deployment)
         self._log_outcome()
         self._proposal = None
         self._engine.deployed(seconds, actual)
@@ -223,10 +225,13 @@ class DecisionLoop:
         self._metrics.decisions.inc()
         self._proposal = decision
         if (wanted.staleness, wanted.bits) != (today.staleness, today.bits):
-            deployer.change(staleness=wanted.staleness, codec=codec_of(wanted.bits, self._codec))
+            self._change(deployer, wanted)
         if wanted.cut != today.cut:
             patience = decision.abandon_after_seconds
             deployer.move(wanted.cut, patience if math.isfinite(patience) else None)
+
+    def _change(self, deployer: Changes, wanted: Deployment) -> None:
+        deployer.change(staleness=wanted.staleness, codec=codec_of(wanted.bits, self._codec))
 
     def _export(self) -> None:
         if (outcome := self._engine.outcome()) is not None:

@@ -18,6 +18,7 @@ from shared.planning.planners import (
 )
 from shared.planning.profile import (
     BIT_WIDTHS,
+    FLOAT32_BITS,
     SCHEMA,
     Block,
     Encode,
@@ -36,6 +37,7 @@ __all__ = [
     "BIT_WIDTHS",
     "DEFAULT_BITS",
     "DEFAULT_HORIZON_STEPS",
+    "FLOAT32_BITS",
     "PLANNERS",
     "PROBE_SECONDS",
     "SCHEMA",

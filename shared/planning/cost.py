@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shared.errors import PlanError
-from shared.planning.profile import Profile
+from shared.planning.profile import FLOAT32_BITS, Profile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
-FLOAT32_BITS = 32
 
 
 @dataclass(frozen=True, order=True)

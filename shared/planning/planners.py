@@ -10,7 +10,6 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.cost import (
-    FLOAT32_BITS,
     Deployment,
     Floats,
     Rates,
@@ -19,7 +18,7 @@ from shared.planning.cost import (
     pipeline_seconds,
     work_of,
 )
-from shared.planning.profile import BIT_WIDTHS, Profile
+from shared.planning.profile import BIT_WIDTHS, FLOAT32_BITS, Profile
 
 DEFAULT_HORIZON_STEPS = 100
 """Steps that a deployment is expected to last where nothing is known of the link's past."""

@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from shared.errors import PlanError
 SCHEMA = "isthmus.profile/v1"
 
 BIT_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
-"""Widths that a feature can be sent in; 32 is float32 as it is."""
+"""Widths that a feature can be sent in."""
+FLOAT32_BITS = 32
+"""The width at which it is sent as it is."""
 
 Entries = tuple[float | None, ...]
 """One number for each cut 0..L; None where it was not measured."""
@@ -85,6 +87,11 @@ class Profile:
     def __len__(self) -> int:
         """L, the number of blocks."""
         return len(self.blocks)
+
+    def with_gradient_bits(self, bits: int) -> "Profile":
+        """The same with error gradients of so many bits a number; the schema has float32 ones."""
+        gradient_bytes = tuple(None if size is None else size * bits / FLOAT32_BITS for size in self.gradient_bytes)
+        return replace(self, gradient_bytes=gradient_bytes)
 
     @cached_property
     def bytes_before(self) -> tuple[float, ...]:

@@ -1,5 +1,6 @@
 """The profile file: what is right is kept to the last digit, what is wrong is refused in a sentence with file and key."""
 
+import dataclasses
 import json
 import math
 
@@ -181,3 +182,10 @@ def test_whatever_stands_in_a_field_is_a_profile_or_one_sentence(key, value):
     except PlanError as error:
         said = str(error)
     assert said == "" or (said.startswith("file: ") and "\n" not in said)
+
+
+def test_error_gradients_of_fewer_bits_are_so_much_smaller_and_nothing_else_is():
+    profile = small_profile(gradient_bytes=(None, 4e6, None, 1e6, None))
+    halved = profile.with_gradient_bits(16)
+    assert halved.gradient_bytes == (None, 2e6, None, 5e5, None)
+    assert dataclasses.replace(halved, gradient_bytes=profile.gradient_bytes) == profile
