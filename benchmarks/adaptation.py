@@ -1,6 +1,6 @@
 """What adapting is worth on recorded links: the engine against every fixed deployment, JointDNN, edge-only and the clairvoyant.
 
-    python -m benchmarks.adaptation --data ../shared/data [--minutes N] [--profile P.json ...] [--json PATH]
+    python -m benchmarks.adaptation --data ../shared/data [--minutes N] [--profile FILE[:BITS] ...] [--json PATH]
 
 In the simulator, which drives the daemon's own engine: T-Mobile and Verizon LTE, the Ghent bus log, and each WiFi and cellular
 trace of the WiFi pairs, repeated until the run is over; with 0 minutes each trace once. Profiles: the authors' VGG19 on Pi and
@@ -20,6 +20,7 @@ from rich.table import Table
 from benchmarks.paper_profiles import DEVICES, vgg19_profile
 from benchmarks.report import write_json
 from shared.planning import (
+    FLOAT32_BITS,
     PROBE_SECONDS,
     Link,
     Profile,
@@ -76,14 +77,14 @@ def links(data: Path) -> dict[str, Link]:
 def foresight_gain(profile: Profile, link: Link, space: SearchSpace) -> float:
     """Steps of one with foresight over those of the best fixed deployment, minus 1, over the trace once, by the cost model.
 
-    The best way through cuts and seconds, by dynamic programming over the steps done, each second with the bits that are best
-    in it. A change of the cut loses the blocks' way and the filling of the pipeline.
+    The best way through cuts and seconds, by dynamic programming over the steps done, each second with the bits and the K that
+    are best in it. A change of the cut loses the blocks' way and the filling of the pipeline.
     """
     work = candidates(profile, space)
-    staleness = space.staleness_range(profile)[-1]
+    choices = space.best_staleness(profile)
     cuts = np.unique(work.cuts)
     moments = np.arange(PROBE_SECONDS, max(link.duration_seconds, PROBE_SECONDS + 1) - 1)
-    done, fixed = np.zeros(len(cuts)), np.zeros(len(work.cuts))
+    done, fixed = np.zeros(len(cuts)), np.zeros((len(choices), len(work.cuts)))
     for moment in moments.tolist():
         now, ahead = (
             Rates(
@@ -93,13 +94,14 @@ def foresight_gain(profile: Profile, link: Link, space: SearchSpace) -> float:
             for span in (1.0, AHEAD_SECONDS)
         )
         stages = work.stages(now)
-        all_speeds, all_filling = 1.0 / steady_seconds(stages, staleness), stages.total() - stages.longest()
+        held = np.array([1.0 / steady_seconds(work.stages(now, serial=each == 0), each) for each in choices])
+        all_speeds, all_filling = held.max(axis=0), stages.total() - stages.longest()
         best = np.array([np.flatnonzero(work.cuts == cut)[all_speeds[work.cuts == cut].argmax()] for cut in cuts])
         speeds, filling = all_speeds[best], all_filling[best]
         lost_seconds = migration_seconds(profile, cuts[:, None], cuts[None, :], ahead) + filling[None, :]
         np.fill_diagonal(lost_seconds, 0.0)
         done = (done[:, None] - lost_seconds * np.maximum(speeds[:, None], speeds[None, :])).max(axis=0) + speeds
-        fixed += all_speeds
+        fixed += held
     return float(done.max() / fixed.max() - 1.0)
 
 
@@ -151,13 +153,20 @@ def main() -> None:
         "--data", type=Path, default=Path("../shared/data"), help="folder of traces and device profiles"
     )
     parser.add_argument("--minutes", type=float, default=30.0, help="length of a run; 0: the trace once (default: 30)")
-    parser.add_argument("--profile", type=Path, action="append", default=[], help="measure this profile too")
+    parser.add_argument(
+        "--profile",
+        action="append",
+        default=[],
+        metavar="FILE[:BITS]",
+        help="measure this profile too; BITS are those of the error gradients (default: 32)",
+    )
     parser.add_argument("--bits", default="8,16,32", help="bit widths to choose from (default: 8,16,32)")
     parser.add_argument("--allow-edge-only", action="store_true", help="let every planner choose edge-only")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     profiles = {f"VGG19 on {device}": vgg19_profile(arguments.data / "device_profiles", device) for device in DEVICES}
-    profiles |= {path.stem: load_profile(path) for path in arguments.profile}
+    for path, _, gradient_bits in (given.partition(":") for given in arguments.profile):
+        profiles[Path(path).stem] = load_profile(Path(path)).with_gradient_bits(int(gradient_bits or FLOAT32_BITS))
     space = SearchSpace(tuple(map(int, arguments.bits.split(","))), allow_edge_only=arguments.allow_edge_only)
     recorded = links(arguments.data)
     console = Console(width=160)

@@ -1,16 +1,19 @@
 """What adapting is worth on a real link that changes: `python -m benchmarks.adaptation_link [--data ../shared/data]`.
 
 Real agent and trainer in two network namespaces, the agent on a tenth of a core, and the link between them follows a recorded
-trace second by second. Every run has the same number of steps and begins with the trace: one with the decision engine, from
-the planner's choice for the trace's first seconds, and one with each of these deployments held: that first choice, JointDNN's,
-and the one that the simulator finds best of all over this trace. A ratio below 1 says that the engine was faster. What the
-simulator says of the same runs stands beside.
+trace second by second. Every run over a trace has the same number of steps and begins with the trace: one with the decision
+engine, from the planner's choice for the trace's first seconds, and one with each of these deployments held: that first choice,
+JointDNN's, and at every cut the one that the simulator finds best there over this trace. The best of those is the best fixed
+one. Edge-only is the same training wholly in the agent's process, without trainer and link; it does not depend on the trace, so
+its time per step is measured once, over fewer steps, and scaled to the trace's. A ratio below 1 says that the engine was the
+faster one. What the simulator says of the same runs stands beside.
 """
 
 import argparse
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 
 from rich.console import Console
@@ -18,27 +21,59 @@ from rich.table import Table
 
 from benchmarks.adaptation import links
 from benchmarks.machine import machine
-from benchmarks.prediction import MOST_STALENESS, Bench, bench, flags
+from benchmarks.prediction import Bench, bench, flags
 from benchmarks.report import Spread, write_json
-from shared.planning import PROBE_SECONDS, Deployment, Link, SearchSpace, Trace, compare, profile_to_json, simulate
+from shared.planning import (
+    PROBE_SECONDS,
+    Deployment,
+    Link,
+    Profile,
+    Rates,
+    Run,
+    SearchSpace,
+    Trace,
+    compare,
+    edge_only,
+    simulate,
+)
 
-TRACES = ("TMobile-LTE-short", "Verizon-LTE-short", "ghent_report_bus_0001")
+TRACES = ("TMobile-LTE-short", "Verizon-LTE-short", "13_3_wifi", "ghent_report_bus_0001")
+"""13_3_wifi: of the WiFi recordings that are dead (below 0.1 Mbit/s) for less than a fifth of their seconds, the one whose
+rate varies most from second to second, by a standard deviation of 1.3 times its mean: some 50 Mbit/s for the first quarter
+of a minute, about 1 Mbit/s for the next, 5 to 20 Mbit/s after it."""
 BITS = (8, 32)
 """The engine's own choice: fewer bits cost accuracy."""
-SPACE = SearchSpace(BITS, MOST_STALENESS)
+SPACE = SearchSpace(BITS)
 EDGE_SHARE = 0.1
 """Of a core's time: so slow that the best cut is not the same over every trace."""
-EPOCHS = 1000
-"""More than a run has steps for."""
+NETWORK = (
+    "model.kwargs={width=64}",
+    'deployment.downlink_codec="uniform8"',
+    "training.epochs=1000",  # more than a run has steps for
+)
+"""Large enough that such a device is better off with help, by most of these links."""
+GRADIENT_BITS = 8
 RUN_SECONDS = 40.0
 """About how long a run is made, by the simulator."""
+ALONE_SECONDS = 15.0
+"""About how long edge-only is measured, by the profile."""
+NO_MATTER = Rates(1.0, 1.0)
+"""Of a link that is not used."""
 REPEATS = 2
-PLANNERS = ("greedy", "best-fixed", "jointdnn")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train over one trace."""
+
+    name: str
+    run: Run
+    """As the simulator sees it."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way to train over one trace."""
+    """What a way to train took."""
 
     trace: str
     way: str
@@ -47,6 +82,29 @@ class Row:
     seconds: Spread
     changes: int
     """That the simulator sees."""
+    against: float
+    """The engine's time over this one's."""
+
+
+def held(profile: Profile, recorded: Link, starts: dict[str, Deployment], seconds: float) -> list[Way]:
+    """`starts` by name, and the best deployment at each cut, each held over the trace; one that is several things once."""
+    best = [
+        compare(profile, recorded, replace(SPACE, cut=cut), seconds, ("best-fixed",))[0].run
+        for cut in range(1, len(profile))
+    ]
+    runs = [run for run in best if run is not None]
+    named = [
+        *starts.items(),
+        *((f"best at cut {run.start.cut}", run.start) for run in runs),
+        ("best fixed", max(runs, key=lambda run: run.steps).start),
+    ]
+    return [
+        Way(
+            ", ".join(name for name, deployment in named if deployment == each),
+            simulate(profile, recorded, each, seconds, begin=PROBE_SECONDS),
+        )
+        for each in dict.fromkeys(deployment for _, deployment in named)
+    ]
 
 
 def rates_from(trace: Trace, begin: float, seconds: float) -> list[tuple[float, float]]:
@@ -54,72 +112,128 @@ def rates_from(trace: Trace, begin: float, seconds: float) -> list[tuple[float, 
     return [(float(second), trace.mean_between(begin + second, begin + second + 1)) for second in range(int(seconds))]
 
 
-def trained_seconds(ready: Bench, recorded: Link, deployment: Deployment, steps: int, *more: str) -> float:
-    """One run over the trace, from its first second to the run's last step."""
-    lasts = 10 * RUN_SECONDS
-    ways = [rates_from(trace, PROBE_SECONDS, lasts) for trace in (recorded.uplink, recorded.downlink)]
-    with ready.link.replay(*ways):
-        ends = ready.agent.run([*flags(ready.address, deployment, steps), f"training.epochs={EPOCHS}", *more]).ends
-    return ends[-1] - ends[0]
+@dataclass(frozen=True)
+class Measurement:
+    """What is asked of the pair."""
+
+    ready: Bench
+    file: Path
+    """The pair's profile, for the agent's engine."""
+    run_seconds: float
+    """About how long a run is made, by the simulator."""
+    repeats: int
+
+    @property
+    def profile(self) -> Profile:
+        """With error gradients as they are sent."""
+        return self.ready.profile.with_gradient_bits(GRADIENT_BITS)
+
+    def flags(self, deployment: Deployment, steps: int) -> list[str]:
+        """The agent's settings."""
+        return [*flags(self.ready.address, deployment, steps), *NETWORK]
+
+    def linked_seconds(self, recorded: Link, deployment: Deployment, steps: int, *more: str) -> float:
+        """One run over the trace, from its first step's end to its last's."""
+        lasts = 10 * self.run_seconds
+        ways = [rates_from(trace, PROBE_SECONDS, lasts) for trace in (recorded.uplink, recorded.downlink)]
+        with self.ready.link.replay(*ways):
+            ends = self.ready.agent.run([*self.flags(deployment, steps), *more]).ends
+        return ends[-1] - ends[0]
+
+    def alone_seconds_per_step(self) -> list[float]:
+        """Of edge-only runs."""
+        steps = ceil(ALONE_SECONDS / edge_only(self.profile, NO_MATTER).seconds_per_step)
+        taken = []
+        for _ in range(self.repeats):
+            ends = self.ready.agent.run(self.flags(Deployment(1, 0, 32), steps + 1), alone=True).ends
+            taken.append((ends[-1] - ends[0]) / steps)
+            print("edge-only", steps, f"{taken[-1]:.3f} s a step", sep=", ", file=sys.stderr, flush=True)
+        return taken
+
+    def rows(self, name: str, recorded: Link, alone_seconds_per_step: Spread) -> list[Row]:
+        """Every way over one trace, in turn, again and again."""
+        planners = ("greedy", "jointdnn", "edge-only")
+        found = compare(self.profile, recorded, SPACE, self.run_seconds, planners)
+        greedy, jointdnn, alone = (result.run for result in found if result.run is not None)
+        starts = {"its start": greedy.start, "JointDNN's": jointdnn.start}
+        engine, without_link = Way("the engine", greedy), Way("edge-only", alone)
+        ways = [engine, *held(self.profile, recorded, starts, self.run_seconds)]
+        decides = [f"engine.profile={self.file}", f"engine.bits={list(BITS)}"]
+        steps = int(greedy.steps)
+        taken: dict[Way, list[float]] = {way: [] for way in ways}
+        for _ in range(self.repeats):
+            for way in ways:
+                more = decides if way is engine else []
+                taken[way].append(self.linked_seconds(recorded, way.run.start, steps, *more))
+                shown = f"{taken[way][-1]:.1f} s (simulated: {seconds_of(way.run, steps):.1f})"
+                print(name, way.name, way.run.start, steps, shown, sep=", ", file=sys.stderr, flush=True)
+        spreads = {way: Spread.of(seconds) for way, seconds in taken.items()}
+        spreads[without_link] = alone_seconds_per_step.scaled(steps - 1)
+        return [
+            Row(
+                name,
+                way.name,
+                way.run.start,
+                seconds_of(way.run, steps),
+                seconds,
+                len(way.run.switches),
+                spreads[engine].median / seconds.median,
+            )
+            for way, seconds in spreads.items()
+        ]
 
 
-def measure(ready: Bench, profile: Path, name: str, recorded: Link) -> list[Row]:
-    """Every way over one trace, in turn, again and again."""
-    found = {result.planner: result.run for result in compare(ready.profile, recorded, SPACE, RUN_SECONDS, PLANNERS)}
-    greedy, best, jointdnn = (run for run in found.values() if run is not None)
-    held = simulate(ready.profile, recorded, greedy.start, RUN_SECONDS, begin=PROBE_SECONDS)
-    ways = {"the engine": greedy, "its start, held": held, "JointDNN's": jointdnn, "best fixed": best}
-    engine = [f"engine.profile={profile}", f"engine.bits={list(BITS)}", f"engine.max_staleness={MOST_STALENESS}"]
-    steps = int(greedy.steps)
-    taken: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(REPEATS):
-        for way, run in ways.items():
-            more = engine if run is greedy else []
-            taken[way].append(trained_seconds(ready, recorded, run.start, steps, *more))
-            print(name, way, run.start, steps, f"{taken[way][-1]:.1f} s", sep=", ", file=sys.stderr, flush=True)
-    return [
-        Row(name, way, run.start, run.seconds_per_100_steps * steps / 100, Spread.of(taken[way]), len(run.switches))
-        for way, run in ways.items()
-    ]
+def seconds_of(run: Run, steps: int) -> float:
+    """So many steps of a simulated run."""
+    return run.seconds_per_100_steps * steps / 100
 
 
-def table(rows: list[Row]) -> Table:
-    """For people."""
+def table(name: str, rows: list[Row]) -> Table:
+    """One trace's rows, for people."""
     drawn = Table(
-        "trace", "deployment", "begins with", "changes", "simulated, s", "measured, s", "engine's time / this one's"
+        "deployment", "begins with", "changes", "simulated, s", "measured, s", "engine's time / this one's", title=name
     )
-    ours = {row.trace: row.seconds.median for row in rows if row.way == "the engine"}
     for row in rows:
         drawn.add_row(
-            row.trace,
             row.way,
             str(row.start),
             str(row.changes),
             f"{row.simulated_seconds:.1f}",
             row.seconds.show(1.0, 1),
-            f"{ours[row.trace] / row.seconds.median:.2f}",
+            f"{row.against:.2f}",
         )
     return drawn
 
 
 def main() -> None:
-    """Measure every trace and print the table."""
+    """Measure, and print and write each trace when it is done."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adaptation_link", description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="where traces/ lies")
     parser.add_argument("--trace", choices=TRACES, action="append", help="only this one; may be repeated")
+    parser.add_argument("--seconds", type=float, default=RUN_SECONDS, help="about how long a run is (default: 40)")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="runs of each row (default: 2)")
+    parser.add_argument(
+        "--profile", type=Path, help="the pair's profile, measured into this file where it is not there"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     recorded = links(arguments.data)
-    with bench(EDGE_SHARE) as ready, tempfile.TemporaryDirectory(prefix="isthmus-") as folder:
-        profile = Path(folder, "profile.json")
-        profile.write_text(profile_to_json(ready.profile))
-        rows = [row for name in arguments.trace or TRACES for row in measure(ready, profile, name, recorded[name])]
-    console = Console(width=150)
-    console.print(
-        f"{machine()}; seconds of a run, median (quartiles) of {REPEATS}; the agent on {EDGE_SHARE:g} of a core"
-    )
-    console.print(table(rows))
-    write_json(arguments.json, "adaptation_link", profile=ready.profile, rows=rows)
+    rows: list[Row] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="isthmus-") as folder,
+        bench(EDGE_SHARE, NETWORK, file := arguments.profile or Path(folder, "profile.json")) as ready,
+    ):
+        measurement = Measurement(ready, file.absolute(), arguments.seconds, arguments.repeats)
+        console = Console(width=150)
+        console.print(
+            f"{machine()}; seconds of a run, median (quartiles) of {arguments.repeats}; the agent on {EDGE_SHARE:g} of a core"
+        )
+        alone = Spread.of(measurement.alone_seconds_per_step())
+        for name in arguments.trace or TRACES:
+            found = measurement.rows(name, recorded[name], alone)
+            rows += found
+            console.print(table(name, found))
+            write_json(arguments.json, "adaptation_link", profile=ready.profile, rows=rows)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -44,8 +44,8 @@ PREDICTED = {
 }
 """By uplink and downlink in bits per second."""
 DECIDED = ((5e6, 20e6), (20e6, 50e6))
-FINALISTS, FINALS = 3, 2
-"""The best of them run so many times more, and the choice with them: the luckiest of many runs is no measure."""
+FINALISTS, FINALS = 3, 6
+"""The best of them run so many times more, and the choice with them, in turn: the luckiest of many runs is no measure."""
 TOP = 10
 """So many of the deployments predicted best are run for the decision, besides the best at each cut."""
 TCP_SECONDS = 2.0
@@ -78,14 +78,11 @@ class Choice:
 
     uplink: float
     downlink: float
-    chosen: Case
-    best: Case
+    chosen: Deployment
+    best: Deployment
+    loss: Spread
+    """How much longer than the best the choice takes, less 1; of runs soon after each other, for the machine's pace drifts."""
     cases: list[Case]
-
-    @property
-    def loss(self) -> float:
-        """How much longer than the best the choice takes."""
-        return self.chosen.measured_seconds.median / self.best.measured_seconds.median - 1
 
 
 def flags(address: str, deployment: Deployment, steps: int) -> list[str]:
@@ -149,14 +146,16 @@ class Bench:
         cases = {each: self.measure(nominal, rates, each) for each in self.rivals(rates) | {chosen}}
         first = sorted(cases, key=lambda each: cases[each].measured_seconds.median)[:FINALISTS]
         finalists = dict.fromkeys([chosen, *first])
-        again = [{each: self.measure(nominal, rates, each) for each in finalists} for _ in range(FINALS)]
+        rounds = [{each: self.measure(nominal, rates, each) for each in finalists} for _ in range(FINALS)]
+        seconds = {each: [run[each].measured_seconds.median for run in rounds] for each in finalists}
+        # Every other round tells which is best, and the rest by how much: told by the same rounds, luck would count as better.
+        best = min(finalists, key=lambda each: statistics.median(seconds[each][::2]))
+        judged = zip(seconds[chosen][1::2], seconds[best][1::2], strict=True)
+        loss = Spread.of([mine / others - 1 for mine, others in judged])
         for each in finalists:
-            runs = sorted(
-                [cases[each], *(final[each] for final in again)], key=lambda case: case.measured_seconds.median
-            )
+            runs = sorted((run[each] for run in rounds), key=lambda case: case.measured_seconds.median)
             cases[each] = runs[len(runs) // 2]
-        best = min((cases[each] for each in finalists), key=lambda case: case.measured_seconds.median)
-        return Choice(*nominal, cases[chosen], best, sorted(cases.values(), key=lambda case: case.predicted_seconds))
+        return Choice(*nominal, chosen, best, loss, sorted(cases.values(), key=lambda case: case.predicted_seconds))
 
     def rivals(self, rates: Rates) -> set[Deployment]:
         """The deployments predicted best, and the best at each cut."""
@@ -169,8 +168,11 @@ class Bench:
 
 
 @contextmanager
-def bench(edge_share: float = EDGE_SHARE) -> Iterator[Bench]:
-    """Trainer, link, an agent on so much of a core's time, and the profile of both."""
+def bench(edge_share: float = EDGE_SHARE, more: Sequence[str] = (), kept: Path | None = None) -> Iterator[Bench]:
+    """Trainer, link, an agent on so much of a core's time, and the profile of both.
+
+    more: settings besides `flags`. kept: file of a profile that was measured before, or that is to be kept there.
+    """
     with (
         linked_namespaces("foresee") as link,
         slowed_device(edge_share) as device,
@@ -182,21 +184,14 @@ def bench(edge_share: float = EDGE_SHARE) -> Iterator[Bench]:
             listen=f"{link.cloud.address}:0",
         ) as address,
     ):
-        link.shape(*PROFILED_AT)
-        path = Path(folder, "profile.json")
-        settings = [f"--set={flag}" for flag in flags(address, Deployment(1, 0, 32), MOST_STEPS)]
-        command = [
-            sys.executable,
-            "-m",
-            "edge_agent.main",
-            "profile",
-            f"--repeats={REPEATS}",
-            f"--out={path}",
-            *settings,
-        ]
-        done = device.run(link.edge.command(command), stdout=sys.stderr)
-        if done.returncode != 0:
-            raise IsthmusError(f"the profile ended with {done.returncode}")
+        path = kept or Path(folder, "profile.json")
+        if not path.exists():
+            link.shape(*PROFILED_AT)
+            settings = [f"--set={flag}" for flag in [*flags(address, Deployment(1, 0, 32), MOST_STEPS), *more]]
+            command = ["profile", f"--repeats={REPEATS}", f"--out={path.absolute()}", *settings]
+            done = device.run(link.edge.command([sys.executable, "-m", "edge_agent.main", *command]), stdout=sys.stderr)
+            if done.returncode != 0:
+                raise IsthmusError(f"the profile ended with {done.returncode}")
         with trainings(lambda args, **kwargs: device.popen(link.edge.command(args), **kwargs)) as agent:
             yield Bench(link, address, agent, load_profile(path), Measure(link))
 
@@ -244,13 +239,16 @@ def main() -> None:
     """Predict and measure, choose and measure, and print both."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction", description=__doc__)
     parser.add_argument("--only", choices=("prediction", "decision"), help="one of the two")
+    parser.add_argument(
+        "--profile", type=Path, help="the pair's profile, measured into this file where it is not there"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     console = Console(width=150)
     console.print(f"{machine()}; the agent on {EDGE_SHARE:g} of a core; milliseconds, median (quartiles)")
     predicted: list[Case] = []
     choices: list[Choice] = []
-    with bench() as ready:
+    with bench(kept=arguments.profile) as ready:
         for nominal, deployments in PREDICTED.items():
             rates = ready.reshape(*nominal)
             if arguments.only != "decision":
@@ -268,9 +266,9 @@ def main() -> None:
     for choice in choices:
         console.print(table(choice.cases))
         console.print(
-            f"decision at {choice.uplink / 1e6:.0f} / {choice.downlink / 1e6:.0f} Mbit/s: {choice.chosen.deployment}, "
-            f"{choice.loss:.1%} slower than the best of these, {choice.best.deployment} (goal {DECISION_GOAL:.0%}: "
-            f"{verdict(choice.loss <= DECISION_GOAL)})"
+            f"decision at {choice.uplink / 1e6:.0f} / {choice.downlink / 1e6:.0f} Mbit/s: {choice.chosen}, "
+            f"{choice.loss.show(100.0)} % slower than the best of these, {choice.best} (goal {DECISION_GOAL:.0%}: "
+            f"{verdict(choice.loss.median <= DECISION_GOAL)})"
         )
     write_json(arguments.json, "prediction", profile=ready.profile, predicted=predicted, choices=choices)
 

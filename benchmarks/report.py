@@ -1,11 +1,12 @@
 """Figures as people read them and as a file keeps them."""
 
 import json
-import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.machine import machine
 from shared.errors import DataError
@@ -21,8 +22,8 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Of two values or more."""
-        lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
+        """Of one value or more."""
+        lower, median, upper = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
         return cls(median, lower, upper)
 
     def scaled(self, factor: float) -> "Spread":

@@ -1,7 +1,8 @@
 """An agent that trains one configuration after another: `python -m benchmarks.series`, driven by `Trainings`.
 
 For comparisons of many deployments: each is a session of its own through the same code as `edge-agent run`, and only the
-start of the process, long on a slow device, happens once. Knows nothing of what is compared.
+start of the process, long on a slow device, happens once. It also trains without any trainer, for what that is compared
+with. Knows nothing of what is compared.
 """
 
 import contextlib
@@ -14,11 +15,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
+import torch
+
 from edge_agent import EdgeConfig
+from edge_agent.experiment import Experiment
 from edge_agent.observer import Progress
 from edge_agent.run import train
 from shared.config import load_config
 from shared.errors import IsthmusError
+from shared.model.losses import LossHead
+from shared.model.stage import Stage
+from shared.transport.malloc import keep_message_memory
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class Training:
     """A finished run."""
 
     ends: list[float]
-    """When each step was done in the cloud, as the edge heard of it; seconds."""
+    """When each step was done in the cloud, as the edge heard of it, or alone; seconds."""
     uplink_bits_per_second: float | None
     downlink_bits_per_second: float | None
     """What the agent measured last; None where it knew too little."""
@@ -38,11 +45,14 @@ class Trainings:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def run(self, flags: Sequence[str]) -> Training:
-        """Train once. flags: section.key=value. Raises IsthmusError when the process has ended."""
+    def run(self, flags: Sequence[str], *, alone: bool = False) -> Training:
+        """Train once. flags: section.key=value. Raises IsthmusError when the process has ended.
+
+        alone: all blocks in that process, with neither trainer nor link; whatever `flags` say of a deployment is left out.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(json.dumps(list(flags)), file=self._process.stdin, flush=True)
+        print(json.dumps({"flags": list(flags), "alone": alone}), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
             raise IsthmusError(f"the agent ended with {self._process.wait()}; what it wrote stands above")
@@ -62,8 +72,8 @@ def trainings(popen: Callable[..., subprocess.Popen[Any]]) -> Iterator[Trainings
         process.communicate()
 
 
-def trained(flags: list[str]) -> Training:
-    """One run in this process."""
+def trained(config: EdgeConfig) -> Training:
+    """One run with the trainer, from this process."""
     ends: list[float] = []
     rates: list[tuple[float | None, float | None]] = []
 
@@ -72,14 +82,36 @@ def trained(flags: list[str]) -> Training:
             ends.append(time.monotonic())
             rates.append((progress.uplink_bits_per_second, progress.downlink_bits_per_second))
 
-    train(load_config(EdgeConfig, None, flags, environ={}), note)
+    train(config, note)
     return Training(ends, *rates[-1])
 
 
+def trained_alone(config: EdgeConfig) -> Training:
+    """The same training wholly in this process: the same batches, network, loss and updates, one step after the other."""
+    keep_message_memory()  # as the agent does; it spares large tensors their page faults, too
+    if config.compute.threads:
+        torch.set_num_threads(config.compute.threads)
+    experiment = Experiment(config)
+    chain = experiment.chain
+    stage = Stage(chain, 0, len(chain.blocks), experiment.recipe, experiment.stage.device)
+    head = LossHead(experiment.recipe.loss, None)
+    ends = []
+    for batch in experiment.loader.iterate(0, experiment.steps):
+        graph = stage.forward(batch.step, batch.inputs, input_gradient=False)
+        _, gradient = head.gradient(graph.output, batch.labels)
+        stage.backward(graph, gradient)
+        stage.update(batch.step)
+        ends.append(time.monotonic())
+    return Training(ends, None, None)
+
+
 def serve(requests: IO[str], answers: IO[str]) -> None:
-    """Answer each line of flags with a line of results."""
+    """Answer each line that asks for a run with a line of results."""
     for line in requests:
-        print(json.dumps(asdict(trained(json.loads(line)))), file=answers, flush=True)
+        request = json.loads(line)
+        config = load_config(EdgeConfig, None, request["flags"], environ={})
+        training = trained_alone(config) if request["alone"] else trained(config)
+        print(json.dumps(asdict(training)), file=answers, flush=True)
 
 
 def main() -> None:
