@@ -5,27 +5,30 @@ start of the process, long on a slow device, happens once. It also trains withou
 with. Knows nothing of what is compared.
 """
 
+import asyncio
 import contextlib
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 import torch
 
-from edge_agent import EdgeConfig
+from edge_agent import EdgeConfig, run_training
+from edge_agent.deployer import Deployer
 from edge_agent.experiment import Experiment
 from edge_agent.observer import Progress
-from edge_agent.run import train
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.model.losses import LossHead
 from shared.model.stage import Stage
 from shared.transport.malloc import keep_message_memory
+
+NO_MOVES: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,16 @@ class Trainings:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def run(self, flags: Sequence[str], *, alone: bool = False) -> Training:
+    def run(self, flags: Sequence[str], moves: Mapping[int, int] = NO_MOVES, *, alone: bool = False) -> Training:
         """Train once. flags: section.key=value. Raises IsthmusError when the process has ended.
 
-        alone: all blocks in that process, with neither trainer nor link; whatever `flags` say of a deployment is left out.
+        moves: the cut to ask for once so many steps are done. alone: all blocks in that process, with neither trainer nor link;
+        whatever `flags` say of a deployment is left out.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(json.dumps({"flags": list(flags), "alone": alone}), file=self._process.stdin, flush=True)
+        request = {"flags": list(flags), "moves": list(moves.items()), "alone": alone}
+        print(json.dumps(request), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
             raise IsthmusError(f"the agent ended with {self._process.wait()}; what it wrote stands above")
@@ -72,17 +77,20 @@ def trainings(popen: Callable[..., subprocess.Popen[Any]]) -> Iterator[Trainings
         process.communicate()
 
 
-def trained(config: EdgeConfig) -> Training:
+def trained(config: EdgeConfig, moves: Mapping[int, int]) -> Training:
     """One run with the trainer, from this process."""
     ends: list[float] = []
     rates: list[tuple[float | None, float | None]] = []
+    deployers: list[Deployer] = []
 
     def note(progress: Progress) -> None:
         if progress.steps > len(ends):
             ends.append(time.monotonic())
             rates.append((progress.uplink_bits_per_second, progress.downlink_bits_per_second))
+            if progress.steps in moves:
+                deployers[0].move(moves[progress.steps])
 
-    train(config, note)
+    asyncio.run(run_training(config, note, deployers.append))
     return Training(ends, *rates[-1])
 
 
@@ -110,7 +118,7 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
     for line in requests:
         request = json.loads(line)
         config = load_config(EdgeConfig, None, request["flags"], environ={})
-        training = trained_alone(config) if request["alone"] else trained(config)
+        training = trained_alone(config) if request["alone"] else trained(config, dict(request["moves"]))
         print(json.dumps(asdict(training)), file=answers, flush=True)
 
 

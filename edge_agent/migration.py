@@ -6,6 +6,8 @@ a link that dies leaves the old deployment or the new one, never a third.
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import structlog
 
@@ -13,11 +15,16 @@ from edge_agent.session import EdgeSession
 from edge_agent.workers import Workers
 from shared.errors import UnreachableError
 from shared.model import block_state
-from shared.model.chain import Chain
+from shared.model.chain import Block, Chain
 from shared.model.stage import Stage
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 _log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+AT_ONCE = 4
+"""Blocks under way, so that the link does not wait for answers; more would only take memory."""
 
 
 async def migrate(
@@ -55,11 +62,34 @@ async def _transfer(
     session: EdgeSession, chain: Chain, stage: Stage, old: Deployment, new: Deployment
 ) -> dict[int, block_state.BlockTensors]:
     """Send what leaves the edge; returns what comes to it, by block and by name."""
-    for block in chain.blocks[new.cut : old.cut]:
-        if not block_state.is_static(block):
-            await session.upload_block(block, stage.block_tensors(block.index), old.epoch)
-    return {
-        block.index: await session.download_block(block, weights_only=False)
-        for block in chain.blocks[old.cut : new.cut]
-        if not block_state.is_static(block)
-    }
+
+    async def upload(block: Block) -> None:
+        await session.upload_block(block, stage.block_tensors(block.index), old.epoch)
+
+    async def download(block: Block) -> block_state.BlockTensors:
+        return await session.download_block(block, weights_only=False)
+
+    leaving, coming = (
+        [block for block in blocks if not block_state.is_static(block)]
+        for blocks in (chain.blocks[new.cut : old.cut], chain.blocks[old.cut : new.cut])
+    )
+    await _overlapped(upload, leaving)
+    arriving = await _overlapped(download, coming)
+    return {block.index: tensors for block, tensors in zip(coming, arriving, strict=True)}
+
+
+async def _overlapped(transfer: Callable[[Block], Awaitable[T]], blocks: Sequence[Block]) -> list[T]:
+    """What it returns for each. Before one has its answer the next is under way; after a failure none is."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(block: Block) -> T:
+        async with slots:
+            return await transfer(block)
+
+    tasks = [asyncio.create_task(one(block)) for block in blocks]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
