@@ -1,6 +1,7 @@
 """TLS for both ends, from PEM files. What a file must be is checked here, in words; gRPC would only say that it failed."""
 
 import datetime
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from shared.errors import ConfigError
 from shared.transport.reloaded import Reloaded
 from shared.transport.secrets import read_file, read_secret
+
+SETTLING_SECONDS = 0.05
+"""A handshake takes microseconds from asking for a certificate to holding it; this long, where the machine is busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +60,11 @@ def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
 
     With a `ca` every client must show a certificate that it has signed. Raises ConfigError.
     """
-    material = Reloaded(files.paths, lambda: _server_configuration(read_material(files)))
+    news = _News(Reloaded(files.paths, lambda: _server_configuration(read_material(files))))
     return grpc.dynamic_ssl_server_credentials(
-        material.get(), material.get, require_client_authentication=files.ca is not None
+        news.told,
+        news.tell,  # type: ignore[arg-type]  # the stubs do not know of None, gRPC's documentation does
+        require_client_authentication=files.ca is not None,
     )
 
 
@@ -72,6 +78,26 @@ def channel_credentials(files: TlsFiles) -> Callable[[], grpc.ChannelCredentials
 
 def _channel_credentials(material: TlsMaterial) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(material.ca, *(material.own or (None, None)))
+
+
+class _News:
+    """What gRPC asks before each handshake, one at a time: another configuration, or None while nothing has changed.
+
+    With each answer but None gRPC frees what it had, even where another handshake has asked already and is about to take it
+    (grpc/grpc#36693). So nothing is said twice, and a change only once those that asked before it have what they asked for.
+    """
+
+    def __init__(self, configuration: Reloaded[grpc.ServerCertificateConfiguration]) -> None:
+        self._configuration = configuration
+        self.told = configuration.get()
+
+    def tell(self) -> grpc.ServerCertificateConfiguration | None:
+        configuration = self._configuration.get()
+        if configuration is self.told:
+            return None
+        time.sleep(SETTLING_SECONDS)  # on gRPC's own thread, once a change
+        self.told = configuration
+        return configuration
 
 
 def _server_configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:

@@ -21,7 +21,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.conftest import ROOT
 from tests.support.commands import MLP, agent_fails
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import edge_config, running_trainer, trainer_process
 from tests.support.strangers import ALL, METHODS, SERVER, Doorkeeper, Peer, message, names_a_session, path_of
 from tests.support.wire import open_request
 
@@ -186,6 +186,21 @@ async def test_certificates_are_rotated_without_a_restart_and_connections_stay(d
         assert await Peer(new_trust, door.tokens["ours"]).code(server.address, method, b"") is Code.OK
         assert await Peer(old_trust, door.tokens["ours"]).code(server.address, method, b"") is Code.UNAVAILABLE
         await before.unary_unary(method)(b"", metadata=metadata)
+
+
+async def test_who_connects_many_times_at_once_does_not_end_a_trainer_not_even_while_certificates_change(
+    door, tmp_path
+):
+    with trainer_process(*door.flags) as (process, address):
+        host, port = address.split(":")
+        for burst in range(200):
+            if burst % 20 == 0:
+                (tmp_path / "ca.pem").touch()  # read again, as a change is
+            knocking = [asyncio.open_connection(host, int(port)) for _ in range(20)]
+            for _, writer in await asyncio.gather(*knocking):
+                writer.close()
+        assert await door.friend().code(address, path_of("CloseSession"), b"") is Code.OK
+        assert process.poll() is None
 
 
 async def test_a_key_without_its_certificate_changes_nothing(door, tmp_path):
