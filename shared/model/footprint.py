@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from shared.factory import load_factory
@@ -51,16 +51,18 @@ def state_bytes(module: nn.Module, states: int) -> int:
 
 def _activation_bytes(module: nn.Module, inputs: Tensor) -> int:
     """Bytes that autograd would keep of one forward, the same storage counted once."""
-    kept: dict[int, int] = {}
     own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+    kept: dict[int, UntypedStorage] = {}
 
-    def pack(tensor: Tensor) -> Tensor:
+    def keep(tensor: Tensor) -> None:  # its storage alone: an operation that keeps its own output would never be freed
         storage = tensor.untyped_storage()
         if storage._cdata not in own:
-            kept[storage._cdata] = storage.nbytes()
-        return tensor
+            kept[storage._cdata] = storage
 
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        output = module(inputs)
-    del output
-    return sum(kept.values())
+    with saved_tensors_hooks(keep, _never_unpacked):
+        module(inputs)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+def _never_unpacked(_: object) -> Tensor:
+    raise AssertionError("nothing goes backward here")

@@ -1,5 +1,6 @@
 """What a model takes is known before it is taken, and is what it takes in the end."""
 
+import gc
 from itertools import pairwise
 
 import pytest
@@ -53,6 +54,16 @@ def test_the_default_device_and_generator_are_as_before():
     mlp()
     assert torch.equal(state, torch.get_rng_state())
     assert not torch.empty(1).is_meta
+
+
+def test_nothing_of_an_estimate_is_kept():
+    def of_no_device():
+        gc.collect()
+        return sum(issubclass(type(each), torch.Tensor) and each.is_meta for each in gc.get_objects())
+
+    before = of_no_device()
+    mlp(depth=5)
+    assert of_no_device() == before
 
 
 def test_a_factory_that_looks_at_values_has_no_estimate():
