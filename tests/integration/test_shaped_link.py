@@ -16,6 +16,8 @@ from benchmarks.net.tools import missing_for, wait_for
 from tests.support.running import StandardError
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG_SECONDS = 3.0
+"""A machine that stands still for a tenth of a second has not spoilt a measurement of this length."""
 needs_link = [pytest.mark.root, pytest.mark.skipif(missing() is not None, reason=f"a shaped link {missing()}")]
 needs_loss = pytest.mark.skipif(missing_for("nft") is not None, reason=f"loss {missing_for('nft')}")
 
@@ -25,10 +27,11 @@ def of_ours(pid: int) -> list[str]:
     return [path.name for path in Path("/run/netns").glob(f"isthmus-*-{pid}-*")]
 
 
-def nominal(side: Namespace) -> float:
-    """Bits per second that the kernel holds this side to."""
+def nominal(side: Namespace) -> float | None:
+    """Bits per second that the kernel holds this side to; None while it does not."""
     shown = side.run(["tc", "-j", "qdisc", "show", "dev", "link0", "root"], capture_output=True, check=True).stdout
-    return json.loads(shown)[0]["options"]["rate"] * 8
+    rate = json.loads(shown)[0]["options"].get("rate")
+    return None if rate is None else rate * 8
 
 
 # --- what needs no root
@@ -81,11 +84,11 @@ class TestLink:
         with linked_namespaces("test", delay_seconds=delay_seconds) as link:
             measure = Measure(link)
             link.shape(10e6, 40e6)
-            assert 0.85 * 10e6 < measure.uplink(1.0) < 1.02 * 10e6
-            assert 0.85 * 40e6 < measure.downlink(1.0) < 1.02 * 40e6
+            assert 0.85 * 10e6 < measure.uplink(LONG_SECONDS) < 1.02 * 10e6
+            assert 0.85 * 40e6 < measure.downlink(LONG_SECONDS) < 1.02 * 40e6
             link.shape(20e6, 10e6)
-            assert 0.85 * 20e6 < measure.uplink(1.0) < 1.02 * 20e6
-            assert 0.85 * 10e6 < measure.downlink(1.0) < 1.02 * 10e6
+            assert 0.85 * 20e6 < measure.uplink(LONG_SECONDS) < 1.02 * 20e6
+            assert 0.85 * 10e6 < measure.downlink(LONG_SECONDS) < 1.02 * 10e6
             link.unshape()
             assert measure.uplink(0.5) > 100e6
 
@@ -104,9 +107,9 @@ class TestLink:
             load = measure.start("uplink", 2.0)
             with link.replay([(0.0, 40e6), (0.3, 10e6)], [(0.0, 40e6)]):
                 wait_for(lambda: nominal(link.edge) == 10e6, "the change of the rate")
-                assert nominal(link.cloud) == 40e6
+                wait_for(lambda: nominal(link.cloud) == 40e6, "the rate that stays")
             measure.wait(load)
-            assert 0.85 * 10e6 < measure.uplink(1.0) < 1.02 * 10e6
+            assert 0.85 * 10e6 < measure.uplink(LONG_SECONDS) < 1.02 * 10e6
 
     @needs_loss
     def test_loss_slows_a_connection_and_ends_when_asked(self):

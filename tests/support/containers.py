@@ -53,12 +53,13 @@ class Podman:
 
     @contextmanager
     def running(self, name: str, *arguments: str) -> Iterator[str]:
-        """A container in the background, removed at the end with what it kept."""
-        self("run", "--detach", f"--name={name}", *arguments)
+        """A container in the background, removed at the end with what it kept; one that was left over goes first."""
+        self("run", "--detach", "--replace", f"--name={name}", *arguments)
         try:
             yield name
         finally:
-            self("rm", "--force", "--volumes", "--time=1", name)
+            # Ample time to end by itself: who is killed just while he ends, podman fails to remove.
+            self("rm", "--force", "--volumes", "--time=30", name)
 
     def _run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
