@@ -1,0 +1,281 @@
+"""What cannot be a chain is refused, and the refusal says where and why."""
+
+import inspect
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from shared.errors import ModelError
+from shared.model.build import check_cut
+from shared.model.chain import build_chain
+from tests.support.chains import WIDTH, Generated, Opaque, Residual, Torn, example
+
+torch.set_num_threads(1)
+
+
+def line_of(thing: Callable[..., object], marker: str) -> str:
+    """`file:line` of the one line of `thing` that ends in the comment `marker`."""
+    lines, first = inspect.getsourcelines(thing)
+    (found,) = (first + offset for offset, line in enumerate(lines) if line.rstrip().endswith(f"# {marker}"))
+    return rf"{Path(inspect.getfile(thing)).stem}\.py:{found}:"
+
+
+class ControlFlow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        if x.mean() > 0:  # control flow
+            x = -x
+        return self.second(x)
+
+
+class TrainOnly(ControlFlow):
+    def forward(self, x: Tensor) -> Tensor:  # train only
+        if self.training:
+            x = F.relu(x)
+        return self.second(self.first(x))
+
+
+class RandomSide(ControlFlow):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x) * random.random())
+
+
+class Ungraded(ControlFlow):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = self.first(x)  # no gradient
+        return self.second(x)
+
+
+class Replacing(ControlFlow):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:  # replacing
+        self.last = self.last + 1
+        return self.second(self.first(x))
+
+
+def test_a_forward_that_cannot_be_traced_is_named_with_its_line():
+    with pytest.raises(ModelError, match=line_of(ControlFlow, "control flow") + r".* control flow; .*blocks\(\)"):
+        build_chain(ControlFlow(), example())
+    with pytest.raises(ModelError, match=line_of(TrainOnly, "train only") + ".* train mode than in eval mode"):
+        build_chain(TrainOnly(), example())
+    with pytest.raises(ModelError, match=line_of(Ungraded, "no gradient") + r".* requires_grad_\(False\)"):
+        build_chain(Ungraded(), example())
+    with pytest.raises(ModelError, match=line_of(Replacing, "replacing") + r".* replaces the buffer 'last'"):
+        build_chain(Replacing(), example())
+
+
+def test_results_that_differ_from_run_to_run_are_refused():
+    with pytest.raises(ModelError, match="RandomSide"):
+        build_chain(RandomSide(), example())
+
+    class RandomBlocks(Torn):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + random.random()
+
+    with pytest.raises(ModelError, match="RandomBlocks makes different results of the same input in train mode"):
+        build_chain(RandomBlocks(["linear", "linear"]), example())
+
+
+def test_blocks_that_are_not_the_module_are_refused():
+    class Forgetful(Torn):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(super().forward(x))
+
+    with pytest.raises(ModelError, match="do not give what Forgetful gives in train mode"):
+        build_chain(Forgetful(["linear", "linear"]), example())
+
+    class ForgetfulInEval(Torn):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * (1.0 if self.training else 0.5)
+
+    with pytest.raises(ModelError, match="do not give what ForgetfulInEval gives in eval mode; "):
+        build_chain(ForgetfulInEval(["linear", "linear"]), example())
+
+
+def test_blocks_that_keep_other_statistics_are_refused():
+    class Twice(Torn):
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.parts[1](self.parts[0](x))
+            return super().forward(x)
+
+    with pytest.raises(ModelError, match="do not give what Twice gives in train mode"):
+        build_chain(Twice(["linear", "norm"]), example())
+
+
+def test_a_block_that_stays_in_one_mode_is_refused():
+    class Wrapper(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def train(self, mode: bool = True) -> "Wrapper":  # noqa: ARG002
+            return self
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x)
+
+    class Stuck(Torn):
+        def blocks(self) -> list[nn.Module]:
+            return [Wrapper(part) for part in self.parts]
+
+    with pytest.raises(ModelError, match="do not give what Stuck gives in eval mode"):
+        build_chain(Stuck(["linear", "dropout"]), example())
+
+
+def test_a_parameter_in_two_blocks_is_refused_by_name():
+    shared = nn.Linear(WIDTH, WIDTH)
+    with pytest.raises(ModelError, match=r"parameter '0.weight' of Sequential is used by block '0' and by block '2'"):
+        build_chain(nn.Sequential(shared, nn.ReLU(), shared), example())
+    tied = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    tied[1].bias = tied[0].bias
+    with pytest.raises(ModelError, match=r"parameter '0.bias' of Sequential is used by block '0' and by block '1'"):
+        build_chain(tied, example())
+
+
+def test_a_buffer_in_two_blocks_is_refused_by_name():
+    norm = nn.BatchNorm1d(WIDTH, affine=False)
+    with pytest.raises(ModelError, match=r"buffer '1.running_mean' .* block '1' and by block '3'"):
+        build_chain(nn.Sequential(nn.Linear(WIDTH, WIDTH), norm, nn.ReLU(), norm), example())
+
+
+def test_state_outside_of_all_blocks_is_refused():
+    class Spare(Torn):
+        def blocks(self) -> list[nn.Module]:
+            return list(self.parts)[:-1]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.Sequential(*self.blocks())(x)
+
+    with pytest.raises(ModelError, match=r"parameter 'parts.2.weight' of Spare is used by no block"):
+        build_chain(Spare(["linear", "linear", "linear"]), example())
+    spare = Spare(["linear", "linear", "relu"])
+    spare.register_buffer("scale", torch.ones(1))
+    with pytest.raises(ModelError, match="buffer 'scale' of Spare is used by no block"):
+        build_chain(spare, example())
+
+
+def test_parameters_of_somebody_else_are_refused():
+    class Foreign(Torn):
+        def blocks(self) -> list[nn.Module]:
+            return [*self.parts, nn.LayerNorm(WIDTH)]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.layer_norm(super().forward(x), (WIDTH,))
+
+    with pytest.raises(ModelError, match="holds 'weight', which is not one of Foreign's own"):
+        build_chain(Foreign(["linear", "linear"]), example())
+
+
+def test_state_that_is_neither_parameter_nor_buffer_is_refused():
+    class Extra(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"steps": 3}
+
+    with pytest.raises(ModelError, match=r"'1._extra_state' in its state dict"):
+        build_chain(nn.Sequential(nn.Linear(WIDTH, WIDTH), Extra(WIDTH, WIDTH)), example())
+
+
+def test_blocks_pass_one_tensor():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.linear(x), x
+
+    with pytest.raises(ModelError, match="Two returns a tuple in train mode; it must return one tensor"):
+        build_chain(Two(), example())
+
+    class Add(nn.Linear):
+        def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+            return super().forward(pair[0] + pair[1])
+
+    with pytest.raises(
+        ModelError, match="block '0' of Sequential returns a tuple in train mode; it must return one tensor"
+    ):
+        build_chain(nn.Sequential(Two(), Add(WIDTH, WIDTH)), example())
+
+
+def test_one_block_is_no_chain():
+    for module in (nn.Linear(WIDTH, WIDTH), Residual(), Generated(["linear", "relu", "dropout"])):
+        with pytest.raises(ModelError, match=f"{type(module).__name__} cannot be cut"):
+            build_chain(module, example())
+    with pytest.raises(ModelError, match="single block"):
+        build_chain(Torn(["linear"]), example())
+    with pytest.raises(ModelError, match=line_of(Opaque.forward, "opaque")):
+        build_chain(nn.Sequential(Opaque()), example())
+
+
+def test_what_blocks_returns_must_be_modules():
+    class Wrong(Torn):
+        def blocks(self) -> list[str]:
+            return ["0", "1"]
+
+    with pytest.raises(ModelError, match=r"Wrong.blocks\(\) must return a list of modules"):
+        build_chain(Wrong(["linear", "linear"]), example())
+
+
+def test_a_forward_for_one_batch_size_is_refused():
+    class FourOnly(Generated):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.view(4, WIDTH))
+
+    module = FourOnly(["linear", "linear"])
+    with pytest.raises(ModelError, match="FourOnly fails in eval mode with a batch of 2 on an input of shape"):
+        build_chain(module, example())
+
+
+def test_inputs_that_do_not_fit_are_refused():
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    with pytest.raises(ModelError, match=r"Sequential fails in train mode on an input of shape \(4, 7\): RuntimeError"):
+        build_chain(module, example(4, 7))
+    for inputs in (torch.tensor(1.0), torch.ones(0, WIDTH)):
+        with pytest.raises(ModelError, match="it must be a batch"):
+            build_chain(module, inputs)
+
+
+def test_parameters_without_a_shape_are_refused():
+    with pytest.raises(ModelError, match=r"parameter '1.weight' has no shape yet"):
+        build_chain(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LazyLinear(2)), example())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_modules_are_refused():
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()))
+    for module in (scripted, nn.Sequential(scripted, nn.Linear(WIDTH, WIDTH))):
+        with pytest.raises(ModelError, match="TorchScript"):
+            build_chain(module, example())
+
+
+def test_a_cut_leaves_the_edge_a_block_and_may_leave_the_cloud_none():
+    chain = build_chain(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)), example())
+    for cut in (1, 2):
+        check_cut(cut, chain)
+    for cut in (-1, 0, 3):
+        with pytest.raises(
+            ModelError, match=rf"cut {cut} is out of range; this model has 2 blocks .* a cut is 1 to 2$"
+        ):
+            check_cut(cut, chain)
+
+
+def test_an_output_without_the_batch_in_front_crosses_no_cut():
+    flattened = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Flatten(0, 1)))
+    chain = build_chain(flattened, example(4, 5, WIDTH))
+    check_cut(1, chain)
+    with pytest.raises(ModelError, match=r"whose shape is \(20, 6\) for a batch of 4; .* must have the batch first$"):
+        check_cut(2, chain)
