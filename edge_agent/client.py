@@ -27,6 +27,9 @@ from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 _PREFIX = "/isthmus.v1.TrainerService/"
 _UNTRUSTED = ("handshake failed", "Hostname Verification")
 """gRPC's own words for a TLS handshake that came to nothing, and for a certificate of somebody else."""
+_CONNECTIONS_OWN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED)
+"""How calls end over a connection that has gone wrong by itself, or at a trainer that has."""
+
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
@@ -54,7 +57,7 @@ class TrainerClient:
         self._link = link
         self._options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
         self._left: list[grpc.aio.Channel] = []
-        """Connections with older credentials; the training stream may still be on one of them."""
+        """Connections that no new call is made on; the training stream may still be on one of them."""
         self._connect()
 
     def _connect(self) -> None:
@@ -260,10 +263,16 @@ class TrainerClient:
             raise self.failed(await ending.failure() or failure) from failure
 
     def failed(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
-        """What a failed call means, in our words. After a lost connection the next one is made with the certificates of now."""
+        """What a failed call means, in our words. After a lost connection the next one is made with the certificates of now.
+
+        Where the trainer itself failed, or what is said in its name, the next is a new one too: HTTP/2 packs the headers of a
+        call by those of the calls before, so once a byte of them was damaged on the way, no call of that connection is
+        understood again.
+        """
         self._on_failure(failure.code())
         error = error_of(failure, self.address)
-        if isinstance(error, UnreachableError) and self._access.credentials() is not self._credentials:
+        outdated = isinstance(error, UnreachableError) and self._access.credentials() is not self._credentials
+        if outdated or failure.code() in _CONNECTIONS_OWN:
             self._left += [self._control, self._tensors]
             self._connect()
         return error

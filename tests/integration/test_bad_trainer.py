@@ -91,6 +91,33 @@ def message(payload=b"", **fields):
     return serialize(Packet(pb.TrainResponse(**fields), payload))
 
 
+@pytest.mark.parametrize(
+    ("code", "left"),
+    [
+        (grpc.StatusCode.INTERNAL, True),
+        (grpc.StatusCode.UNKNOWN, True),
+        (grpc.StatusCode.UNIMPLEMENTED, True),
+        (grpc.StatusCode.FAILED_PRECONDITION, False),
+        (grpc.StatusCode.DATA_LOSS, False),
+    ],
+)
+async def test_after_a_failure_that_may_be_the_connections_the_next_call_has_another(code, left):
+    peers = []
+
+    async def get_session(_request, context):
+        peers.append(context.peer())
+        await context.abort(code, "Error parsing 'te' metadata")
+
+    config = edge_config(*FLAGS)
+    async with trainer_with("GetSession", grpc.unary_unary_rpc_method_handler(get_session)) as address:
+        trainer = config.trainer.model_copy(update={"address": address})
+        async with TrainerClient(trainer, config.link) as client:
+            for _ in range(3):
+                with pytest.raises(ProtocolError):
+                    await client.get_session("s")
+    assert len(set(peers)) == (3 if left else 1)
+
+
 ATTACHED = message(attached=pb.Attached(next_step=0))
 
 
