@@ -291,9 +291,8 @@ class Session:
     def check_owned(self, block: int) -> int:
         """`block` if the cloud runs it. Raises ProtocolError otherwise."""
         if not self.stage.first <= block < self.stage.stop:
-            raise ProtocolError(
-                f"block {block} is not in the cloud; blocks {self.stage.first} to {self.stage.stop - 1} are"
-            )
+            there = f"blocks {self.stage.first} to {self.stage.stop - 1} are" if self.stage.blocks else "none is"
+            raise ProtocolError(f"block {block} is not in the cloud; {there}")
         return block
 
     def block_digests(self) -> list[int]:

@@ -53,15 +53,20 @@ def build_checked_chain(
 
 
 def check_cut(cut: int, chain: Chain) -> None:
-    """Refuse a cut that leaves a side without a block. Raises ModelError.
+    """Refuse a cut that cannot be. Raises ModelError.
 
-    A cut of 0 would send raw inputs; a cut of L is edge-only and needs no trainer.
+    A cut of 0 would send raw inputs. A cut of L leaves the trainer the loss alone, and what crosses is the model's output.
     """
-    if not 1 <= cut < len(chain.blocks):
+    if not 1 <= cut <= len(chain.blocks):
         names = ", ".join(block.name for block in chain.blocks)
         raise ModelError(
             f"cut {cut} is out of range; this model has {len(chain.blocks)} blocks ({names[:200]}), so a cut is 1 to "
-            f"{len(chain.blocks) - 1}"
+            f"{len(chain.blocks)}"
+        )
+    if cut == len(chain.blocks) and chain.features[-1].shape[:1] != chain.features[0].shape[:1]:
+        raise ModelError(
+            f"cut {cut} would send the model's output, whose shape is {chain.features[-1].shape} for a batch of "
+            f"{chain.features[0].shape[0]}; what crosses a cut must have the batch first"
         )
 
 

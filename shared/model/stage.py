@@ -1,4 +1,4 @@
-"""A stage: what one side runs, a contiguous run of blocks: forward, backward and update.
+"""A stage: what one side runs, a contiguous run of blocks, which may be none: forward, backward and update.
 
 It does not know whether it is first or last, nor where its inputs come from or its outputs go. A block computes the same
 wherever it runs: its random state is derived from (seed, step, block), its gradients are clipped and its optimizer state
@@ -79,6 +79,8 @@ class Stage:
 
         Returns the error gradient at the inputs when `forward` was asked for it. Raises ModelError when that fails.
         """
+        if not self.blocks:  # inputs and output are one
+            return gradient.to(self.device) if graph.output.requires_grad else None
         if graph.output.requires_grad:
             with _failures_of("the backward of", *self.blocks):
                 graph.output.backward(gradient.to(self.device))  # type: ignore[no-untyped-call]

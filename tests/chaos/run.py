@@ -129,7 +129,7 @@ async def _disturbed_run(
     async with Relay("127.0.0.1", port, one_way_delay_seconds=DELAY_SECONDS) as relay:
         agent_flags = [
             *EXPERIMENT,
-            f"deployment.cut={dice.randint(1, 3)}",
+            f"deployment.cut={dice.randint(1, 4)}",
             f"deployment.staleness={staleness}",
             f"deployment.codec={'fp32' if staleness == 0 else 'uniform8'}",
             f"trainer.address={relay.address}",
@@ -138,7 +138,7 @@ async def _disturbed_run(
             f"checkpoints.step_log={folder / 'steps'}",
             f"link.stall_seconds={STALL_SECONDS}",
         ]
-        moves = {step: dice.randint(1, 3) for step in MOVES_AT}
+        moves = {step: dice.randint(1, 4) for step in MOVES_AT}
         on_link = dice.randint(0, faults // 2)
         on_agent = (faults - on_link + 1) // 2
         trainer = _Side(

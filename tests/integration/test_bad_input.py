@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
         ('model.factory="shared.model.zoo:no_such_net"', "has no callable 'no_such_net'"),
         ("model.kwargs={inputs=10}", "10"),
         ("model.kwargs={no_such_argument=1}", "no_such_argument"),
-        ("deployment.cut=3", "this model has 3 blocks"),
-        ("deployment.cut=99", "so a cut is 1 to 2"),
+        ("deployment.cut=4", "this model has 3 blocks"),
+        ("deployment.cut=99", "so a cut is 1 to 3"),
     ],
 )
 def test_a_model_that_cannot_be(flag, says):

@@ -64,9 +64,9 @@ async def test_one_session_more_than_there_is_room_for(trainer):
         (
             {"cut": 0},
             Code.INVALID_ARGUMENT,
-            "cut 0 is out of range; this model has 3 blocks (0, 1, 2), so a cut is 1 to 2",
+            "cut 0 is out of range; this model has 3 blocks (0, 1, 2), so a cut is 1 to 3",
         ),
-        ({"cut": 3}, Code.INVALID_ARGUMENT, "cut 3 is out of range"),
+        ({"cut": 4}, Code.INVALID_ARGUMENT, "cut 4 is out of range"),
         ({"cut": 2**32 - 1}, Code.INVALID_ARGUMENT, "cut 4294967295 is out of range"),
         ({"codec": "zip"}, Code.INVALID_ARGUMENT, "codec 'zip' does not exist"),
         ({"downlink_codec": ""}, Code.INVALID_ARGUMENT, "codec '' does not exist"),

@@ -156,14 +156,15 @@ def test_a_trainer_that_is_killed_comes_back_and_the_agent_with_it(pair, expecte
     finished(pair, agent, expected)
 
 
-def test_both_killed(pair, expected):
+@pytest.mark.parametrize("cut", [2, 4])
+def test_both_killed(pair, expected, cut):
     trainer = pair.trainer()
-    agent = pair.agent()
+    agent = pair.agent(f"deployment.cut={cut}")
     agent.until("checkpoint on both sides", at_least=14)
     trainer.end()
     agent.end()
     pair.trainer()
-    again = pair.agent()
+    again = pair.agent(f"deployment.cut={cut}")
     assert again.until("went back to a checkpoint")["step"] >= 7
     finished(pair, again, expected)
 

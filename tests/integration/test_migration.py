@@ -36,11 +36,11 @@ async def train_and_move(moves, *chosen):
     model=st.sampled_from(sorted(MODELS)),
     optimizer=st.sampled_from(sorted(OPTIMIZERS)),
     seed=st.integers(0, 2**31),
-    start=st.integers(1, 3),
-    moves=st.dictionaries(st.integers(1, 18), st.integers(1, 3), min_size=1, max_size=6),
+    start=st.integers(1, 4),
+    moves=st.dictionaries(st.integers(1, 18), st.integers(1, 4), min_size=1, max_size=6),
 )
 def test_any_sequence_of_migrations_changes_no_bit(model, optimizer, seed, start, moves):
-    assert CUTS[model] == 3
+    assert CUTS[model] == 4
     chosen = [*flags(model, optimizer), f"training.seed={seed}", "training.max_steps=20", f"deployment.cut={start}"]
     result = asyncio.run(train_and_move(moves, *chosen))
     assert result.summary.cut == moves[max(moves)], "the last move was made"
@@ -50,14 +50,14 @@ def test_any_sequence_of_migrations_changes_no_bit(model, optimizer, seed, start
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 async def test_both_directions_in_one_run(optimizer):
     chosen = [*flags("cnn", optimizer), "deployment.cut=1"]
-    result = await train_and_move({5: 3, 12: 1, 13: 2, 25: 3}, *chosen)
+    result = await train_and_move({5: 3, 12: 1, 13: 4, 20: 2, 25: 4}, *chosen)
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
 async def test_migrations_under_staleness_lose_and_repeat_no_step():
     chosen = [*flags("cnn", "sgd"), "deployment.cut=1", "deployment.staleness=3", "deployment.codec=uniform8"]
     steps = random.Random(3).sample(range(1, 29), 6)
-    result = await train_and_move({step: 1 + step % 3 for step in steps}, *chosen)
+    result = await train_and_move({step: 1 + step % 4 for step in steps}, *chosen)
     assert result.summary.steps == 30
     assert torch.isfinite(torch.tensor(result.summary.train_loss))
 
@@ -66,8 +66,8 @@ async def test_a_cut_out_of_range_is_refused_and_training_goes_on():
     refusals = []
 
     def on_start(deployer):
-        for cut in (0, 4):
-            with pytest.raises(ModelError, match="a cut is 1 to 3") as refusal:
+        for cut in (0, 5):
+            with pytest.raises(ModelError, match="a cut is 1 to 4") as refusal:
                 deployer.move(cut)
             refusals.append(refusal)
 

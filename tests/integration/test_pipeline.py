@@ -22,6 +22,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment, TrainRequest
 from tests.support.plain import PlainEdge, assert_same_bits, plain_forward, plain_optimizer, plain_update
 from tests.support.virtual import Wire, cloud_end, edge_end, run_virtually
 from tests.support.virtual_split import (
+    BLOCKS,
     CUT,
     LIMITS,
     RECIPE,
@@ -48,12 +49,12 @@ def changes(draw) -> dict:
     )
 
 
-def plain_state(record: Record, policy: str, feedback: FeedbackMode) -> dict[str, Tensor]:
+def plain_state(record: Record, policy: str, feedback: FeedbackMode, cut: int = CUT) -> dict[str, Tensor]:
     """The state after the recorded order of forwards and backwards, computed one after the other."""
     blocks = list(small_network().train())
-    edge = PlainEdge(blocks[:CUT], RECIPE, policy)
-    cloud = nn.ModuleList(blocks[CUT:])
-    optimizer = plain_optimizer(cloud, RECIPE.optimizer)
+    edge = PlainEdge(blocks[:cut], RECIPE, policy)
+    cloud = nn.ModuleList(blocks[cut:])
+    optimizer = plain_optimizer(cloud, RECIPE.optimizer) if cloud else None
     gradients: dict[int, Tensor] = {}
     for what, step in record.edge:
         deployment, batch = record.deployments[step], batch_of(step)
@@ -63,9 +64,10 @@ def plain_state(record: Record, policy: str, feedback: FeedbackMode) -> dict[str
         up, down = codec_by_name(deployment.codec), codec_by_name(deployment.downlink_codec)
         feature = edge.forward(step, batch.inputs, alone=deployment.staleness == 0)
         arrived = up.decode(up.encode(feature)).clone().requires_grad_()
-        output = plain_forward(cloud, SEED, step, arrived.clone(), first=CUT)
+        output = plain_forward(cloud, SEED, step, arrived.clone(), first=cut)
         nn.functional.cross_entropy(output, batch.labels).backward()
-        plain_update([block.parameters() for block in cloud], optimizer, RECIPE, step)
+        if optimizer is not None:
+            plain_update([block.parameters() for block in cloud], optimizer, RECIPE, step)
         gradient = down.decode(down.encode(arrived.grad))
         if is_lossy(up.name):
             error = compression_error(arrived.detach().clone(), feature)
@@ -84,9 +86,10 @@ def plain_state(record: Record, policy: str, feedback: FeedbackMode) -> dict[str
     live=st.dictionaries(st.integers(0, 18), changes(), max_size=4),
     drains=st.sets(st.integers(0, 18), max_size=2),
     evaluations=st.booleans(),
+    cut=st.sampled_from([CUT, BLOCKS]),
 )
 def test_every_batch_is_applied_once_in_order_and_never_too_late(
-    delays, stops, limit, policy, feedback, live, drains, evaluations
+    delays, stops, limit, policy, feedback, live, drains, evaluations, cut
 ):
     stops = [sum(stops[: index + 1]) for index in range(len(stops))]
     split: VirtualSplit
@@ -106,9 +109,8 @@ def test_every_batch_is_applied_once_in_order_and_never_too_late(
 
     async def main() -> None:
         nonlocal split
-        split = VirtualSplit(
-            policy=policy, feedback=feedback, delays=delays, deployment={"staleness": limit, "codec": "uniform8"}
-        )
+        deployment = {"cut": cut, "staleness": limit, "codec": "uniform8"}
+        split = VirtualSplit(policy=policy, feedback=feedback, delays=delays, deployment=deployment)
         split.on_forward = on_forward
         await split.train(stops, between)
 
@@ -127,7 +129,7 @@ def test_every_batch_is_applied_once_in_order_and_never_too_late(
     assert record.most_history <= max(limits) + 1
     assert record.most_queued_in_cloud <= max(limits) + 1
     assert record.most_ahead <= PREFETCHED + 1
-    assert_same_bits(plain_state(record, policy, feedback), split.state)
+    assert_same_bits(plain_state(record, policy, feedback, cut), split.state)
 
 
 @settings(max_examples=60, deadline=None)

@@ -54,22 +54,24 @@ def sample(server, name):
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     model=st.sampled_from(["cnn", "mlp"]),
+    cut=st.sampled_from([2, 4]),
     faults=st.dictionaries(
         st.integers(1, 19), st.sampled_from([[Fault.DROP], [Fault.CORRUPT]]), min_size=1, max_size=4
     ),
 )
-def test_a_link_that_is_lost_changes_no_bit(model, faults):
-    chosen = [*flags(model, "adam"), "training.max_steps=20", "deployment.cut=2"]
+def test_a_link_that_is_lost_changes_no_bit(model, cut, faults):
+    chosen = [*flags(model, "adam"), "training.max_steps=20", f"deployment.cut={cut}"]
     result, server = asyncio.run(train_through(faults, *chosen))
     assert result.summary.steps == 20
     assert sample(server, "isthmus_steps_total") == 20, "the trainer has applied each step once"
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
-async def test_a_link_that_is_lost_under_staleness_loses_and_repeats_no_step():
+@pytest.mark.parametrize("cut", [1, 4])
+async def test_a_link_that_is_lost_under_staleness_loses_and_repeats_no_step(cut):
     chosen = [
         *flags("cnn", "sgd"),
-        "deployment.cut=1",
+        f"deployment.cut={cut}",
         "deployment.staleness=4",
         "deployment.codec=uniform8-stochastic",
     ]
@@ -88,7 +90,7 @@ async def test_a_frozen_edge_survives_a_lost_link():
 
 async def test_a_change_of_codec_and_a_migration_survive_a_lost_link():
     chosen = [*flags("cnn", "adam"), "deployment.cut=1", "deployment.staleness=[[0, 0], [1, 0]]"]
-    result, _ = await train_through({step: [Fault.DROP] for step in (4, 5, 12, 13)}, *chosen, moves={4: 3, 12: 2})
+    result, _ = await train_through({step: [Fault.DROP] for step in (4, 5, 12, 13)}, *chosen, moves={4: 4, 12: 2})
     assert result.summary.cut == 2
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 

@@ -58,9 +58,19 @@ async def test_a_frozen_edge_gets_no_gradient_and_learns_as_one_process_would(po
     assert_same_bits(plain_state(edge_config(*flags)), result.module.state_dict())
 
 
-@pytest.mark.parametrize("frozen", [["stem"], ["layers.0"], ["layers.0.first", "classifier"]])
-async def test_an_edge_of_which_a_part_is_frozen_gets_every_gradient(frozen, applied):
-    flags = [*FLAGS, f"model.frozen={frozen}".replace("'", '"')]
+@pytest.mark.parametrize(
+    ("cut", "frozen"),
+    [
+        (2, ["stem"]),
+        (2, ["layers.0"]),
+        (2, ["layers.0.first", "classifier"]),
+        (3, ["classifier"]),
+        (4, ["stem", "layers.1"]),
+        (4, ["stem", "layers"]),
+    ],
+)
+async def test_an_edge_of_which_a_part_is_frozen_gets_every_gradient(cut, frozen, applied):
+    flags = [*FLAGS, f"deployment.cut={cut}", f"model.frozen={frozen}".replace("'", '"')]
     async with running_trainer() as server:
         result = await train_with(server, *flags)
         assert sent_down(server) == result.summary.bytes_down > 0

@@ -146,7 +146,7 @@ class Damage:
             return Case(what, "OpenSession", [data], harmless=True)
         hostile: list[tuple[str, dict[str, Any]]] = [
             ("version", {"protocol_version": draw.choice([0, PROTOCOL_VERSION + 1, 2**32 - 1])}),
-            ("cut", {"cut": draw.choice([0, 3, 2**32 - 1])}),
+            ("cut", {"cut": draw.choice([0, 4, 2**32 - 1])}),
             ("staleness", {"staleness": draw.choice([65, 2**32 - 1])}),
             ("codec", {draw.choice(["codec", "downlink_codec"]): self._text()}),
             ("loss", {"loss": self._text()}),
@@ -172,7 +172,7 @@ class Damage:
         unknown = draw.choice(["", "x", "x" * 100_000, session[1:]])
         right: dict[str, Any] = {"cut": 2, "epoch": 1, "codec": "fp32", "downlink_codec": "fp32"}
         wrong: dict[str, Any] = draw.choice(
-            [{"cut": draw.choice([0, 3, 2**32 - 1])}, {"staleness": 65}, {"codec": self._text()}, {"epoch": 0}]
+            [{"cut": draw.choice([0, 4, 2**32 - 1])}, {"staleness": 65}, {"codec": self._text()}, {"epoch": 0}]
         )
         name, message = draw.choice(
             [
@@ -182,7 +182,7 @@ class Damage:
                 ("MeasureStage", pb.MeasureStageRequest(session_id=unknown, cut=1, repeats=1)),
                 (
                     "MeasureStage",
-                    pb.MeasureStageRequest(session_id=session, cut=draw.choice([0, 3, 2**32 - 1]), repeats=1),
+                    pb.MeasureStageRequest(session_id=session, cut=draw.choice([0, 4, 2**32 - 1]), repeats=1),
                 ),
                 (
                     "MeasureStage",

@@ -52,7 +52,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import (
 )
 from tests.support.virtual import InlineWorker, Wire, cloud_end, edge_end
 
-SAMPLES, INPUTS, WIDTH, CLASSES, CUT, SEED = 4, 6, 8, 3, 2, 3
+SAMPLES, INPUTS, WIDTH, CLASSES, BLOCKS, CUT, SEED = 4, 6, 8, 3, 4, 2, 3
 LIMITS = Limits(tensor_bytes=1 << 20, staleness=64, session_bytes=1 << 30)
 CPU = torch.device("cpu")
 RECIPE = Recipe(
@@ -208,7 +208,7 @@ class VirtualSplit:
         agreed = Deployment(**{"cut": CUT, "codec": "fp32", "downlink_codec": "fp32", **(deployment or {})})
         self.module, trainers = small_network(frozen_blocks), small_network(frozen_blocks)
         example = batch_of(0).inputs
-        self.stage = Stage(build_chain(self.module, example), 0, CUT, RECIPE, CPU)
+        self.stage = Stage(build_chain(self.module, example), 0, agreed.cut, RECIPE, CPU)
         head = LossHead(RECIPE.loss, None)
         self.session = _RecordedSession("s", build_chain(trainers, example), RECIPE, agreed, head, LIMITS, CPU)
         self.session.record = self.record
@@ -229,7 +229,7 @@ class VirtualSplit:
     @property
     def state(self) -> dict[str, Tensor]:
         """The state of the whole module: the edge's blocks from the edge, the others from the trainer."""
-        trained = {block.name: block for block in self.session.chain.blocks[CUT:]}
+        trained = {block.name: block for block in self.session.chain.blocks[self.stage.stop :]}
         state = self.module.state_dict()
         for block in trained.values():
             state |= {

@@ -6,14 +6,15 @@ import torch
 from cloud_trainer.limits import Limits
 from cloud_trainer.opening import open_session
 from shared.checkpoint import Checkpoint, CheckpointName
-from shared.errors import IsthmusError
+from shared.errors import IsthmusError, ProtocolError
 from shared.model.stage_state import copy_state, to_bytes
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Fence
 from tests.support.wire import open_request
 
 RIGHT = {"epoch": "2", "cut": 1, "staleness": 3, "codec": "uniform8", "downlinkCodec": "fp16"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def session():
     limits = Limits(tensor_bytes=1 << 20, staleness=4, session_bytes=1 << 28)
     return open_session(open_request(), "s", ["shared.model.zoo"], limits, torch.device("cpu"))
@@ -29,6 +30,18 @@ def test_it_goes_on_with_the_deployment_of_the_checkpoint(session):
     assert (session.deployment.epoch, session.deployment.codec, session.deployment.staleness) == (2, "uniform8", 3)
 
 
+def test_it_goes_on_without_a_block_where_the_checkpoint_has_none(session):
+    held = session.block_digests()
+    session.go_back(Checkpoint(CheckpointName(1, 7), {"deployment": RIGHT | {"cut": 3}}, to_bytes({})), 5)
+    assert copy_state(session.stage) == {}
+    assert session.block_digests() == held
+    with pytest.raises(ProtocolError, match="block 2 is not in the cloud; none is"):
+        session.check_owned(2)
+    session.migrate(Deployment(epoch=3, cut=3, codec="fp32", downlink_codec="fp32"), 7, Fence(session_epoch=9))
+    with pytest.raises(IsthmusError, match=r"without blocks \[2\]"):
+        session.migrate(Deployment(epoch=4, cut=2, codec="fp32", downlink_codec="fp32"), 7, Fence(session_epoch=9))
+
+
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
@@ -36,7 +49,8 @@ def test_it_goes_on_with_the_deployment_of_the_checkpoint(session):
         ({"deployment": None}, "its deployment cannot be read"),
         ({"deployment": [1]}, "its deployment cannot be read"),
         ({"deployment": RIGHT | {"cut": -1}}, "its deployment cannot be read"),
-        ({"deployment": RIGHT | {"cut": 3}}, "cut 3 is out of range"),
+        ({"deployment": RIGHT | {"cut": 4}}, "cut 4 is out of range"),
+        ({"deployment": RIGHT | {"cut": 3}}, "blocks"),
         ({"deployment": RIGHT | {"cut": 2}}, "blocks"),
         ({"deployment": RIGHT | {"codec": "zip"}}, "codec 'zip' does not exist"),
         ({"deployment": RIGHT | {"downlinkCodec": ""}}, "codec '' does not exist"),

@@ -342,3 +342,20 @@ def test_a_gradient_out_of_order_is_a_defect():
     features = [replay.forward(step, batch_of("normed", step), alone=False) for step in range(2)]
     with pytest.raises(AssertionError):
         replay.backward(1, torch.ones_like(features[1]))
+
+
+def test_a_stage_of_no_blocks_hands_on_what_it_is_given():
+    chain = build_chain(build("normed"), batch_of("normed", 0))
+    stage = Stage(chain, 3, 3, recipe(), CPU)
+    outputs, gradient = torch.randn(BATCH, 3), torch.randn(3, BATCH).t()
+    for wanted in (True, False):
+        graph = stage.forward(0, outputs, input_gradient=wanted)
+        assert torch.equal(graph.output, outputs)
+        found = stage.backward(graph, gradient)
+        stage.update(0)
+        assert (found is not None) == wanted
+        if found is not None:
+            assert torch.equal(found, gradient)
+            assert found.stride() == gradient.stride(), "strides choose kernels"
+    assert torch.equal(stage.evaluate(outputs), outputs)
+    assert not stage.trainable

@@ -33,7 +33,9 @@ class Deployment(_message.Message):
     epoch: _builtins.int
     """Rises with every deployment of a session, from 0."""
     cut: _builtins.int
-    """How many blocks run on the edge: [0, cut) there, [cut, L) in the cloud."""
+    """How many blocks run on the edge, 1 to L: [0, cut) there, [cut, L) in the cloud, which computes the loss besides. At L
+    that is all that it does: the feature is the model's output.
+    """
     staleness: _builtins.int
     """The limit K: how many steps old a gradient may be when it is applied."""
     codec: _builtins.str
