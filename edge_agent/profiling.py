@@ -27,11 +27,11 @@ from edge_agent.session import EdgeSession
 from edge_agent.trial import busy_seconds, turn_seconds
 from edge_agent.workers import Workers
 from shared.checkpoint import LocalFiles
-from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
+from shared.codec import FeedbackMode, codec_bits, codec_by_name, compensate, compression_error
 from shared.model import block_state
 from shared.model.measure import measure_replay, measure_stage, timed
 from shared.model.stage import Stage
-from shared.planning.profile import NO_OVERHEAD, Block, Encode, Overhead, Profile, profile_to_json
+from shared.planning.profile import FLOAT32_BITS, NO_OVERHEAD, Block, Encode, Overhead, Profile, profile_to_json
 
 _log = structlog.get_logger(__name__)
 
@@ -74,8 +74,8 @@ class Profiler:
         finally:
             await session.close()
         done = {cut: parts.cuts[str(cut)] for cut in range(1, blocks + 1)}
-        overheads = await self._overheads(client, done)
         encode, decode = await self._workers.codec.run(_codec_fits, self._repeats, self._experiment)
+        overheads = await self._overheads(client, done, encode)
         state_bytes = await self._workers.compute.run(self._block_bytes)
         return self._profile(done, encode, decode, state_bytes, overheads)
 
@@ -93,8 +93,6 @@ class Profiler:
         return MeasuredCut(edge=tuple(edge), serial=tuple(serial), cloud=tuple(cloud))
 
     def _edge_seconds(self, cut: int) -> list[float]:
-        if cut == len(self._experiment.chain.blocks):
-            return self._serial_seconds(cut)  # edge-only has nothing to wait for, so nothing to replay
         return measure_replay(self._stage(cut), self._experiment.example, repeats=self._repeats)
 
     def _serial_seconds(self, cut: int) -> list[float]:
@@ -105,30 +103,40 @@ class Profiler:
         experiment = self._experiment
         return Stage(experiment.chain, 0, cut, experiment.recipe, experiment.stage.device)
 
-    async def _overheads(self, client: TrainerClient, done: dict[int, MeasuredCut]) -> tuple[Overhead, float]:
+    async def _overheads(
+        self, client: TrainerClient, done: dict[int, MeasuredCut], encode: Fit
+    ) -> tuple[Overhead, float]:
         """What a real step takes of the edge beyond T1: with late gradients, and at K = 0, where it idles in between.
 
         From the last cut that is split, where the edge computes most, up to the first at which it bounds a step no more.
+        Each with and without compression: what its bytes cost, a cut cannot tell from what else is different there.
+        At K = 0 at the first cut, where the edge computes least: the pace of a device drifts, and of little it is little.
         None where nothing learns there.
         """
         blocks = self._experiment.chain.blocks
         edge = {cut: done[cut].edge for cut in range(1, len(blocks))}
         means = {cut: statistics.fmean(seconds) for cut, seconds in edge.items() if seconds is not None}
-        cuts = list(means)
-        if not cuts or not any(block.trainable for block in blocks[: cuts[-1]]):
+        cuts = [cut for cut in means if any(block.trainable for block in blocks[:cut])]
+        if not cuts:
             return NO_OVERHEAD, 0.0
-        config, last = self._experiment.config, cuts[-1]
-        turn = await turn_seconds(client, config, last, self._workers, self._repeats)
+        config, first, last = self._experiment.config, cuts[0], cuts[-1]
+        turn = await turn_seconds(client, config, first, self._workers, self._repeats)
         points: list[tuple[float, float]] = []
         for cut in cuts[: -1 - MOST_TRIALS : -1]:
-            busy = await busy_seconds(client, config, cut, self._workers, TRIAL_STEPS * self._repeats)
-            if busy is None:
+            size = self._experiment.chain.features[cut].bytes
+            encode_seconds = encode["seconds_per_byte"] * size + encode["seconds"]
+            found = 0
+            for codec, seconds in (("fp32", means[cut]), (ENCODE_CODEC, means[cut] + encode_seconds)):
+                busy = await busy_seconds(client, config, cut, codec, self._workers, TRIAL_STEPS * self._repeats)
+                if busy is not None:
+                    carried_bytes = size * (codec_bits(codec) / FLOAT32_BITS + 1)
+                    points.append((carried_bytes, max(busy - seconds, 0.0)))
+                    found += 1
+            if not found:
                 break
-            carried_bytes = 2 * self._experiment.chain.features[cut].bytes
-            points.append((carried_bytes, max(busy - means[cut], 0.0)))
         if not points:
             _log.warning("no overhead measured: the edge is not what bounds a step at this cut", cut=last)
-        serial = done[last].serial
+        serial = done[first].serial
         assert serial is not None, "measured with T1"
         return overhead_line(points), max(turn - statistics.fmean(serial), 0.0)
 
@@ -159,7 +167,7 @@ class Profiler:
         chain = self._experiment.chain
         cuts = [MeasuredCut(skipped="the raw input would leave the edge"), *done.values()]
         learning = [any(block.trainable for block in chain.blocks[:cut]) for cut in range(len(cuts))]
-        sizes = [*(feature.bytes for feature in chain.features[:-1]), 0]  # edge-only: nothing crosses
+        sizes = [*(feature.bytes for feature in chain.features[:-1]), 0]  # edge-only: no more than the output crosses
         return Profile(
             model=self._experiment.config.model.factory,
             batch_size=self._experiment.config.data.batch_size,
@@ -250,13 +258,14 @@ def _codec_fits(repeats: int, experiment: Experiment) -> tuple[Fit, Fit]:
         encoded = codec.encode(tensor)
         encode.append(timed(partial(encode_tensor, tensor), repeats))
         decode.append(timed(partial(codec.decode, encoded), repeats))
-    return _line(encode), _line(decode)
+    return codec_line(encode), codec_line(decode)
 
 
-def _line(seconds_by_size: list[list[float]]) -> Fit:
-    medians = [statistics.median(seconds) for seconds in seconds_by_size]
+def codec_line(seconds_by_size: Sequence[Sequence[float]]) -> Fit:
+    """The line through the mean times at `ENCODE_SIZES_BYTES`, and the spread at each."""
+    means = [statistics.fmean(seconds) for seconds in seconds_by_size]  # not medians: see _mean
     # Weighted so that each size counts alike: without it the largest would decide the constant too.
-    slope, constant = np.polyfit(ENCODE_SIZES_BYTES, medians, 1, w=1 / np.array(medians))
+    slope, constant = np.polyfit(ENCODE_SIZES_BYTES, means, 1, w=1 / np.array(means))
     return {
         "seconds_per_byte": max(float(slope), 0.0),
         "seconds": max(float(constant), 0.0),
@@ -275,7 +284,7 @@ def overhead_line(points: list[tuple[float, float]]) -> Overhead:
 
 
 def _mean(seconds: Sequence[float] | None) -> float | None:
-    """Not the median: on a device that is held to a share of its time every second step may wait, and all of them count."""
+    """Not the median: on a device that is held to a share of its time some repeats wait for it, and all of them count."""
     return None if seconds is None else statistics.fmean(seconds)
 
 

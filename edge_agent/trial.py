@@ -33,10 +33,13 @@ WARM_UP_STEPS = 15
 
 
 async def busy_seconds(
-    client: TrainerClient, config: EdgeConfig, cut: int, workers: Workers, steps: int
+    client: TrainerClient, config: EdgeConfig, cut: int, codec: str, workers: Workers, steps: int
 ) -> float | None:
-    """Seconds per step where the edge is the slowest module, with late gradients; None where it is not."""
-    watch = await _train(client, config, cut, STALENESS, workers, steps)
+    """Seconds per step where the edge is the slowest module, with late gradients; None where it is not.
+
+    codec: of the features; error gradients come in float32.
+    """
+    watch = await _train(client, config, cut, STALENESS, codec, workers, steps)
     if statistics.median(watch.waiting[WARM_UP_STEPS:-STALENESS]) == 0:
         return None
     steady = watch.ends[WARM_UP_STEPS:-STALENESS]
@@ -45,7 +48,7 @@ async def busy_seconds(
 
 async def turn_seconds(client: TrainerClient, config: EdgeConfig, cut: int, workers: Workers, steps: int) -> float:
     """Mean seconds at K = 0 from the arrival of an error gradient to the moment the next feature is ready to be sent."""
-    watch = await _train(client, config, cut, 0, workers, steps)
+    watch = await _train(client, config, cut, 0, "fp32", workers, steps)
     return statistics.fmean(watch.turns[WARM_UP_STEPS:])
 
 
@@ -91,15 +94,16 @@ class _OneStream:
 
 
 async def _train(
-    client: TrainerClient, config: EdgeConfig, cut: int, staleness: int, workers: Workers, steps: int
+    client: TrainerClient, config: EdgeConfig, cut: int, staleness: int, codec: str, workers: Workers, steps: int
 ) -> _Watch:
-    """Train a copy of the model in float32 over the real link for so many steps after the warm-up, and throw it away."""
-    deployment = {"cut": cut, "staleness": staleness, "codec": "fp32", "downlink_codec": "fp32"}
+    """Train a copy of the model over the real link for so many steps after the warm-up, and throw it away."""
+    deployment = {"cut": cut, "staleness": staleness, "codec": codec, "downlink_codec": "fp32"}
     changed = config.deployment.model_copy(update=deployment)
     experiment = Experiment(config.model_copy(update={"deployment": changed}))
     stop_step = WARM_UP_STEPS + steps + staleness
     watch = _Watch(stop_step)
-    pipeline = Pipeline(POLICIES["replay"](experiment.stage), experiment.deployment, FeedbackMode.OFF, workers, watch)
+    feedback = FeedbackMode(config.deployment.feedback)
+    pipeline = Pipeline(POLICIES["replay"](experiment.stage), experiment.deployment, feedback, workers, watch)
     watch.watch(pipeline)
     session = await EdgeSession.open(client, experiment, workers, Endurance(0))
     session.fence = lambda: Fence(session_epoch=1)

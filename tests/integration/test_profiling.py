@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edge_agent.experiment import Experiment
-from edge_agent.profiling import overhead_line, profile_model
+from edge_agent.profiling import ENCODE_SIZES_BYTES, codec_line, overhead_line, profile_model
 from shared.planning import Overhead, load_profile
 from shared.planning.profile import NO_OVERHEAD
 from tests.integration.test_exactness import flags
@@ -49,6 +49,20 @@ async def test_everything_that_can_be_measured_is(tmp_path):
 def test_the_overhead_is_a_line_that_never_falls_and_never_begins_below_nothing(points, line):
     found = overhead_line(points)
     assert (found.seconds_per_byte, found.seconds) == pytest.approx((line.seconds_per_byte, line.seconds))
+
+
+def test_what_every_other_repeat_waited_for_counts_as_encoding():
+    held_up = [[size * 1e-9, size * 3e-9] * 2 for size in ENCODE_SIZES_BYTES]
+    assert codec_line(held_up)["seconds_per_byte"] == pytest.approx(2e-9)
+    mostly_quick = [[size * 1e-9] * 4 + [size * 6e-9] for size in ENCODE_SIZES_BYTES]
+    assert codec_line(mostly_quick)["seconds_per_byte"] == pytest.approx(2e-9)
+
+
+async def test_the_overhead_is_measured_where_something_learns(tmp_path):
+    first, *_rest = Experiment(edge_config(*flags("cnn", "sgd"))).chain.blocks
+    frozen = json.dumps(list(first.named_parameters()))
+    profile, _ = await profiled(tmp_path / "profile.json", f"model.frozen={frozen}")
+    assert profile.serial_overhead_seconds > 0.0
 
 
 async def test_where_nothing_learns_on_the_edge_no_overhead_is_measured(tmp_path):
