@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeFloat
 
 from edge_agent.calibration import FULL_BITS, Calibrated, Candidate, calibrate, most_candidates
 from edge_agent.data import Dataset, evaluation_batches
-from edge_agent.decisions import codec_of
+from edge_agent.engine_inputs import codec_of
 from edge_agent.experiment import Experiment
 from edge_agent.profile_parts import Part, PartFile
 from edge_agent.workers import Workers
@@ -182,7 +182,7 @@ class _Copy:
 def calibrated(
     profile: Profile, found: Calibrated, settings: CalibrationSettings, trainings: Sequence[Training]
 ) -> Profile:
-    """The profile with what was found. A cut that was not calibrated is not planned with; edge-only sends no feature."""
+    """The profile with what was found. A cut that was not calibrated is not planned with; edge-only has no feature to pack."""
     cuts = range(len(profile))
     spread = max(found.baseline) - min(found.baseline)
     how = {

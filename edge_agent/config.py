@@ -163,7 +163,8 @@ class TrainingConfig(Section):
 
 class DeploymentConfig(Section):
     cut: PositiveInt | None = Field(default=None, examples=[2])
-    """How many blocks run here. At least one, so that no raw input leaves this machine. Left out, half of them."""
+    """How many blocks run here. At least one, so that no raw input leaves this machine; where all do, the trainer computes
+    the loss alone. Left out, half of them, or with `engine.profile` as many as are planned for the link that is found."""
     staleness: Staleness = 0
     """How many steps a gradient may be late (K). 0 is exact, as if one process trained; more hides the link's delay. A
     list of [from, K] pairs changes it as training goes on: [[0, 4], [8, 5]] is 4 before epoch 8 and 5 from then."""
@@ -202,6 +203,9 @@ class EngineSection(Section):
     """Part of the time per step that a change must save, its own cost included. Below it, noise would be followed."""
     dwell_seconds: PositiveFloat = 5.0
     """Least time between two changes."""
+    allow_edge_only: bool = False
+    """Whether all blocks may be put here, the loss alone being left to the trainer. Then training says nothing of the link,
+    so that is probed about once a minute, with up to 6 MB each way."""
 
 
 class EdgeCheckpointsConfig(CheckpointsConfig):

@@ -6,7 +6,6 @@ goes first: `pin` narrows what the engine may choose to what it says, `release` 
 
 import asyncio
 import math
-import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -17,11 +16,13 @@ from typing import Protocol
 import structlog
 
 from edge_agent.config import EngineSection
+from edge_agent.engine_inputs import codec_of, profile_under, space_of
 from edge_agent.experiment import Experiment
+from edge_agent.link_probe import LinkProbe, LinkRates, link_probe
 from edge_agent.metrics import EngineMetrics
 from edge_agent.step_meter import StepMeter
 from shared.codec import codec_bits
-from shared.errors import ConfigError, PlanError
+from shared.errors import PlanError
 from shared.planning import (
     FLOAT32_BITS,
     Decision,
@@ -32,7 +33,6 @@ from shared.planning import (
     Profile,
     SearchSpace,
     jointdnn,
-    load_profile,
 )
 from shared.wire.isthmus.v1 import trainer_pb2
 
@@ -70,18 +70,20 @@ class DecisionLoop:
         self,
         profile: Profile,
         settings: EngineSection,
+        codec: str,
         deployment: trainer_pb2.Deployment,
         total_steps: int,
         meter: StepMeter,
         metrics: EngineMetrics,
+        probe: LinkProbe,
     ) -> None:
-        """deployment: what the run begins with. Raises PlanError when the profile leaves nothing to choose."""
-        self._codec = deployment.codec
-        self._space = SearchSpace(settings.bits)
-        if settings.max_staleness is not None:
-            profile = replace(profile, max_staleness=settings.max_staleness)
-        # The schema has float32 error gradients; the downlink's codec is not the engine's to choose.
-        self._profile = profile.with_gradient_bits(codec_bits(deployment.downlink_codec))
+        """codec: of the kind to use. deployment: what the run begins with.
+
+        Raises PlanError when the profile leaves nothing to choose.
+        """
+        self._codec = codec
+        self._space = space_of(settings)
+        self._profile = profile_under(profile, settings, deployment.downlink_codec)
         self.planner = Planner.GREEDY
         self._free_space = self._space
         self._engine = Engine(
@@ -92,6 +94,9 @@ class DecisionLoop:
             total_steps,
         )
         self._pinned: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._only_cut: int | None = None
+        """Which the engine may not leave."""
+        self._probe = probe
         self._meter = meter
         self._metrics = metrics
         self._deployer: Changes | None = None
@@ -140,17 +145,19 @@ class DecisionLoop:
             return None
         if (rates := self._engine.mean_rates) is None:
             raise PlanError("the link has not been measured yet, and JointDNN chooses by its rates; try again later")
-        return jointdnn(self._profile, rates).deployment
+        return jointdnn(self._profile, rates, self._space.allow_edge_only).deployment
 
     def _constrain(self, free: SearchSpace, cut: int | None, bits: int | None, staleness: int | None) -> None:
+        only_cut = free.cut if cut is None else cut
         pinned = replace(
             free,
-            cut=free.cut if cut is None else cut,
+            cut=only_cut,
             bits=free.bits if bits is None else (bits,),
             staleness=free.staleness if staleness is None else staleness,
+            allow_edge_only=free.allow_edge_only or only_cut == len(self._profile),  # who names it means it
         )
         self._engine.constrain(pinned)
-        self._pinned = cut, bits, staleness
+        self._pinned, self._only_cut = (cut, bits, staleness), only_cut
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -162,6 +169,7 @@ class DecisionLoop:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+            await self._probe.close()
             self._log_outcome()
 
     async def _run(self) -> None:
@@ -177,20 +185,31 @@ class DecisionLoop:
             if not self._meter.is_flowing:
                 self._engine.rested(seconds)
                 return
-        meter = self._meter
-        if meter.uplink_bits_per_second is None or meter.downlink_bits_per_second is None:
+        rates, meter = self._rates(deployer, seconds), self._meter
+        if rates.uplink is None or rates.downlink is None:
             return
         decision = self._engine.observe(
             seconds,
             meter.steps,
-            meter.uplink_bits_per_second,
-            meter.downlink_bits_per_second,
+            rates.uplink,
+            rates.downlink,
             self._edge_seconds(deployer.deployment),
             meter.cloud_seconds.take(),
         )
         self._export()
         if decision is not None:
             self._apply(deployer, decision)
+
+    def _rates(self, deployer: Changes, seconds: float) -> LinkRates:
+        """What the link carries, by the training stream or, where that hardly uses it, by a probe."""
+        if deployer.deployment.cut < len(self._profile):
+            self._probe.forget()
+        elif deployer.moving:
+            self._probe.end()
+        elif self._only_cut != len(self._profile):
+            self._probe.want(seconds)
+        measured = LinkRates(self._meter.uplink_bits_per_second, self._meter.downlink_bits_per_second)
+        return self._probe.found.over(measured)
 
     def _edge_seconds(self, deployment: trainer_pb2.Deployment) -> float | None:
         """T1 as the cost model has it: with the encoding of what is not float32."""
@@ -227,6 +246,7 @@ class DecisionLoop:
         if (wanted.staleness, wanted.bits) != (today.staleness, today.bits):
             self._change(deployer, wanted)
         if wanted.cut != today.cut:
+            self._probe.end()
             patience = decision.abandon_after_seconds
             deployer.move(wanted.cut, patience if math.isfinite(patience) else None)
 
@@ -251,49 +271,15 @@ class DecisionLoop:
             )
 
 
-def open_decisions(experiment: Experiment, meter: StepMeter, metrics: EngineMetrics) -> DecisionLoop | None:
-    """The loop that an experiment's configuration asks for, if it does.
-
-    Raises PlanError for a profile that cannot be read or is of something else, ConfigError where an epoch sets K as well.
-    """
-    config = experiment.config
-    path = config.engine.profile
-    if path is None:
+def open_decisions(
+    experiment: Experiment, profile: Profile | None, meter: StepMeter, metrics: EngineMetrics
+) -> DecisionLoop | None:
+    """The loop of an experiment, where it has a profile to decide by. Raises PlanError when that leaves nothing to choose."""
+    if profile is None:
         return None
-    if not isinstance(config.deployment.staleness, int):
-        raise ConfigError(
-            "deployment.staleness is a schedule and engine.profile is set, which would both change K; set "
-            "engine.max_staleness instead of the schedule"
-        )
-    profile = load_profile(path)
-    names = tuple(block.name for block in experiment.chain.blocks)
-    check_profile(profile, names, config.data.batch_size, str(path))
-    return DecisionLoop(profile, config.engine, experiment.deployment, experiment.steps, meter, metrics)
-
-
-def check_profile(profile: Profile, names: tuple[str, ...], batch_size: int, where: str) -> None:
-    """Refuse a profile of another model or batch size. Raises PlanError, beginning with `where`."""
-    profiled = tuple(block.name for block in profile.blocks)
-    if profiled != names:
-        raise PlanError(
-            f"{where}: the profile is of {profile.model} with the blocks {', '.join(profiled)[:100]}, and the model has "
-            f"{', '.join(names)[:100]}; measure this model with edge-agent profile"
-        )
-    if profile.batch_size != batch_size:
-        raise PlanError(
-            f"{where}: the profile is for batches of {profile.batch_size} and data.batch_size is {batch_size}; measure it "
-            "again with edge-agent profile, or change the batch size"
-        )
-
-
-def codec_of(bits: int, configured: str) -> str:
-    """The codec that sends so many bits an element, of the kind of the configured one."""
-    if bits == codec_bits(configured):
-        return configured
-    if bits == FLOAT32_BITS:
-        return "fp32"
-    kind = re.fullmatch(r"uniform\d+(.*)", configured)
-    return f"uniform{bits}{kind[1] if kind else ''}"
+    config, start, steps = experiment.config, experiment.deployment, experiment.steps
+    probe = link_probe(config)
+    return DecisionLoop(profile, config.engine, config.deployment.codec, start, steps, meter, metrics, probe)
 
 
 def _numbers(deployment: trainer_pb2.Deployment) -> Deployment:

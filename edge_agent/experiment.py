@@ -51,10 +51,16 @@ class Experiment:
         )
         self.stage = Stage(self.chain, 0, cut, self.recipe, choose_device(config.compute.device))
 
+    def begin_with(self, deployment: Deployment) -> None:
+        """Begin with another deployment than the configuration's. Raises ModelError for a cut out of range."""
+        check_cut(deployment.cut, self.chain)
+        self.stage.move(0, deployment.cut, {})
+        self.deployment = deployment
+
     @property
     def largest_staleness(self) -> int:
-        """The largest limit K that the configuration comes to."""
-        return max(limit for _, limit in self._staleness)
+        """The largest limit K that the run is known to come to."""
+        return max(self.deployment.staleness, *(limit for _, limit in self._staleness))
 
     @property
     def staleness_changes(self) -> dict[int, int]:

@@ -19,10 +19,12 @@ from edge_agent.config import EdgeConfig
 from edge_agent.control import Controlled, serving_control
 from edge_agent.decisions import DecisionLoop, open_decisions
 from edge_agent.deployer import Deployer
+from edge_agent.engine_inputs import profile_of
 from edge_agent.experiment import Experiment
 from edge_agent.kept import find_session, sessions_folder
 from edge_agent.metrics import EdgeMetrics
 from edge_agent.observer import Progress, RunObserver
+from edge_agent.planned_start import planned_start
 from edge_agent.result import TrainingResult
 from edge_agent.stopping import Stop
 from edge_agent.timeline import Timeline
@@ -91,13 +93,17 @@ async def run_training(
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     experiment = await asyncio.to_thread(Experiment, config)
+    profile = await asyncio.to_thread(profile_of, experiment)
+    folder = sessions_folder(config)
+    kept = await asyncio.to_thread(find_session, folder, config, resume.session_id) if resume is not None else None
+    start = await planned_start(experiment, profile) if profile is not None and kept is None else None
+    if start is not None:
+        experiment.begin_with(start)
     metrics = EdgeMetrics(CollectorRegistry())
     timeline = Timeline() if config.output.trace is not None else None
     observer = RunObserver(metrics, Progress(experiment.steps), on_progress, timeline)
-    decisions = await asyncio.to_thread(open_decisions, experiment, observer.meter, metrics.engine)
-    folder = sessions_folder(config)
+    decisions = await asyncio.to_thread(open_decisions, experiment, profile, observer.meter, metrics.engine)
     controlled = Controlled(config, observer, stop or Stop(), folder)
-    kept = await asyncio.to_thread(find_session, folder, config, resume.session_id) if resume is not None else None
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
         async with (
             serving_control(controlled),
@@ -131,7 +137,11 @@ async def run_training(
                     # Nothing was on both sides yet, so the beginning is what both share.
                     _log.warning("the run begins anew", reason=str(lost))
                     anew, kept, experiment = True, None, await asyncio.to_thread(Experiment, config)
-                    decisions = await asyncio.to_thread(open_decisions, experiment, observer.meter, metrics.engine)
+                    if start is not None:
+                        experiment.begin_with(start)
+                    decisions = await asyncio.to_thread(
+                        open_decisions, experiment, profile, observer.meter, metrics.engine
+                    )
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)
     return result

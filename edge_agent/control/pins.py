@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 import grpc
 
 from edge_agent.config import DeploymentConfig
-from edge_agent.decisions import DecisionLoop, codec_of
+from edge_agent.decisions import DecisionLoop
 from edge_agent.deployer import Deployer
+from edge_agent.engine_inputs import codec_of
 from shared.codec import codec_bits
 from shared.model.build import check_cut
 from shared.model.chain import Chain

@@ -7,8 +7,8 @@ from functools import partial
 from cryptography import x509
 
 from edge_agent.access import TrainerAccess, trainer_access
+from edge_agent.asking import Asking
 from edge_agent.config import EdgeConfig
-from edge_agent.doctor.asking import Asking
 from edge_agent.doctor.device import examine_device
 from edge_agent.doctor.finding import Finding, Status, advise, fine, mend, skipped
 from edge_agent.doctor.link import check_downlink, check_round_trip, check_uplink

@@ -1,44 +1,23 @@
-"""What the way to the trainer carries and how long it takes: a few small calls, then ever larger ones, up to a bound.
+"""What the way to the trainer carries and how long it takes, and what that means for a run."""
 
-No session is opened and nothing is trained. Up goes a long name to the health service, which does not know it; down come
-answers of the reflection service about the trainer's own contract. One connection on an idle link; what other traffic takes
-is not there to be measured.
-"""
-
-import secrets
-import statistics
-import time
-from typing import Any
-
-import grpc
-from grpc_health.v1.health_pb2 import HealthCheckRequest
-from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
-
-from edge_agent.doctor.asking import HEALTH, REFLECTION, SERVICE, Asking
+from edge_agent.asking import Asking
 from edge_agent.doctor.finding import Finding, advise, fine, skipped
+from edge_agent.link_measuring import NotMeasuredError, measure_downlink, measure_round_trip, measure_uplink
 
 ROUND_TRIPS = 10
 LONG_ROUND_TRIP_SECONDS = 0.05
 """From here on a step at K = 0, which waits for a round trip, is slow because of it."""
-SIZES_BYTES = (64 * 1024, 256 * 1024, 1024**2, 4 * 1024**2)
-"""The largest is what every trainer takes in one message."""
-ENOUGH_SECONDS = 0.5
-"""A transfer that took so long says what the link carries; the next would be four times as large."""
 NARROW_BITS_PER_SECOND = 2e6
 """Below it a feature of a megabyte is four seconds under way."""
 
 
 async def check_round_trip(asking: Asking) -> tuple[Finding, float]:
     """The median of a few empty calls, and the finding about it."""
-    seconds: list[float] = []
-    for _ in range(1 + ROUND_TRIPS):
-        started = time.monotonic()
-        answer = await asking.ask(HEALTH, HealthCheckRequest())
-        if answer.code is not grpc.StatusCode.OK:
-            return skipped("round trip", answer.details), 0.0
-        seconds.append(time.monotonic() - started)
-    median = statistics.median(seconds[1:])  # the first may have brought the connection about
-    return judge_round_trip(median), median
+    try:
+        seconds = await measure_round_trip(asking, ROUND_TRIPS)
+    except NotMeasuredError as why:
+        return skipped("round trip", str(why)), 0.0
+    return judge_round_trip(seconds), seconds
 
 
 def judge_round_trip(seconds: float) -> Finding:
@@ -52,53 +31,20 @@ def judge_round_trip(seconds: float) -> Finding:
 
 async def check_uplink(asking: Asking, round_trip_seconds: float) -> Finding:
     """Measure the way up."""
-    rate = 0.0
-    for count in SIZES_BYTES:
-        request = HealthCheckRequest(service=secrets.token_hex(count // 2))  # random: a tunnel may compress
-        started = time.monotonic()
-        answer = await asking.ask(HEALTH, request)
-        seconds = time.monotonic() - started
-        if answer.code not in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.DEADLINE_EXCEEDED):
-            return skipped("uplink", f"not measured: {answer.details}")
-        rate = bits_per_second(count, seconds, round_trip_seconds)
-        if answer.code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return judge_rate("uplink", rate, "less than")
-        if seconds >= ENOUGH_SECONDS:
-            break
-    return judge_rate("uplink", rate)
+    try:
+        rate = await measure_uplink(asking, round_trip_seconds)
+    except NotMeasuredError as why:
+        return skipped("uplink", f"not measured: {why}")
+    return judge_rate("uplink", rate.bits_per_second, "at least" if rate.ended else "less than")
 
 
 async def check_downlink(asking: Asking, round_trip_seconds: float) -> Finding:
     """Measure the way down."""
-    question = ServerReflectionRequest(file_containing_symbol=SERVICE)
-    one, why = await _received(asking.repeat(REFLECTION, question, 1))
-    if not one:
-        return skipped("downlink", f"not measured: {why}")
-    rate = 0.0
-    for count in SIZES_BYTES:
-        started = time.monotonic()
-        received, _ = await _received(asking.repeat(REFLECTION, question, max(count // one, 1)))
-        seconds = time.monotonic() - started
-        rate = bits_per_second(received, seconds, round_trip_seconds)
-        if seconds >= ENOUGH_SECONDS:
-            break
-    return judge_rate("downlink", rate)
-
-
-async def _received(answers: Any) -> tuple[int, str]:
-    """Bytes that came before the stream ended, and why it did where that was not all."""
-    received = 0
     try:
-        async for answer in answers:
-            received += len(answer)
-    except grpc.aio.AioRpcError as failure:
-        return received, failure.details() or failure.code().name
-    return received, ""
-
-
-def bits_per_second(count: int, seconds: float, round_trip_seconds: float) -> float:
-    """The rate of a transfer of `count` bytes that took so long, answer included; a round trip of it was no transfer."""
-    return count * 8 / max(seconds - round_trip_seconds, seconds / 2)
+        rate = await measure_downlink(asking, round_trip_seconds)
+    except NotMeasuredError as why:
+        return skipped("downlink", f"not measured: {why}")
+    return judge_rate("downlink", rate.bits_per_second)
 
 
 def judge_rate(direction: str, rate: float, known: str = "at least") -> Finding:

@@ -5,13 +5,13 @@ Every run starts alike: the link is probed for PROBE_SECONDS, then training begi
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from shared.errors import PlanError
 from shared.planning.cost import Deployment, Rates
 from shared.planning.engine import Engine, EngineConfig
 from shared.planning.estimates import LEAST_RATE
-from shared.planning.planners import SearchSpace, candidates, edge_only, greedy, jointdnn
+from shared.planning.planners import SearchSpace, candidates, edge_only, first_deployment, greedy, jointdnn
 from shared.planning.profile import Profile
 from shared.planning.simulator import Run, clairvoyant_steps, simulate
 from shared.planning.traces import Link
@@ -59,9 +59,7 @@ class Setting:
 
 def run_greedy(setting: Setting) -> Result:
     """The decision engine, from the plan for the probed rates."""
-    planned = greedy(setting.profile, setting.probed(), setting.space).deployment
-    choices = setting.space.best_staleness(setting.profile)
-    start = planned if planned.staleness in choices else replace(planned, staleness=choices[0])
+    start = first_deployment(setting.profile, setting.probed(), setting.space)
     engine = Engine(setting.profile, setting.space, start, setting.engine, setting.expected_steps())
     return _result("greedy", setting.run(start, engine))
 

@@ -67,7 +67,7 @@ class Stages(NamedTuple):
 class Work(NamedTuple):
     """What a step costs at n (cut, bits) pairs whatever the link: seconds to compute, bits to carry. Arrays of shape (n,).
 
-    NaN where the profile has no measurement, and where edge-only is asked for with fewer than 32 bits.
+    NaN where the profile has no measurement.
     """
 
     cuts: Ints
@@ -126,7 +126,7 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
 
     T1 takes encoding in when bits < 32, and the overhead of the stream where it was measured. Only the feature
     is compressed, not the error gradient (paper 000, 4.4).
-    At edge-only nothing is sent and nothing is left for the trainer.
+    At edge-only nothing is sent and nothing is left for the trainer: the output that goes up counts for nothing.
     """
     cuts, bits = np.asarray(cuts, dtype=np.int64), np.asarray(bits, dtype=np.int64)
     feature_bytes, gradient_bytes, edge_seconds, serial_seconds, cloud_seconds = (
@@ -145,7 +145,7 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
     else:
         encode_seconds = profile.encode.seconds_per_byte * feature_bytes + profile.encode.seconds
     split = cuts < len(profile)
-    added_seconds = np.where(bits < FLOAT32_BITS, np.where(split, encode_seconds, np.nan), 0.0)
+    added_seconds = np.where(split & (bits < FLOAT32_BITS), encode_seconds, 0.0)
     uplink_bits = np.where(split, feature_bytes * 8 * bits / FLOAT32_BITS, 0.0)
     downlink_bits = np.where(split, gradient_bytes * 8, 0.0)
     overhead_seconds = profile.overhead.seconds_per_byte / 8 * (uplink_bits + downlink_bits) + profile.overhead.seconds

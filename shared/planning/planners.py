@@ -4,7 +4,7 @@
 when to ask and when to act on the answer is the engine's business (engine.py).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,14 +67,15 @@ class Plan:
 def candidates(profile: Profile, space: SearchSpace) -> Work:
     """Every (cut, bits) of the space that was measured and keeps within min_bits, by cut and then from many bits to few.
 
-    The data stays on the edge, so a cut is at least 1. PlanError when the space is malformed or nothing is left of it.
+    Edge-only has the largest width alone, for a smaller one would spare nothing there. The data stays on the edge, so a cut
+    is at least 1. PlanError when the space is malformed or nothing is left of it.
     """
     _check_space(profile, space)
     cuts = np.arange(1, len(profile) + 1 if space.allow_edge_only else len(profile))
-    widths = np.array(sorted(set(space.bits) | {FLOAT32_BITS}, reverse=True))
+    widths = np.array(sorted(set(space.bits), reverse=True))
     work = work_of(profile, np.repeat(cuts, len(widths)), np.tile(widths, len(cuts)))
     edge_only = work.cuts == len(profile)
-    allowed = work.measured() & (np.isin(work.bits, space.bits) | edge_only)
+    allowed = work.measured() & (~edge_only | (work.bits == widths[0]))
     if profile.min_bits is not None:
         allowed &= (work.bits >= np.array(profile.min_bits, dtype=np.float64)[work.cuts]) | edge_only
     if space.cut is not None:
@@ -118,6 +119,12 @@ def greedy(
     return _plan(
         profile, rates, work.take([chosen]), staleness_range, horizon_steps, from_cut, len(costs) * len(staleness_range)
     )
+
+
+def first_deployment(profile: Profile, rates: Rates, space: SearchSpace) -> Deployment:
+    """What a run begins with for the engine to go on from: the greedy plan, with one of the K that the engine weighs."""
+    planned, choices = greedy(profile, rates, space).deployment, space.best_staleness(profile)
+    return planned if planned.staleness in choices else replace(planned, staleness=choices[0])
 
 
 def jointdnn(

@@ -1,14 +1,17 @@
 """The decision engine in a real run on a link of a given rate: it goes where that wants it, and an operator's word holds."""
 
 import asyncio
+import time
+from dataclasses import replace
 
 import pytest
 
 from benchmarks.net import Relay
-from edge_agent import run_training
+from edge_agent import link_measuring, link_probe, run_training
 from edge_agent.experiment import Experiment
 from shared.errors import ConfigError, PlanError
-from shared.planning import Block, Encode, Profile, profile_to_json
+from shared.model.stage import Stage
+from shared.planning import Block, Encode, Profile, Rates, SearchSpace, first_deployment, profile_to_json
 from tests.integration.test_exactness import flags
 from tests.support.running import edge_config, running_trainer
 
@@ -85,6 +88,91 @@ async def test_over_a_slow_link_the_engine_leaves_the_cut_whose_feature_is_large
             await train_until(
                 config, lambda deployment, progress: deployment.cut != largest and progress.cut == deployment.cut
             )
+
+
+async def first_deployment_over(bits_per_second, path, *more):
+    """What a run begins with over such a link."""
+    begun = []
+    async with running_trainer() as server:
+        host, _, port = server.address.rpartition(":")
+        ways = {"uplink_bits_per_second": bits_per_second, "downlink_bits_per_second": bits_per_second}
+        async with Relay(host, int(port), **ways) as relay:
+
+            def reached(deployment, _progress):
+                begun.append((deployment.epoch, deployment.cut, deployment.staleness, deployment.codec))
+                return True
+
+            await train_until(settings(relay.port, path, *more), reached)
+    assert begun[0][0] == 0, "of the first deployment, and not of one that the engine has changed to"
+    return begun[0][1:]
+
+
+async def test_a_run_whose_cut_is_left_open_begins_with_the_plan_for_the_link_that_it_finds(profile):
+    written, path = profile
+    found = {await first_deployment_over(rate, path, "engine.bits=[8]") for rate in (1e6, 3e8)}
+    plans = {
+        (plan.cut, plan.staleness, "uniform8")
+        for rate in (1e6, 3e8)
+        for plan in [first_deployment(written, Rates(rate, rate), SearchSpace((8,)))]
+    }
+    assert found == plans
+    assert len(plans) == 2, "or any link would do"
+
+
+async def test_a_run_begins_with_the_cut_that_is_named(profile):
+    _, path = profile
+    for cut in (1, 3):
+        assert await first_deployment_over(3e8, path, f"deployment.cut={cut}") == (cut, 0, "fp32")
+
+
+async def test_where_the_link_cannot_be_probed_a_run_begins_with_half_of_the_blocks(profile, monkeypatch):
+    written, path = profile
+
+    async def unknown(_config, _access):
+        raise link_measuring.NotMeasuredError("no token for it")
+
+    monkeypatch.setattr(link_probe, "_measured", unknown)
+    assert await first_deployment_over(3e8, path) == (len(written) // 2, 0, "fp32")
+
+
+async def test_a_probe_finds_what_the_link_carries_each_way():
+    async with running_trainer() as server:
+        host, _, port = server.address.rpartition(":")
+        async with Relay(host, int(port), uplink_bits_per_second=4e6, downlink_bits_per_second=1.6e7) as relay:
+            probe = link_probe.link_probe(edge_config(f"trainer.address={relay.address}"))
+            probe.want(0.0)
+            async with asyncio.timeout(30):
+                await probe._task
+    assert probe.found.uplink == pytest.approx(4e6, rel=0.3)
+    assert probe.found.downlink == pytest.approx(1.6e7, rel=0.3)
+
+
+@pytest.mark.slow
+async def test_all_blocks_come_to_the_edge_over_a_bad_link_and_go_back_when_it_is_good_again(profile, monkeypatch):
+    written, path = profile
+    last, last_seconds, forward = len(written), 0.05, Stage.forward
+
+    def slower_with_all_blocks(self, *arguments, **more):
+        time.sleep(last_seconds * ((self.first, self.stop) == (0, last)))
+        return forward(self, *arguments, **more)
+
+    monkeypatch.setattr(Stage, "forward", slower_with_all_blocks)
+    monkeypatch.setattr(link_probe, "PERIOD_SECONDS", 5.0)
+    path.write_text(profile_to_json(replace(written, edge_seconds=(*written.edge_seconds[:-1], last_seconds))))
+    async with running_trainer() as server:
+        host, _, port = server.address.rpartition(":")
+        async with Relay(host, int(port), uplink_bits_per_second=2e5, downlink_bits_per_second=2e5) as relay:
+            bad = True
+
+            def reached(deployment, progress):
+                nonlocal bad
+                if bad and deployment.cut == progress.cut == last:
+                    relay.uplink.bits_per_second = relay.downlink.bits_per_second = 3e8
+                    bad = False
+                return not bad and deployment.cut == progress.cut < last
+
+            more = ("deployment.cut=1", "engine.bits=[32]", "engine.max_staleness=0", "engine.allow_edge_only=true")
+            await train_until(settings(relay.port, path, *more), reached)
 
 
 async def test_a_pin_moves_the_cut_at_once(profile):

@@ -1,12 +1,15 @@
 """The decision loop between measurements and the deployer, with a clock of the test's own."""
 
+import asyncio
 import math
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from edge_agent.config import EngineSection
-from edge_agent.decisions import DecisionLoop, check_profile, codec_of
+from edge_agent.decisions import DecisionLoop, Planner
+from edge_agent.engine_inputs import check_profile, codec_of
+from edge_agent.link_probe import LinkProbe, LinkRates
 from edge_agent.metrics import EngineMetrics
 from edge_agent.step_meter import StepMeter
 from shared.errors import PlanError
@@ -50,9 +53,26 @@ class Run:
         self.meter, self.deployer = StepMeter(), Deployer(**deployment)
         self.metrics = EngineMetrics(CollectorRegistry())
         settings = settings or EngineSection(bits=(2, 4, 8, 32))
-        self.loop = DecisionLoop(profile, settings, self.deployer.deployment, 10_000, self.meter, self.metrics)
+        self.probed, self.probes = LinkRates(), 0
+        deployment, probe = self.deployer.deployment, LinkProbe(self._probe)
+        self.loop = DecisionLoop(
+            profile, settings, deployment.codec, deployment, 10_000, self.meter, self.metrics, probe
+        )
         self.seconds = 0.0
         self.meter.is_flowing = True
+
+    async def _probe(self):
+        self.probes += 1
+        return self.probed
+
+    async def watch_with_probes(self, seconds, mbit, steps_a_second=1.0):
+        """`watch`, with time for a probe after each look."""
+        for _ in range(seconds):
+            self.watch(1, mbit, steps_a_second)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if self.deployer.moving:
+                return
 
     def watch(self, seconds, mbit, steps_a_second=1.0):
         """So many looks, a second apart; ends early when a move was asked for."""
@@ -105,7 +125,7 @@ def test_pins_hold_until_they_are_released():
 
 def test_a_pin_that_cannot_be_is_refused_and_changes_nothing():
     run = Run()
-    for pin in ({"cut": 0}, {"cut": 4}, {"bits": 9}, {"staleness": -1}):
+    for pin in ({"cut": 0}, {"cut": 5}, {"bits": 9}, {"staleness": -1}):
         with pytest.raises(PlanError):
             run.loop.pin(**pin)
     run.watch(30, 40.0)
@@ -119,6 +139,66 @@ def test_somebody_elses_change_is_noticed():
     run.watch(1, 40.0)
     assert run.loop._engine.deployment.cut == 2
     assert math.isnan(run.loop._engine.outcome().predicted_seconds_per_step), "it was not the engine that chose it"
+
+
+EDGE_ONLY = EngineSection(bits=(8, 32), allow_edge_only=True)
+
+
+async def test_on_a_bad_link_it_takes_all_blocks_where_that_is_allowed_and_gives_them_back_when_a_probe_finds_it_good():
+    run = Run(settings=EDGE_ONLY)
+    await run.watch_with_probes(900, 0.1, 1 / 320)
+    assert (run.deployer.wanted, run.probes) == (4, 0)
+    run.deployer.settle()
+    assert (run.deployer.deployment.codec, run.deployer.deployment.staleness) == ("fp32", 3)
+    run.probed = LinkRates(1e5, 1e5)
+    await run.watch_with_probes(600, 0.1, 1 / 5)
+    assert not run.deployer.moving
+    assert run.probes == 10, "one a minute"
+    run.probed = LinkRates(1e9, 1e9)
+    await run.watch_with_probes(900, 0.1, 1 / 5)
+    assert run.deployer.wanted < 4, "though the stream's own rate, which is of long ago, is bad as ever"
+    run.deployer.settle()
+    probes = run.probes
+    await run.watch_with_probes(300, 1000.0)
+    assert run.probes == probes, "from now on the stream says what the link carries"
+    assert run.loop._engine.mean_rates.uplink > 9e8
+
+
+async def test_it_does_not_take_all_blocks_where_that_is_not_allowed():
+    run = Run()
+    await run.watch_with_probes(1800, 0.1, 1 / 320)
+    assert run.deployer.wanted == 3
+
+
+async def test_a_run_that_begins_with_all_blocks_hears_of_the_link_by_a_probe():
+    run = Run(settings=EDGE_ONLY, cut=4)
+    run.probed = LinkRates(1e9, 1e9)
+    run.meter.is_flowing = True
+    for second in range(900):
+        run.meter.steps = second // 5
+        run.loop.look(run.deployer, float(second))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert run.deployer.wanted < 4
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+async def test_who_pins_all_blocks_to_the_edge_needs_no_leave(bits):
+    run = Run()
+    run.probed = LinkRates(1e9, 1e9)
+    run.loop.pin(cut=4, bits=bits)
+    await run.watch_with_probes(2, 40.0)
+    assert (run.deployer.wanted, run.deployer.deployment.codec) == (4, "uniform8" if bits else "fp32")
+    run.deployer.settle()
+    await run.watch_with_probes(600, 40.0, 1 / 5)
+    assert (run.deployer.moving, run.probes) == (False, 0), "who may not leave has nothing to ask"
+    run.loop.use(Planner.FIXED)
+    run.loop.release()
+    await run.watch_with_probes(30, 40.0, 1 / 5)
+    assert not run.deployer.moving, "it holds what there was"
+    run.loop.use(Planner.GREEDY)
+    await run.watch_with_probes(30, 40.0, 1 / 5)
+    assert run.deployer.wanted < 4
 
 
 def test_while_training_rests_nothing_is_observed_or_decided():

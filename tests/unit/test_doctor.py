@@ -12,8 +12,9 @@ import pytest
 import torch
 from rich.console import Console
 
+from edge_agent import link_measuring
+from edge_agent.asking import Answer
 from edge_agent.doctor import device, link
-from edge_agent.doctor.asking import Answer
 from edge_agent.doctor.command import check_fitness, render_table
 from edge_agent.doctor.device import (
     GOOD_DISK_BYTES,
@@ -37,12 +38,12 @@ from edge_agent.doctor.finding import Finding, Status, fine, mend
 from edge_agent.doctor.link import (
     LONG_ROUND_TRIP_SECONDS,
     NARROW_BITS_PER_SECOND,
-    bits_per_second,
     judge_rate,
     judge_round_trip,
 )
 from edge_agent.doctor.reach import SOON, judge_certificate, judge_handshake
 from edge_agent.doctor.trainer import judge_token, judge_version
+from edge_agent.link_measuring import SIZES_BYTES, bits_per_second
 from shared.errors import ExitCode, UnfitError
 from shared.transport.certificates import Identity, issue, make_authority
 from shared.version import PROTOCOL_VERSION
@@ -318,17 +319,17 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(link, "time", made)
+    monkeypatch.setattr(link_measuring, "time", made)
     return made
 
 
 async def test_the_uplink_is_measured_with_ever_more_until_it_takes_a_while(clock):
     slow = OneAnswer(Answer(Code.NOT_FOUND), 8 / 1e6, clock)
     assert (await link.check_uplink(slow, 0.0)).result == "at least 1 Mbit/s"
-    assert len(slow.asked_bytes) == 1, "64 KiB took more than half a second"
+    assert len(slow.asked_bytes) == 2, "64 KiB took more than half a second"
     fast = OneAnswer(Answer(Code.NOT_FOUND), 8 / 100e6, clock)
     assert (await link.check_uplink(fast, 0.0)).result == "at least 100 Mbit/s"
-    assert len(fast.asked_bytes) == len(link.SIZES_BYTES)
+    assert len(fast.asked_bytes) == len(SIZES_BYTES)
     assert sum(fast.asked_bytes) < 6e6
 
 

@@ -193,6 +193,23 @@ def test_an_edge_that_became_slower_gives_blocks_away():
     assert decision.deployment.cut < 3
 
 
+def test_all_blocks_are_taken_where_that_is_allowed_and_the_link_is_bad_and_only_there():
+    for allowed in (True, False):
+        space = SearchSpace(allow_edge_only=allowed)
+        engine = Engine(LIGHT, space, Deployment(1, 3, 32), total_steps=10_000)
+        decision = watched(engine, 1800, 0.1 * MBIT, 0.1 * MBIT, 1 / 320)
+        assert decision is not None
+        assert decision.deployment.cut == (4 if allowed else 3)
+        engine = Engine(LIGHT, space, Deployment(1, 3, 32), total_steps=10_000)
+        decision = watched(engine, 600, 40 * MBIT, 40 * MBIT)
+        assert decision is None or decision.deployment.cut < 4
+
+
+def test_all_blocks_are_given_back_at_once_where_they_may_not_be_kept():
+    engine = Engine(LIGHT, SPACE, Deployment(4, 3, 8))
+    assert watched(engine, 1, 40 * MBIT, 40 * MBIT).deployment.cut < 4
+
+
 def test_the_outcome_holds_what_was_predicted_against_what_was_measured():
     engine = Engine(LIGHT, SPACE, Deployment(3, 3, 32))
     assert engine.outcome() is None

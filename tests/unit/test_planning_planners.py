@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shared.errors import PlanError
@@ -16,6 +16,7 @@ from shared.planning import (
     Rates,
     SearchSpace,
     edge_only,
+    first_deployment,
     fixed,
     greedy,
     jointdnn,
@@ -32,7 +33,7 @@ def exact_costs(profile, link, space, horizon, from_cut):
     last = len(profile.blocks)
     costs = {}
     for cut in range(1, last + 1 if space.allow_edge_only else last):
-        for bits in [32] if cut == last else space.bits:
+        for bits in [max(space.bits)] if cut == last else space.bits:
             if exact_stages(profile, cut, bits, up, down, serial=False) is None:
                 continue
             moved = Fraction(0)
@@ -94,6 +95,16 @@ def test_greedy_equals_trying_everything(profile, link, space, horizon, data):
         float(costs[plan.deployment]), rel=1e-9
     )
     assert plan.evaluated >= len(costs)
+
+
+@given(profiles(complete=True), rates, spaces)
+def test_a_run_begins_with_the_plan_and_a_staleness_that_the_engine_weighs(profile, link, space):
+    assume(exact_costs(profile, link, space, 1, None))
+    plan, first = greedy(profile, link, space), first_deployment(profile, link, space)
+    assert (first.cut, first.bits) == (plan.deployment.cut, plan.deployment.bits)
+    assert first.staleness in space.best_staleness(profile)
+    if plan.deployment.staleness in space.best_staleness(profile):
+        assert first == plan.deployment
 
 
 @given(profiles(complete=True), rates, st.booleans(), st.integers(1, 100))

@@ -30,8 +30,12 @@ class Answer:
 class Asking:
     """A connection of its own to a trainer."""
 
-    def __init__(self, address: str, access: TrainerAccess, link: LinkConfig) -> None:
+    def __init__(
+        self, address: str, access: TrainerAccess, link: LinkConfig, call_seconds: float = CALL_SECONDS
+    ) -> None:
+        """call_seconds: how long a call may take."""
         self._access = access
+        self._call_seconds = call_seconds
         options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
         self._channel = access.channel(address, options)
 
@@ -45,7 +49,7 @@ class Asking:
         """Make one call."""
         call: Any = self._channel.unary_unary(method)
         try:
-            data = await call(request.SerializeToString(), metadata=self._access.metadata(), timeout=CALL_SECONDS)
+            data = await call(request.SerializeToString(), metadata=self._access.metadata(), timeout=self._call_seconds)
         except grpc.aio.AioRpcError as failure:
             return Answer(failure.code(), one_line(failure.details() or failure.code().name))
         return Answer(grpc.StatusCode.OK, data=data)
@@ -54,4 +58,4 @@ class Asking:
         """A stream that asks the same so often."""
         call: Any = self._channel.stream_stream(method)
         questions = itertools.repeat(request.SerializeToString(), times)
-        return call(questions, metadata=self._access.metadata(), timeout=CALL_SECONDS)
+        return call(questions, metadata=self._access.metadata(), timeout=self._call_seconds)
