@@ -1,10 +1,11 @@
 """What adapting is worth on a real link that changes: `python -m benchmarks.adaptation_link [--data ../shared/data]`.
 
 Real agent and trainer in two network namespaces, the agent on a tenth of a core, and the link between them follows a recorded
-trace second by second. Every run over a trace has the same number of steps and begins with the trace: one with the decision
-engine, from the planner's choice for the trace's first seconds, and one with each of these deployments held: that first choice,
-JointDNN's, and at every cut the one that the simulator finds best there over this trace. The best of those is the best fixed
-one. Edge-only is the same training wholly in the agent's process, without trainer and link; it does not depend on the trace, so
+trace second by second. Every run over a trace has the same number of steps, and the trace begins when the first of them is
+done: one run with the decision engine, from the planner's choice for the trace's first seconds, and one with each of these
+deployments held: that first choice, JointDNN's, and at every cut the one that the simulator finds best there over this trace.
+The best of those is the best fixed one. At the last cut all blocks are on the edge, and only what the loss needs crosses the
+link. "Without trainer" is edge-only training wholly in the agent's process, without a link; it does not depend on the trace, so
 its time per step is measured once, over fewer steps, and scaled to the trace's. A ratio below 1 says that the engine was the
 faster one. What the simulator says of the same runs stands beside.
 """
@@ -12,7 +13,9 @@ faster one. What the simulator says of the same runs stands beside.
 import argparse
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 
@@ -43,7 +46,7 @@ rate varies most from second to second, by a standard deviation of 1.3 times its
 of a minute, about 1 Mbit/s for the next, 5 to 20 Mbit/s after it."""
 BITS = (8, 32)
 """The engine's own choice: fewer bits cost accuracy."""
-SPACE = SearchSpace(BITS)
+SPACE = SearchSpace(BITS, allow_edge_only=True)
 EDGE_SHARE = 0.1
 """Of a core's time: so slow that the best cut is not the same over every trace."""
 NETWORK = (
@@ -90,7 +93,7 @@ def held(profile: Profile, recorded: Link, starts: dict[str, Deployment], second
     """`starts` by name, and the best deployment at each cut, each held over the trace; one that is several things once."""
     best = [
         compare(profile, recorded, replace(SPACE, cut=cut), seconds, ("best-fixed",))[0].run
-        for cut in range(1, len(profile))
+        for cut in range(1, len(profile) + 1)
     ]
     runs = [run for run in best if run is not None]
     named = [
@@ -136,8 +139,12 @@ class Measurement:
         """One run over the trace, from its first step's end to its last's."""
         lasts = 10 * self.run_seconds
         ways = [rates_from(trace, PROBE_SECONDS, lasts) for trace in (recorded.uplink, recorded.downlink)]
-        with self.ready.link.replay(*ways):
-            ends = self.ready.agent.run([*self.flags(deployment, steps), *more]).ends
+        link, settings = self.ready.link, [*self.flags(deployment, steps), *more]
+        link.shape(*(way[0][1] for way in ways))
+        with ExitStack() as stack:
+            # The session opens over the first second's rates; the trace goes on when training has begun.
+            begun = partial(stack.enter_context, link.replay(*ways))
+            ends = self.ready.agent.run(settings, on_begun=begun).ends
         return ends[-1] - ends[0]
 
     def alone_seconds_per_step(self) -> list[float]:
@@ -147,7 +154,7 @@ class Measurement:
         for _ in range(self.repeats):
             ends = self.ready.agent.run(self.flags(Deployment(1, 0, 32), steps + 1), alone=True).ends
             taken.append((ends[-1] - ends[0]) / steps)
-            print("edge-only", steps, f"{taken[-1]:.3f} s a step", sep=", ", file=sys.stderr, flush=True)
+            print("without trainer", steps, f"{taken[-1]:.3f} s a step", sep=", ", file=sys.stderr, flush=True)
         return taken
 
     def rows(self, name: str, recorded: Link, alone_seconds_per_step: Spread) -> list[Row]:
@@ -156,9 +163,9 @@ class Measurement:
         found = compare(self.profile, recorded, SPACE, self.run_seconds, planners)
         greedy, jointdnn, alone = (result.run for result in found if result.run is not None)
         starts = {"its start": greedy.start, "JointDNN's": jointdnn.start}
-        engine, without_link = Way("the engine", greedy), Way("edge-only", alone)
+        engine, without_link = Way("the engine", greedy), Way("without trainer", alone)
         ways = [engine, *held(self.profile, recorded, starts, self.run_seconds)]
-        decides = [f"engine.profile={self.file}", f"engine.bits={list(BITS)}"]
+        decides = [f"engine.profile={self.file}", f"engine.bits={list(BITS)}", "engine.allow_edge_only=true"]
         steps = int(greedy.steps)
         taken: dict[Way, list[float]] = {way: [] for way in ways}
         for _ in range(self.repeats):

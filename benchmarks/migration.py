@@ -20,7 +20,7 @@ from rich.table import Table
 from benchmarks.machine import machine
 from benchmarks.net import Measure, linked_namespaces
 from benchmarks.prediction import flags
-from benchmarks.processes import trainer_process
+from benchmarks.processes import trainer_across
 from benchmarks.report import Spread, write_json
 from benchmarks.series import Trainings, trainings
 from edge_agent import EdgeConfig
@@ -112,12 +112,7 @@ def main() -> None:
     for uplink, downlink, round_trip in LINKS:
         with (
             linked_namespaces("moves", delay_seconds=round_trip) as link,
-            trainer_process(
-                "compute.threads=1",
-                "compute.device=cpu",
-                wrapper=link.cloud.command([]),
-                listen=f"{link.cloud.address}:0",
-            ) as address,
+            trainer_across(link) as address,
             trainings(lambda args, link=link, **kwargs: link.edge.popen(args, **kwargs)) as agent,
         ):
             link.shape(uplink, downlink)

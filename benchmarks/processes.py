@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.net import Link
 from shared.errors import IsthmusError
 
 
@@ -45,6 +46,14 @@ def trainer_process(*overrides: str, wrapper: Sequence[str] = (), listen: str = 
         yield trainer.address
     finally:
         trainer.stop()
+
+
+@contextmanager
+def trainer_across(link: Link) -> Iterator[str]:
+    """A `Trainer` with one thread at the cloud's end of a link while the body runs; yields its address."""
+    flags = ("compute.threads=1", "compute.device=cpu")
+    with trainer_process(*flags, wrapper=link.cloud.command([]), listen=f"{link.cloud.address}:0") as address:
+        yield address
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ with. Knows nothing of what is compared.
 import asyncio
 import contextlib
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from edge_agent.observer import Progress
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.model.losses import LossHead
+from shared.model.measure import measure_stage
 from shared.model.stage import Stage
 from shared.transport.malloc import keep_message_memory
 
@@ -48,20 +50,41 @@ class Trainings:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def run(self, flags: Sequence[str], moves: Mapping[int, int] = NO_MOVES, *, alone: bool = False) -> Training:
+    def run(
+        self,
+        flags: Sequence[str],
+        moves: Mapping[int, int] = NO_MOVES,
+        *,
+        alone: bool = False,
+        on_begun: Callable[[], object] = lambda: None,
+    ) -> Training:
         """Train once. flags: section.key=value. Raises IsthmusError when the process has ended.
 
         moves: the cut to ask for once so many steps are done. alone: all blocks in that process, with neither trainer nor link;
-        whatever `flags` say of a deployment is left out.
+        whatever `flags` say of a deployment is left out. on_begun: called when the first step is done; on a slow device
+        opening a session takes many seconds.
         """
+        self._ask({"flags": list(flags), "moves": list(moves.items()), "alone": alone})
+        self._answer()
+        on_begun()
+        return Training(**self._answer())
+
+    def pace_seconds(self, flags: Sequence[str], repeats: int) -> float:
+        """Mean seconds of a step of the whole network alone in that process, as a profile measures edge-only."""
+        self._ask({"flags": list(flags), "pace": repeats})
+        return float(self._answer()["seconds"])
+
+    def _ask(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request = {"flags": list(flags), "moves": list(moves.items()), "alone": alone}
         print(json.dumps(request), file=self._process.stdin, flush=True)
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise IsthmusError(f"the agent ended with {self._process.wait()}; what it wrote stands above")
-        return Training(**json.loads(line))
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
 @contextmanager
@@ -77,7 +100,7 @@ def trainings(popen: Callable[..., subprocess.Popen[Any]]) -> Iterator[Trainings
         process.communicate()
 
 
-def trained(config: EdgeConfig, moves: Mapping[int, int]) -> Training:
+def trained(config: EdgeConfig, moves: Mapping[int, int], on_begun: Callable[[], object]) -> Training:
     """One run with the trainer, from this process."""
     ends: list[float] = []
     rates: list[tuple[float | None, float | None]] = []
@@ -86,6 +109,8 @@ def trained(config: EdgeConfig, moves: Mapping[int, int]) -> Training:
     def note(progress: Progress) -> None:
         if progress.steps > len(ends):
             ends.append(time.monotonic())
+            if len(ends) == 1:
+                on_begun()
             rates.append((progress.uplink_bits_per_second, progress.downlink_bits_per_second))
             if progress.steps in moves:
                 deployers[0].move(moves[progress.steps])
@@ -94,7 +119,7 @@ def trained(config: EdgeConfig, moves: Mapping[int, int]) -> Training:
     return Training(ends, *rates[-1])
 
 
-def trained_alone(config: EdgeConfig) -> Training:
+def trained_alone(config: EdgeConfig, on_begun: Callable[[], object]) -> Training:
     """The same training wholly in this process: the same batches, network, loss and updates, one step after the other."""
     keep_message_memory()  # as the agent does; it spares large tensors their page faults, too
     if config.compute.threads:
@@ -110,16 +135,40 @@ def trained_alone(config: EdgeConfig) -> Training:
         stage.backward(graph, gradient)
         stage.update(batch.step)
         ends.append(time.monotonic())
+        if len(ends) == 1:
+            on_begun()
     return Training(ends, None, None)
 
 
+def paced(config: EdgeConfig, repeats: int) -> float:
+    """See `Trainings.pace_seconds`."""
+    if config.compute.threads:
+        torch.set_num_threads(config.compute.threads)
+    experiment = Experiment(config)
+    stage = Stage(experiment.chain, 0, len(experiment.chain.blocks), experiment.recipe, experiment.stage.device)
+    return statistics.fmean(measure_stage(stage, experiment.example, input_gradient=False, repeats=repeats))
+
+
 def serve(requests: IO[str], answers: IO[str]) -> None:
-    """Answer each line that asks for a run with a line of results."""
+    """Answer each line that asks for a run with two, an empty object after the first step and the results; one that asks for
+    the pace with one.
+    """
+
+    def answer(content: dict[str, Any]) -> None:
+        print(json.dumps(content), file=answers, flush=True)
+
+    def begun() -> None:
+        answer({})
+
     for line in requests:
         request = json.loads(line)
         config = load_config(EdgeConfig, None, request["flags"], environ={})
-        training = trained_alone(config) if request["alone"] else trained(config, dict(request["moves"]))
-        print(json.dumps(asdict(training)), file=answers, flush=True)
+        if "pace" in request:
+            answer({"seconds": paced(config, request["pace"])})
+        elif request["alone"]:
+            answer(asdict(trained_alone(config, begun)))
+        else:
+            answer(asdict(trained(config, dict(request["moves"]), begun)))
 
 
 def main() -> None:
