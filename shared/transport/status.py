@@ -120,6 +120,8 @@ def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
             return UnreachableError(f"the connection to the trainer at {trainer} was lost")
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
             return UnreachableError(f"the trainer at {trainer} cannot be reached: {details}")
+        case grpc.StatusCode.CANCELLED:  # which no call of ours is when its status is asked for
+            return UnreachableError(f"the trainer at {trainer} dropped the call, as one that stops may: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
             return ProtocolError(
                 f"{trainer} answers, but not as a trainer of protocol version {PROTOCOL_VERSION}: {details}"

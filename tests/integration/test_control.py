@@ -355,7 +355,7 @@ async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_p
         ):
             if reached(answer.status):
                 return answer.status
-        raise AssertionError("the run ended before that was so")
+        raise AssertionError(f"the run ended before that was so: {await run}")
 
     shown, watched, viewed = [], asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -3,12 +3,14 @@
 import asyncio
 import random
 
+import grpc
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.net.relay import Fault, Relay
+from cloud_trainer.training_calls import TrainingCalls
 from edge_agent import run_training
 from shared.errors import UnreachableError
 from tests.integration.test_exactness import flags
@@ -111,6 +113,23 @@ async def test_a_half_open_link_is_noticed_by_missing_progress():
                 *chosen, f"trainer.address={relay.address}", "trainer.give_up_seconds=60", "link.stall_seconds=0.5"
             )
             result = await run_training(config, on_progress)
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+async def test_an_attach_that_meets_the_very_end_of_a_trainer_is_tried_again(monkeypatch):
+    """gRPC ends a call that comes while its server stops, and before it has said so, with CANCELLED."""
+    chosen = [*flags("mlp", "sgd"), "deployment.cut=2", "training.max_steps=20"]
+    train, attaches = TrainingCalls.train, []
+
+    async def stopping_at_the_second(calls, requests, context):
+        attaches.append(context)
+        if len(attaches) == 2:
+            await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
+        await train(calls, requests, context)
+
+    monkeypatch.setattr(TrainingCalls, "train", stopping_at_the_second)
+    result, _ = await train_through({7: [Fault.DROP]}, *chosen)
+    assert len(attaches) == 3
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 

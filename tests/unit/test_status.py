@@ -51,6 +51,7 @@ def test_an_error_of_the_trainer_has_its_status(error, code):
     [
         (Code.UNAVAILABLE, ExitCode.UNREACHABLE),
         (Code.DEADLINE_EXCEEDED, ExitCode.UNREACHABLE),
+        (Code.CANCELLED, ExitCode.UNREACHABLE),
         (Code.UNIMPLEMENTED, ExitCode.PROTOCOL),
         (Code.FAILED_PRECONDITION, ExitCode.PROTOCOL),
         (Code.DATA_LOSS, ExitCode.PROTOCOL),
