@@ -65,6 +65,8 @@ def _error_of(failure: grpc.RpcError, target: str, who: str) -> IsthmusError:
     match code:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
             return UnreachableError(details)
+        case grpc.StatusCode.CANCELLED:  # not by us
+            return UnreachableError(f"the {who} at {target} dropped the call, as one that stops may: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
             return ProtocolError(f"what listens at {target} is not the {who} of this version: {details}")
         case grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN:

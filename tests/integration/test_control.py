@@ -7,27 +7,25 @@ import asyncio
 import io
 import json
 import re
-import stat
 
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from rich.console import Console
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 from cloud_trainer.main import app as trainer_app
 from edge_agent import run_training
 from edge_agent.control import commands as control_commands
 from edge_agent.experiment import Experiment
 from edge_agent.main import app as agent_app
-from shared.errors import ExitCode, FencedError, IsthmusError, ListenError, RefusedError, UnreachableError
+from shared.errors import ExitCode, FencedError, RefusedError
 from shared.planning import Block, Encode, Profile, profile_to_json
 from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 from tests.conftest import ROOT
 from tests.integration.test_exactness import MODELS
-from tests.support.commands import MLP
+from tests.support.commands import MLP, command
 from tests.support.curl import curl, curl_stream
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import agent_process, edge_config, held_port, running_trainer, trainer_process
@@ -80,14 +78,6 @@ class Operator:
         code, out, err = curl(self.target, method=HEALTH, data={"service": name})
         assert code == 0, err
         return json.loads(out)["status"]
-
-
-def command(app, *arguments):
-    """What a command prints; raises what it fails with."""
-    done = CliRunner().invoke(app, arguments, standalone_mode=False)
-    if done.exception is not None:
-        raise done.exception
-    return done.output
 
 
 @pytest.fixture(scope="module")
@@ -402,39 +392,3 @@ async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_p
     first, *_, last = re.findall(r"│ state +│ .*?\x1b\[1m(\w+)\x1b", terminal.getvalue())
     assert (first, last) == ("paused", "ended")
     assert_same_bits(plain_state(config), result.module.state_dict())
-
-
-@pytest.mark.parametrize("app", [agent_app, trainer_app])
-def test_a_command_says_in_one_sentence_that_nobody_is_there(app, tmp_path):
-    who = "agent" if app is agent_app else "trainer"
-    with pytest.raises(UnreachableError, match=f"no {who} is controlled at unix:/.*: No such file"):
-        command(app, "status", f"--control=unix:{tmp_path}/none.sock")
-    with pytest.raises(IsthmusError, match=r"control\.listen is none"):
-        command(app, "status")
-
-
-def test_the_sessions_of_a_device_are_listed_when_no_agent_runs(tmp_path):
-    assert json.loads(command(agent_app, "sessions", "--json", f"--set=checkpoints.location={tmp_path}")) == {}
-
-
-async def test_a_second_process_of_a_user_is_controlled_from_nowhere_until_it_has_a_socket_of_its_own(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
-    socket = tmp_path / "isthmus" / "cloud-trainer" / "control.sock"
-
-    def status(*where):
-        return asyncio.to_thread(command, trainer_app, "status", "--json", *where)
-
-    async with running_trainer("control.listen=auto") as first:
-        assert stat.S_IMODE(socket.stat().st_mode) == 0o600
-        async with running_trainer("control.listen=auto"):
-            assert json.loads(await status("--set=control.listen=auto"))["status"]["address"] == first.address
-            with pytest.raises(ListenError, match="another process is controlled at unix:"):
-                async with running_trainer(f"control.listen=unix:{socket}"):
-                    pass
-        async with running_trainer(f"control.listen=unix:{tmp_path}/b.sock") as second:
-            answer = json.loads(await status(f"--control=unix:{tmp_path}/b.sock"))
-            assert answer["status"]["address"] == second.address
-    assert not socket.exists()

@@ -5,6 +5,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+import typer
+from typer.testing import CliRunner
+
 from tests.support.running import ROOT, run_agent
 
 MLP = [
@@ -55,3 +58,11 @@ def trainer_fails(code: int, *says: str, flags: Sequence[str]) -> None:
         check=False,
     )
     assert_one_sentence("cloud-trainer", done, code, *says)
+
+
+def command(app: typer.Typer, *arguments: str) -> str:
+    """What a command prints, run in this process; raises what it fails with."""
+    done = CliRunner().invoke(app, arguments, standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return done.output
