@@ -54,14 +54,21 @@ class Stages(NamedTuple):
     uplink: Floats
     cloud: Floats
     downlink: Floats
+    busy: Floats
+    """How long a step keeps the edge at work: at K = 0 more than T1 where keeping the stream going takes more of it, which
+    goes on while the batch is away."""
 
     def longest(self) -> Floats:
         """T_max."""
-        return np.maximum(np.maximum(self.edge, self.uplink), np.maximum(self.cloud, self.downlink))
+        return np.maximum(np.maximum(self.busy, self.uplink), np.maximum(self.cloud, self.downlink))
 
     def total(self) -> Floats:
         """T_sum."""
         return self.edge + self.uplink + self.cloud + self.downlink
+
+    def filling(self) -> Floats:
+        """Seconds until an empty pipeline is full."""
+        return np.maximum(0.0, self.total() - self.longest())
 
 
 class Work(NamedTuple):
@@ -82,7 +89,7 @@ class Work(NamedTuple):
     overhead_seconds: Floats
     """What keeping the stream going takes of the edge beside both."""
     serial_overhead_seconds: Floats
-    """The same at K = 0."""
+    """The part of it that a batch waits for at K = 0; the rest goes on while it is away."""
 
     def computing(self, *, serial: bool | Bools) -> Floats:
         """Seconds of computing and encoding on the edge. serial: at K = 0, for all or each."""
@@ -99,11 +106,14 @@ class Work(NamedTuple):
 
         serial: at K = 0, for all or each.
         """
+        computing = self.computing(serial=serial) * edge_factor
+        edge = computing + self.overhead(serial=serial)
         return Stages(
-            self.computing(serial=serial) * edge_factor + self.overhead(serial=serial),
+            edge,
             self.uplink_bits / rates.uplink,
             self.cloud_seconds * cloud_factor,
             self.downlink_bits / rates.downlink,
+            np.maximum(edge, computing + self.overhead_seconds),
         )
 
     def measured(self) -> Bools:
@@ -165,7 +175,7 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
 def pipeline_seconds(stages: Stages, staleness: int | Ints, horizon_steps: int) -> Floats:
     """Seconds that `horizon_steps` steps take with staleness K (Eq. 12), shape (n,), broadcast against K when it is an array.
 
-    K = 0 gives Eq. 10, K >= horizon - 1 gives Eq. 11. Never rises with K.
+    K = 0 gives Eq. 10 where the edge is not busy for longer, K >= horizon - 1 gives Eq. 11. Never rises with K.
     """
     longest, total = stages.longest(), stages.total()
     groups = -(-horizon_steps // (staleness + 1))

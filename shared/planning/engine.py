@@ -309,7 +309,7 @@ class Engine:
         ways = []
         for each in rates or (self._estimates.now, self._estimates.mean):
             stages = self._estimates.stages(each)
-            ways.append(self._move_seconds(start, end, each) + (stages.total() - stages.longest())[end])
+            ways.append(self._move_seconds(start, end, each) + stages.filling()[end])
         moves = (self._work.cuts[start] != self._work.cuts[end]) | (self._staleness[start] != self._staleness[end])
         return np.where(moves, np.max(ways, axis=0), 0.0)
 

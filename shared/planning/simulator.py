@@ -78,7 +78,9 @@ class Pipeline:
             raise PlanError(f"the profile has 0 s of work in a step at {deployment}, and such a run would never end")
         self.deployment = deployment
         serial = deployment.staleness == 0
-        self._edge_seconds = float((work.computing(serial=serial) + work.overhead(serial=serial))[0])
+        computing = work.computing(serial=serial)[0]
+        self._edge_seconds = float(computing + work.overhead(serial=serial)[0])
+        self._busy_seconds = max(self._edge_seconds, float(computing + work.overhead_seconds[0]))
         self._uplink_bits = float(work.uplink_bits[0])
         self._cloud_seconds, self._downlink_bits = float(work.cloud_seconds[0]), float(work.downlink_bits[0])
         self._latency_seconds = self._link.latency_seconds if deployment.cut < len(self._profile) else 0.0
@@ -90,8 +92,9 @@ class Pipeline:
 
     def step(self) -> None:
         """One batch through the four modules."""
-        self._edge_free = self.next_start() + self._edge_seconds
-        self._uplink_free = self._link.uplink.finish(max(self._edge_free, self._uplink_free), self._uplink_bits)
+        start = self.next_start()
+        ready, self._edge_free = start + self._edge_seconds, start + self._busy_seconds
+        self._uplink_free = self._link.uplink.finish(max(ready, self._uplink_free), self._uplink_bits)
         arrived = self._uplink_free + self._latency_seconds
         self._cloud_free = max(arrived, self._cloud_free) + self._cloud_seconds
         self._downlink_free = self._link.downlink.finish(

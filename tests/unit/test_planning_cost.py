@@ -12,7 +12,7 @@ from shared.planning import Overhead, Rates, Stages, migration_seconds, pipeline
 from tests.unit.planning_cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
 
 stage_times = st.floats(0.0, 100.0)
-stages = st.builds(lambda *times: Stages(*(np.array([time]) for time in times)), *[stage_times] * 4)
+stages = st.builds(lambda *times: Stages(*(np.array([time]) for time in (*times, times[0]))), *[stage_times] * 4)
 horizons = st.integers(1, 1000)
 
 
@@ -46,6 +46,22 @@ def test_what_is_not_replayed_and_what_the_stream_takes_count_where_they_were_me
     )
     serial = work.stages(AT_8_MBIT, 2.0, serial=True).edge.tolist()
     assert serial == pytest.approx([2 * (0.5 + 0.525) + 0.125, 2 * 2.0 + 0.125, 2 * 1.5 + 0.125, 2 * 4.0])
+
+
+def test_at_no_staleness_what_the_stream_takes_is_waited_for_where_the_batch_is_not_away_for_as_long():
+    profile = small_profile(
+        serial_edge_seconds=(None, 0.5, 0.5, 0.5, 4.0), overhead=Overhead(0.0, 6.0), serial_overhead_seconds=0.125
+    )
+    cuts, bits = [1, 3, 4], [32, 32, 32]
+    serial = work_of(profile, cuts, bits).stages(AT_8_MBIT, serial=True)
+    away = (serial.uplink + serial.cloud + serial.downlink).tolist()
+    assert [seconds > 6.0 - 0.125 for seconds in away] == [True, False, False]
+    chain, busy = 0.5 + 0.125 + away[0], 0.5 + 6.0
+    assert steady_seconds(serial, 0).tolist() == pytest.approx([chain, busy, 4.0])
+    assert pipeline_seconds(serial, 0, 3).tolist() == pytest.approx(
+        [3 * chain, 2 * busy + 0.5 + 0.125 + away[1], 3 * 4.0]
+    )
+    assert serial.filling().tolist() == pytest.approx([chain - max(busy, serial.uplink[0]), 0.0, 0.0])
 
 
 @given(stages, horizons)
