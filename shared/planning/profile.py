@@ -80,7 +80,7 @@ class Profile:
     overhead: Overhead = NO_OVERHEAD
     """What a step costs the edge beside computing and encoding: the stream, the data, the handing over between threads."""
     serial_overhead_seconds: float = 0.0
-    """The same at K = 0, where what goes with the bytes is done while the edge waits."""
+    """The part of it that a batch waits for at K = 0; the rest is done while the edge waits, as far as it does."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the file beyond the schema, kept as they were."""
 
