@@ -1,4 +1,4 @@
-# make demo   trains across a cut on this machine       make test   runs every check that CI runs
+# make demo   trains across a cut on this machine       make test   checks everything; FILE=tests/... checks some of it
 # make setup  only makes .venv, for developers          make lint   the checks that need no running
 # make protos generates shared/wire from protos/        make bench  the measurements
 # make lock   pins the dependencies anew                make dashboards  generates deploy/grafana/dashboards
@@ -8,7 +8,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-deploy lint protos dashboards docs chaos fuzz bench lock clean
+.PHONY: setup demo test test-slow test-deploy lint protos dashboards docs chaos fuzz bench lock clean
 setup: .venv/dev
 
 .venv/runtime: requirements.lock pyproject.toml
@@ -24,15 +24,12 @@ setup: .venv/dev
 demo: .venv/runtime
 	@$(BIN)/python deploy/demo/demo.py
 
-# Each file of integration tests has a process of its own: gRPC's asyncio has one poller a process, and event loops that
-# came and went before are none of a test's business. Two at a time, but for those that measure rates or shares of a core;
-# what takes longest begins first.
-ALONE := $(addprefix tests/integration/test_,control_latency.py decisions.py shaped_link.py simulation_agrees.py slow_device.py)
-LONG := $(addprefix tests/integration/test_,crash.py bad_input.py exactness.py control.py) tests/chaos tests/unit
-TESTS := $(LONG) tests/fuzz $(filter-out $(ALONE) $(LONG),$(wildcard tests/integration/test_*.py))
+# tests/suites.py says which suites there are, which run alone, and which are slow. FILE names some of them instead.
 test: .venv/dev lint
-	printf '%s\n' $(TESTS) | xargs -P 2 -I{} sh -c 'log=$$($(BIN)/pytest {} 2>&1); code=$$?; printf "== %s\n%s\n" {} "$$log"; exit $$code'
-	set -e; for file in $(ALONE); do echo "== $$file"; $(BIN)/pytest $$file; done
+	$(BIN)/python -m tests.suites $(FILE)
+
+test-slow: .venv/dev
+	$(BIN)/python -m tests.suites --slow
 
 # What a test of these needs and does not find, it names and skips.
 test-deploy: .venv/dev
