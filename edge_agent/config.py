@@ -155,6 +155,9 @@ class TrainingConfig(Section):
     """What is minimised, by name."""
     evaluate_every_epochs: NonNegativeInt = 1
     """Epochs between evaluations. 0 evaluates at the end only."""
+    on_nan: Literal["stop", "warn"] = "stop"
+    """What happens when the loss of a step is NaN or infinite. "stop" ends the run with exit code 16 and keeps the last good
+    weights; "warn" says it once in the log and goes on."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """How weights follow gradients. Each block has its own state, on whichever side it is."""
     schedule: ScheduleConfig = ScheduleConfig()

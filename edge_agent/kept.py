@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Self
 
@@ -37,6 +38,19 @@ class SessionRecord(Section):
     """Date and time."""
     shared: tuple[int, int] | None = None
     """The newest checkpoint that both sides are known to have: lineage and step."""
+
+    @classmethod
+    def begun_now(cls, session_id: str, config: EdgeConfig, total_steps: int) -> Self:
+        """The record of a session that was just opened."""
+        return cls(
+            session_id=session_id,
+            session_epoch=0,
+            experiment=experiment_of(config),
+            trainer=config.trainer.address,
+            model=config.model.factory,
+            total_steps=total_steps,
+            began=datetime.now(UTC).isoformat(timespec="microseconds"),
+        )
 
 
 def experiment_of(config: EdgeConfig) -> str:

@@ -65,6 +65,8 @@ class Pipeline:
         """Where every applied gradient is written down, if anywhere."""
         self.on_note: Callable[[TrainResponse], None] = lambda _note: None
         """Told of messages that are neither tensors nor reports."""
+        self.on_loss: Callable[[int, float], None] = lambda _step, _loss: None
+        """Told the loss of every step; what it raises ends the run."""
         self._followed_step = -1
         self.boundary_wanted = asyncio.Event()
         """Set while somebody waits for a moment with nothing in flight."""
@@ -353,6 +355,7 @@ class _Run:
                 f"the trainer reports step {report.step}; the report of step {self._pipeline.position.report} is due"
             )
         self._observer.reported(report, batch.samples)
+        self._pipeline.on_loss(report.step, report.loss)
         if not self._gradients_come:
             self._admission.settle(report.step)
             self._observer.edge_computed(report.step, batch.forward_seconds)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import ConfigError
+from shared.whole_file import write_whole
 
 LANES = {
     "edge": "P1 edge compute",
@@ -41,7 +42,7 @@ class Timeline:
         self._spans.append(Span(module, what, step, start_seconds, max(start_seconds, end_seconds)))
 
     def write(self, path: Path) -> None:
-        """Write the trace event format: complete events, in microseconds from the first span."""
+        """Write the trace event format: complete events, in microseconds from the first span. Raises StorageError."""
         lanes = {module: number for number, module in enumerate(LANES)}
         begin = min((span.start for span in self._spans), default=0.0)
         names = [
@@ -61,8 +62,8 @@ class Timeline:
             }
             for span in self._spans
         ]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"}))
+        text = json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"})
+        write_whole(path, lambda scratch: scratch.write_text(text))
 
 
 def load(path: Path) -> list[Span]:

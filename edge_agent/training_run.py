@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
 
 import structlog
 
@@ -14,10 +13,12 @@ from edge_agent.checkpointer import Checkpointer
 from edge_agent.client import TrainerClient
 from edge_agent.connection import Connection, WentBack
 from edge_agent.deployer import Deployer
+from edge_agent.divergence import LossJudge, check_weights, first_not_finite, last_word
 from edge_agent.endurance import Endurance
+from edge_agent.evaluations import Evaluations
 from edge_agent.experiment import Experiment
 from edge_agent.hold import Hold
-from edge_agent.kept import KeptSession, SessionRecord, experiment_of
+from edge_agent.kept import KeptSession, SessionRecord
 from edge_agent.observer import RunObserver
 from edge_agent.pipeline import Pipeline
 from edge_agent.result import Summary, TrainingResult
@@ -27,7 +28,7 @@ from edge_agent.training_call import Stream
 from edge_agent.workers import Workers
 from shared.checkpoint import CheckpointName, LocalFiles
 from shared.codec import FeedbackMode
-from shared.errors import IsthmusError, SessionLostError, StoppedError, StorageError
+from shared.errors import DivergedError, IsthmusError, SessionLostError, StoppedError, StorageError
 from shared.model.build import check_cut
 from shared.model.policies import POLICIES, BackwardPolicy
 from shared.model.stage_state import put_back
@@ -70,11 +71,11 @@ class TrainingRun:
             experiment.staleness_changes,
         )
         self._pipeline.on_note = self._take_note
+        self._pipeline.on_loss = LossJudge(config.training.on_nan).judge
         hold.on_request = self._pipeline.drain
         self.deployer = Deployer(self._pipeline, experiment.chain, experiment.stage, observer.migration_failed)
         self._step = 0
-        self._evaluated_step = 0
-        self._test_loss: float | None = None
+        self._evaluations = Evaluations(experiment, observer)
         self._trainer_stops = False
         self._kept: KeptSession | None = None
         self._session: EdgeSession
@@ -133,11 +134,13 @@ class TrainingRun:
         started = time.monotonic()
         self._listen_for_stop()
         try:
-            await self._train(resumed=resumed)
-            seconds = time.monotonic() - started
-            progress, cut = self._observer.progress, self._pipeline.announced.cut
-            summary = Summary.of(self._session.id, progress, self._test_loss, seconds, self._experiment.chain, cut)
-            result = TrainingResult(summary, self._experiment.chain.module)
+            try:
+                await self._train(resumed=resumed)
+            except DivergedError as diverged:
+                if good := await self._bring_last_good_home():
+                    await asyncio.to_thread(on_result, self._result(started, diverged.step))
+                raise last_word(diverged, self._step if good else None) from None
+            result = self._result(started)
             await asyncio.to_thread(on_result, result)
             await self._connection.end()
         except asyncio.CancelledError:
@@ -157,20 +160,18 @@ class TrainingRun:
             _log.warning("session not closed at the trainer", reason=str(failure))
         return result
 
+    def _result(self, started_seconds: float, diverged_at_step: int | None = None) -> TrainingResult:
+        progress, cut, chain = self._observer.progress, self._pipeline.announced.cut, self._experiment.chain
+        seconds, test_loss = time.monotonic() - started_seconds, self._evaluations.loss
+        summary = Summary.of(self._session.id, progress, test_loss, seconds, chain, cut, diverged_at_step)
+        return TrainingResult(summary, chain.module)
+
     async def open(self, kept: KeptSession | None, folder: LocalFiles | None) -> None:
         """Open a session, or take the one that was kept."""
         experiment, config, workers = self._experiment, self._experiment.config, self._workers
         if kept is None:
             self._session = await EdgeSession.open(self._client, experiment, workers, self._endurance)
-            record = SessionRecord(
-                session_id=self._session.id,
-                session_epoch=0,
-                experiment=experiment_of(config),
-                trainer=config.trainer.address,
-                model=config.model.factory,
-                total_steps=experiment.steps,
-                began=datetime.now(UTC).isoformat(timespec="microseconds"),
-            )
+            record = SessionRecord.begun_now(self._session.id, config, experiment.steps)
             try:
                 kept = await workers.disk.run(KeptSession.begin, record, folder, config.checkpoints.keep)
             except BaseException:
@@ -235,6 +236,7 @@ class TrainingRun:
                 await self._steps()
                 self._doing.begin(Activity.FINISHING)
                 await self._session.collect(self._pipeline.announced.cut)
+                check_weights(self._experiment.chain.module, self._experiment.config.training.on_nan, self._step)
                 return
             except WentBack as went:
                 back = went.attached
@@ -267,22 +269,42 @@ class TrainingRun:
         if self._pipeline.step_log is not None:
             self._pipeline.step_log.went_back(name.step)
         self._step = name.step
-        self._evaluated_step = checkpoint.facts.get("evaluated_step", 0)
+        self._evaluations.step = checkpoint.facts.get("evaluated_step", 0)
         await self._workers.disk.run(kept.set_shared, name)
         self._checkpointer.begin(name.step)
         self._observer.went_back(name.step, deployment.cut)
         _log.info("went back to a checkpoint", step=name.step, cut=deployment.cut)
         return None
 
+    async def _bring_last_good_home(self) -> bool:
+        """Fill the user's module from the newest checkpoint of both sides that is finite; False where none can be had.
+
+        What is in memory is of no use: the updates after the loss that told have spoilt it on one side or both.
+        """
+        module, kept = self._experiment.chain.module, self._kept
+        assert kept is not None
+        self._doing.begin(Activity.FINISHING)
+        try:
+            while kept.shared is not None:
+                back: Attached | None = await self._endurance.through(lambda: self._connection.attach(None))
+                while back is not None:
+                    back = await self._go_back(back)
+                await self._session.collect(self._pipeline.announced.cut)
+                if first_not_finite(module) is None:
+                    return True
+                await self._workers.disk.run(kept.damaged, kept.shared)
+        except IsthmusError as failure:
+            _log.warning("no good weights are to be had", reason=str(failure))
+        return False
+
     async def _steps(self) -> None:
         """The steps that are left, in stretches that end where something is due; with evaluations between them."""
         loader, steps = self._experiment.loader, self._experiment.steps
         async with Prefetcher(loader.iterate(self._step, steps), self._workers.load) as batches:
             while True:
-                if self._evaluation_due(self._step):
+                if self._evaluations.due(self._step):
                     with self._doing.during(Activity.EVALUATING):
-                        self._test_loss = await self._evaluate(self._session)
-                    self._evaluated_step = self._step
+                        await self._evaluations.evaluate(self._session, self._pipeline.announced, self._step)
                 if self._step == steps:
                     return
                 if self._stop.requested:
@@ -312,7 +334,7 @@ class TrainingRun:
 
     async def _checkpoint(self) -> None:
         started = time.monotonic()
-        facts = {"evaluated_step": self._evaluated_step}
+        facts = {"evaluated_step": self._evaluations.step}
         await self._checkpointer.take(self._step, self._connection, self._experiment.stage, facts)
         self._observer.checkpointed(time.monotonic() - started)
 
@@ -376,22 +398,3 @@ class TrainingRun:
 
     def _policy(self) -> BackwardPolicy:
         return POLICIES[self._experiment.config.deployment.backward](self._experiment.stage)
-
-    def _evaluation_due(self, step: int) -> bool:
-        every, per_epoch = (
-            self._experiment.config.training.evaluate_every_epochs,
-            self._experiment.loader.steps_per_epoch,
-        )
-        epochs, rest = divmod(step, per_epoch)
-        regular = every > 0 and rest == 0 and epochs % every == 0
-        last = step == self._experiment.steps
-        return self._experiment.test is not None and step != self._evaluated_step and (last or regular)
-
-    async def _evaluate(self, session: EdgeSession) -> float:
-        assert self._experiment.test is not None
-        totals = await session.evaluate(self._experiment.test, self._pipeline.announced)
-        accuracy = totals.correct / totals.samples if totals.HasField("correct") else None
-        self._observer.evaluated(accuracy)
-        epoch = -(-self._step // self._experiment.loader.steps_per_epoch)
-        _log.info("evaluated", epoch=epoch, loss=round(totals.loss, 4), accuracy=accuracy)
-        return totals.loss

@@ -40,6 +40,8 @@ class ExitCode(IntEnum):
     """What must outlive the process cannot be written or read."""
     UNFIT = 14
     """`edge-agent doctor` has found something that must be mended."""
+    DIVERGED = 16
+    """The loss is no finite number any more, so training further would be of no use."""
     INTERRUPTED = 130
     """Stopped by the user."""
     TERMINATED = 143
@@ -144,6 +146,16 @@ class UnfitError(IsthmusError):
     """A device, or a way to its trainer, that cannot train as it is."""
 
     exit_code = ExitCode.UNFIT
+
+
+class DivergedError(IsthmusError):
+    """A training whose loss or weights are no finite numbers any more since `step`."""
+
+    exit_code = ExitCode.DIVERGED
+
+    def __init__(self, sentence: str, step: int = 0) -> None:
+        super().__init__(sentence)
+        self.step = step
 
 
 class StepLogError(StorageError):

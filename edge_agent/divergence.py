@@ -1,0 +1,64 @@
+"""Whether a training still makes sense: its losses and its weights must be finite numbers.
+
+Knows nothing of checkpoints; who trains decides what to do about a training that has diverged.
+"""
+
+import math
+from typing import Literal
+
+import structlog
+import torch
+from torch import nn
+
+from shared.errors import DivergedError
+
+_log = structlog.get_logger(__name__)
+
+OnNan = Literal["stop", "warn"]
+
+
+class LossJudge:
+    """Judges the loss of every step (training.on_nan)."""
+
+    def __init__(self, on_nan: OnNan) -> None:
+        self._on_nan = on_nan
+        self._warned = False
+
+    def judge(self, step: int, loss: float) -> None:
+        """Raises DivergedError for the first loss that is no finite number, or warns of it, once."""
+        if math.isfinite(loss):
+            return
+        if self._on_nan == "stop":
+            _log.error("training has diverged", step=step, loss=str(loss))
+            raise DivergedError(f"the loss of step {step} is {loss}, so training has diverged", step)
+        if not self._warned:
+            self._warned = True
+            _log.warning("the loss is no number", step=step, loss=str(loss))
+
+
+def first_not_finite(module: nn.Module) -> str | None:
+    """The name of a tensor of `module` that training has ruined; None where it has ruined none.
+
+    A parameter that learns must be finite. A buffer may hold an infinity, as a mask does, but no NaN.
+    """
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and not bool(torch.isfinite(parameter).all()):
+            return name
+    for name, buffer in module.named_buffers():
+        if bool(torch.isnan(buffer).any()):
+            return name
+    return None
+
+
+def check_weights(module: nn.Module, on_nan: OnNan, step: int) -> None:
+    """Raises DivergedError for weights that are of no use, unless `on_nan` only warns of such. step: that comes next."""
+    if on_nan == "stop" and (ruined := first_not_finite(module)) is not None:
+        raise DivergedError(f"{ruined} holds values that are no finite numbers, so training has diverged", step)
+
+
+def last_word(diverged: DivergedError, good_step: int | None) -> DivergedError:
+    """The whole sentence for the user. good_step: the step before which the weights were good that the result holds."""
+    kept = "no checkpoint of good weights was taken before it, so none are kept"
+    if good_step is not None:
+        kept = f"the result holds the last good weights, those before step {good_step}"
+    return DivergedError(f'{diverged}; {kept} (training.on_nan = "warn" goes on)', diverged.step)
