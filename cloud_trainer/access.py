@@ -19,12 +19,13 @@ from shared.transport.rate import RateLimit
 from shared.transport.reloaded import Reloaded
 from shared.transport.status import status_of
 from shared.transport.tls import TlsFiles, server_credentials
-from shared.transport.tokens import Scope, read_tokens
+from shared.transport.tokens import Scope, TokenBook, read_tokens
 
 _log = structlog.get_logger(__name__)
 _LOGGED_PER_SECOND = 0.1
 """Refusals of one host that are logged in the long run: a stranger must not fill the disk. All are counted."""
 
+CHECK = f"/{health.SERVICE_NAME}/Check"
 SCOPES: dict[str, Scope | None] = {
     f"/{SERVICE}/OpenSession": Scope.TRAIN,
     f"/{SERVICE}/Train": Scope.TRAIN,
@@ -44,15 +45,19 @@ SCOPES: dict[str, Scope | None] = {
     f"/{reflection.SERVICE_NAME}/ServerReflectionInfo": Scope.READ,
     f"/{health.SERVICE_NAME}/Watch": Scope.READ,
     f"/{health.SERVICE_NAME}/List": Scope.READ,
-    f"/{health.SERVICE_NAME}/Check": None,  # for load balancers and probes; says only whether the trainer serves
+    CHECK: None,  # for load balancers and probes; says only whether the trainer serves
 }
 
 
 def build_gate(config: TrainerConfig, metrics: TrainerMetrics) -> Gate:
     """The gate of this trainer. Raises ConfigError when it would be open to others without having been told to be."""
     tokens = config.auth.tokens
-    book = None if tokens is None else Reloaded([tokens], lambda: read_tokens(tokens))
+    book = None
+    if tokens is not None:
+        # A file that cannot be read at the start, which may be a restart, ends nothing: once it is mended it is read at once.
+        book = Reloaded([tokens], lambda: read_tokens(tokens), TokenBook(), "nobody new is admitted")
     authenticator = Authenticator(book, certificates=config.tls.ca is not None)
+    metrics.watch_token_file(lambda: authenticator.failure is not None)
     _check_exposure(config, asks=authenticator.asks)
     logged = RateLimit(_LOGGED_PER_SECOND, time.monotonic)
 
@@ -64,6 +69,17 @@ def build_gate(config: TrainerConfig, metrics: TrainerMetrics) -> Gate:
 
     server = config.server
     return Gate(authenticator, SCOPES, server.max_calls_per_second, server.max_calls_at_once, on_refusal)
+
+
+def build_probe_gate(config: TrainerConfig, metrics: TrainerMetrics) -> Gate:
+    """The gate of the port that answers probes alone, whoever asks."""
+    server = config.server
+
+    def on_refusal(_method: str, _peer: str, error: IsthmusError) -> None:
+        metrics.failed(status_of(error))
+
+    anybody = Authenticator(None, certificates=False)
+    return Gate(anybody, {CHECK: None}, server.max_calls_per_second, server.max_calls_at_once, on_refusal)
 
 
 def listen(server: grpc.aio.Server, config: TrainerConfig) -> int:

@@ -61,7 +61,7 @@ def token(
 ) -> None:
     """Make a token, add its hash to the trainer's file, and print it: nobody can find it out later."""
     secret, table = make_token(subject, scope or AN_AGENTS)
-    if file.exists():
+    if file.exists() and file.stat().st_size:
         read_tokens(file)
         table = "\n" + table
     try:

@@ -29,8 +29,8 @@ class ServerConfig(Section):
     listen: ListenAddress = "127.0.0.1:50051"
     """Where edges reach this trainer."""
     health_listen: ListenAddress | None = Field(default=None, examples=["127.0.0.1:50052"])
-    """Where the health service answers besides, in clear text and for whoever asks, and nothing else does: for the probe of
-    a container, which has neither certificate nor token."""
+    """Where the health service's Check answers besides, in clear text and for whoever asks, and nothing else does: for the
+    probe of a container, which has neither certificate nor token."""
     address_file: Path | None = Field(default=None, examples=["/run/cloud-trainer/address"])
     """Where the address that is really listened on is written, once ready. For port 0, and for scripts that wait."""
     max_sessions: PositiveInt = 8
@@ -53,7 +53,8 @@ class ServerConfig(Section):
     bounds them."""
     max_calls_per_second: PositiveFloat = 100.0
     """Calls of one subject, or of one host where nobody is asked who he is, in the long run; ten seconds' worth may come
-    at once. One training stream is one call, however long it lasts."""
+    at once. One training stream is one call, however long it lasts. As many calls of one host may fail to say who they are;
+    then none of that host is looked at until it has waited. Health checks are not counted."""
     max_calls_at_once: PositiveInt = 64
     """Calls of one subject or host that may be under way. Each holds a message at most, and a stream of tensors."""
     insecure: bool = False
@@ -85,7 +86,8 @@ class TlsConfig(Section):
 class AuthConfig(Section):
     tokens: Path | None = Field(default=None, examples=["/etc/cloud-trainer/tokens.toml"])
     """File of the tokens that callers must have, as `cloud-trainer token` writes it: hashes only. It is read again when it
-    changes, so a token is withdrawn by deleting its table. Left out, no token is asked for."""
+    changes, so a token is withdrawn by deleting its table; the calls of a subject without a token end within a second. While
+    it cannot be read nobody new is admitted, and who is there stays. Left out, no token is asked for."""
 
 
 class ModelsConfig(Section):

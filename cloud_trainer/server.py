@@ -12,7 +12,7 @@ import torch
 from grpc_health.v1 import health, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from cloud_trainer.access import build_gate, listen
+from cloud_trainer.access import build_gate, build_probe_gate, listen
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.control import SERVICE as CONTROL
 from cloud_trainer.methods import SERVICE, handlers
@@ -23,6 +23,7 @@ from shared.errors import ConfigError, ListenError
 from shared.model.device import choose_device
 from shared.service_manager import ServiceManager
 from shared.telemetry.metrics import serving_metrics
+from shared.transport.gate import Gate
 from shared.transport.malloc import keep_message_memory
 from shared.transport.options import server_options
 from shared.transport.reflection import reflect
@@ -30,7 +31,6 @@ from shared.transport.reflection import reflect
 _log = structlog.get_logger(__name__)
 STOP_GRACE_SECONDS = 1.0
 """For calls that are under way when the edges have been let go."""
-_MOST_PROBES = 32
 TIDY_SECONDS = 3600.0
 """How often sessions are looked for that nobody has gone on with (checkpoints.forget_after_days)."""
 STATUS_SECONDS = 2.0
@@ -51,6 +51,8 @@ class TrainerServer:
         self._local = AsyncExitStack()
         self._servers: list[grpc.aio.Server] = []
         self._tidying: asyncio.Task[None]
+        self._watching: asyncio.Task[None]
+        self._gate: Gate
         self.address = self.health_address = ""
 
     async def start(self) -> None:
@@ -58,7 +60,8 @@ class TrainerServer:
         keep_message_memory()
         config = self._config.server
         options = server_options(config.max_message_bytes, self._config.link.keepalive_seconds)
-        server = grpc.aio.server(options=options, interceptors=[build_gate(self._config, self.metrics)])
+        self._gate = build_gate(self._config, self.metrics)
+        server = grpc.aio.server(options=options, interceptors=[self._gate])
         controlling = handlers_of(CONTROL, self._control, "the trainer", self.metrics.failed)
         server.add_generic_rpc_handlers((handlers(self.service, self.metrics), controlling))
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
@@ -67,8 +70,8 @@ class TrainerServer:
             port = listen(server, self._config)
         servers = [server]
         if config.health_listen is not None:
-            probed = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_PROBES)
-            health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, probed)
+            probed = grpc.aio.server(options=options, interceptors=[build_probe_gate(self._config, self.metrics)])
+            probed.add_generic_rpc_handlers((self._health.check_alone,))
             with _refusals_of("server.health_listen", config.health_listen):
                 health_port = probed.add_insecure_port(config.health_listen)
             self.health_address = f"{config.health_listen.rpartition(':')[0]}:{health_port}"
@@ -82,6 +85,7 @@ class TrainerServer:
         self._servers = servers
         self._tidying = asyncio.create_task(self._keep_tidy())
         await self._set_health(serving=True)
+        self._watching = asyncio.create_task(self._gate.keep_watch(self._say_whether_open))
         _log.info("listening", address=self.address)
 
     def counted(self, metric: str) -> float:
@@ -92,6 +96,7 @@ class TrainerServer:
         """Say so in health, let edges take a checkpoint and calls end, each for a few seconds, and end."""
         self.stopping.set()
         self._tidying.cancel()
+        self._watching.cancel()
         await self._set_health(serving=False)
         await self.service.training.stop(self._config.server.stop_seconds)
         await asyncio.gather(*(server.stop(STOP_GRACE_SECONDS) for server in self._servers), self._local.aclose())
@@ -101,6 +106,10 @@ class TrainerServer:
         while True:
             await self.service.tidy()
             await asyncio.sleep(TIDY_SECONDS)
+
+    async def _say_whether_open(self) -> None:
+        """A trainer that admits nobody new goes on serving those who are there: nobody shall restart it for that."""
+        await self._health.say(self._gate.open, SERVICE)
 
     async def _set_health(self, *, serving: bool) -> None:
         await self._health.say(serving, "", SERVICE, CONTROL.full_name)

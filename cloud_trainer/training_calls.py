@@ -131,8 +131,6 @@ class TrainingCalls:
         self._streams[session.id] = training
         watch = asyncio.create_task(self._end_a_stall(stream, serving=asyncio.current_task()))
         try:
-            # gRPC forgets that these are sent when the write that carries them is cancelled, and then cannot end the call.
-            await context.send_initial_metadata(())
             # The answer goes first; an edge that does not read it is none the slower served for that.
             late = [training.say_stopping()] if self._stopping else []
             await run_together(stream.write(pb.TrainResponse(attached=answer)), training.serve(position), *late)

@@ -11,6 +11,7 @@ from edge_agent.config import EdgeConfig
 from shared.config import is_loopback
 from shared.errors import ConfigError
 from shared.transport.options import Options
+from shared.transport.reloaded import Reloaded
 from shared.transport.secrets import read_secret
 from shared.transport.tls import TlsFiles, channel_credentials
 
@@ -19,17 +20,23 @@ def _clear_text() -> None:
     pass
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class TrainerAccess:
     """Makes channels to a trainer, and what each call carries.
 
     credentials: gives those of TLS of now, the same ones until their files change; None for clear text. server_name: what
-    the trainer's certificate must be for, where that is not the host of its address. token: gives the token of now.
+    the trainer's certificate must be for, where that is not the host of its address. token: gives the token of now, the last
+    good one while its file cannot be used, which token_broken tells.
     """
 
     credentials: Callable[[], grpc.ChannelCredentials | None] = _clear_text
     server_name: str | None = None
     token: Callable[[], str] | None = None
+    token_broken: Callable[[], bool] = _never
 
     def channel(self, address: str, options: Options) -> grpc.aio.Channel:
         """A connection to the trainer at `address`, with the credentials of now."""
@@ -41,7 +48,7 @@ class TrainerAccess:
         return grpc.aio.secure_channel(address, credentials, options=options)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What a call carries. Raises ConfigError where the token's file has become one that cannot be used."""
+        """What a call carries."""
         return () if self.token is None else (("authorization", f"Bearer {self.token()}"),)
 
 
@@ -53,19 +60,27 @@ def trainer_access(config: EdgeConfig) -> TrainerAccess:
     """The access that is configured. Raises ConfigError for files that cannot be used, and for a token in clear text."""
     trainer, tls = config.trainer, config.tls
     token: Callable[[], str] | None = None
+    token_broken = _never
     if (secret := trainer.token) is not None:
         token = partial(_checked, secret.get_secret_value(), "trainer.token")
     elif (path := trainer.token_file) is not None:
-        token = partial(_token_in, path)
+        # A file that is not there is found out before anything is built; one that goes bad later ends no run.
+        reloaded = Reloaded([path], partial(_token_in, path))
+        token, token_broken = reloaded.get, partial(_cannot_be_used, reloaded)
     if token is not None:
-        token()  # a file that is not there is found out before anything is built
+        token()
         if not (tls.used or trainer.insecure or is_loopback(trainer.address)):
             raise ConfigError(
                 f"the token would go to {trainer.address} in clear text; set tls.enabled = true, or trainer.insecure = "
                 "true for a network that is trusted as a whole"
             )
     credentials = channel_credentials(TlsFiles(tls.certificate, tls.key, tls.ca)) if tls.used else _clear_text
-    return TrainerAccess(credentials, tls.server_name, token)
+    return TrainerAccess(credentials, tls.server_name, token, token_broken)
+
+
+def _cannot_be_used(file: Reloaded[str]) -> bool:
+    file.get()
+    return file.failure is not None
 
 
 def _token_in(path: Path) -> str:

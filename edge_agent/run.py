@@ -100,6 +100,8 @@ async def run_training(
     if start is not None:
         experiment.begin_with(start)
     metrics = EdgeMetrics(CollectorRegistry())
+    access = trainer_access(config)
+    metrics.watch_token_file(access.token_broken)
     timeline = Timeline() if config.output.trace is not None else None
     observer = RunObserver(metrics, Progress(experiment.steps), on_progress, timeline)
     decisions = await asyncio.to_thread(open_decisions, experiment, profile, observer.meter, metrics.engine)
@@ -107,7 +109,7 @@ async def run_training(
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
         async with (
             serving_control(controlled),
-            TrainerClient(config.trainer, config.link, metrics.failed, trainer_access(config)) as client,
+            TrainerClient(config.trainer, config.link, metrics.failed, access) as client,
         ):
             anew = False
             while True:

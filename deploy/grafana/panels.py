@@ -115,13 +115,15 @@ def histogram(title: str, description: str, unit: str, span: int, query: str) ->
 
 
 def health(side: Side) -> Panels:
-    """What every process has: errors, processor, memory."""
+    """What every process has: errors, processor, memory, and a file of tokens that is in order or not."""
     errors, name = side.of("isthmus_errors_total"), "{{instance}}"
     failed = Curve(f"{errors} > 0 or sum by (instance) ({errors})", "{{code}} " + name)
+    broken = Curve(side.of("isthmus_token_file_broken"), name)
     return [
-        graph("Errors", "Calls that failed since the start, in all and by code.", "short", 8, failed, steps=True),
-        graph("Processor", "Cores that are busy.", "short", 8, Curve(side.rate("process_cpu_seconds_total"), name)),
-        graph("Memory", "Really held.", "bytes", 8, Curve(side.of("process_resident_memory_bytes"), name)),
+        graph("Errors", "Calls that failed since the start, in all and by code.", "short", 6, failed, steps=True),
+        graph("Processor", "Cores that are busy.", "short", 6, Curve(side.rate("process_cpu_seconds_total"), name)),
+        graph("Memory", "Really held.", "bytes", 6, Curve(side.of("process_resident_memory_bytes"), name)),
+        graph("Tokens broken", "1 while the file of tokens cannot be used.", "short", 6, broken, steps=True),
     ]
 
 

@@ -36,7 +36,22 @@ class Health:
 
     def __init__(self) -> None:
         self.servicer = health.aio.HealthServicer()
+        """Check and Watch."""
         self._said: dict[str, bool] = {}
+
+    @property
+    def check_alone(self) -> grpc.GenericRpcHandler:
+        """Check without Watch: for a port where nobody is asked who he is, and nobody shall hold a call open."""
+        return grpc.method_handlers_generic_handler(
+            health.SERVICE_NAME,
+            {
+                "Check": grpc.unary_unary_rpc_method_handler(
+                    self.servicer.Check,
+                    request_deserializer=health_pb2.HealthCheckRequest.FromString,
+                    response_serializer=health_pb2.HealthCheckResponse.SerializeToString,
+                )
+            },
+        )
 
     async def say(self, serving: bool, *names: str) -> None:
         """Whether these are SERVING from now on; who watches hears of changes only."""

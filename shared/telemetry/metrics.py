@@ -3,7 +3,7 @@
 All series exist, at zero, before the first step: a rate over a series that begins with its first event misses that event.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import grpc
@@ -54,9 +54,18 @@ class TrainingMetrics:
         self._errors = Counter(
             "isthmus_errors", "Calls that ended with an error, by gRPC code.", ["code"], registry=registry
         )
+        self._token_file_broken = Gauge(
+            "isthmus_token_file_broken",
+            "1 while the file of tokens that this side was given cannot be used.",
+            registry=registry,
+        )
         for code in grpc.StatusCode:
             if code is not grpc.StatusCode.OK:
                 self._errors.labels(code.name)
+
+    def watch_token_file(self, broken: Callable[[], bool]) -> None:
+        """Ask at each scrape, on the scraper's thread, whether the file of tokens is broken."""
+        self._token_file_broken.set_function(lambda: float(broken()))
 
     def failed(self, code: grpc.StatusCode) -> None:
         """A call has ended with an error."""

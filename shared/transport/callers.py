@@ -1,11 +1,13 @@
 """Who calls: by bearer token, by client certificate, or nobody in particular where neither is asked for."""
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from shared.errors import ConfigError
 from shared.transport.reloaded import Reloaded
 from shared.transport.status import Refusal
 from shared.transport.tokens import AN_AGENTS, Scope, TokenBook
@@ -49,6 +51,21 @@ class Authenticator:
     def __init__(self, tokens: Reloaded[TokenBook] | None, *, certificates: bool) -> None:
         self._tokens = tokens
         self._certificates = certificates
+
+    @property
+    def failure(self) -> ConfigError | None:
+        """Why nobody can be told from a stranger now: the book cannot be read, and what it said before is in doubt."""
+        if self._tokens is None:
+            return None
+        self._tokens.get()
+        return self._tokens.failure
+
+    def judge(self) -> Callable[[Caller, Scope], bool]:
+        """What says whether a caller who was let in may still do what a scope allows; while there is a `failure`, he may."""
+        if self._tokens is None or self.failure is not None:
+            return lambda _who, _scope: True
+        book = self._tokens.get()
+        return lambda who, scope: book.allows(who.subject, scope)
 
     @property
     def asks(self) -> bool:

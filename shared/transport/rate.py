@@ -23,11 +23,19 @@ class RateLimit:
 
     def take(self, key: str) -> float:
         """Count one call; returns 0 when it may go on, else the seconds after which one could, and counts nothing."""
-        now = self._clock()
-        level, at = self._buckets.pop(key, (self._capacity, now))
-        level = min(self._capacity, level + (now - at) * self._per_second)
+        level = self._level(key)
         admitted = level >= 1
-        self._buckets[key] = (level - 1 if admitted else level, now)
+        self._buckets.pop(key, None)
+        self._buckets[key] = (level - 1 if admitted else level, self._clock())
         if len(self._buckets) > _MAX_KEYS:
             self._buckets.popitem(last=False)
         return 0.0 if admitted else (1 - level) / self._per_second
+
+    def wait_seconds(self, key: str) -> float:
+        """What `take` would return now; counts nothing."""
+        return max(0.0, 1 - self._level(key)) / self._per_second
+
+    def _level(self, key: str) -> float:
+        now = self._clock()
+        level, at = self._buckets.get(key, (self._capacity, now))
+        return min(self._capacity, level + (now - at) * self._per_second)

@@ -3,43 +3,83 @@
 Knows nothing of what is in them. Nothing polls: whoever needs the value asks for it, and asking costs a stat a file.
 """
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import structlog
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, one_line
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
-_Stamp = tuple[int, int, int] | None
+_Stamp = tuple[int, ...] | None
+RETRY_SECONDS = 0.5
+"""How often files that cannot be used are read again while they look the same: not every cause shows in them."""
 
 
 class Reloaded(Generic[T]):
     """The value of `read`, which looks at `paths`; may be asked from any thread.
 
-    Raises ConfigError from the constructor when `read` does. Later a change that cannot be read is logged once and the
-    last good value stays: two files that belong together are never replaced in the same instant.
+    A change that cannot be read is logged once and the last good value stays: two files that belong together are never
+    replaced in the same instant. `failure` tells whoever must not rely on the last good value.
     """
 
-    def __init__(self, paths: Sequence[Path], read: Callable[[], T]) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        read: Callable[[], T],
+        first: T | None = None,
+        meanwhile: str = "what they said before stays in force",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """first: the value to begin with where the files cannot be read. Without one, the constructor raises ConfigError.
+        meanwhile: what the log says of the time until a change that cannot be read is mended.
+        """
         self._paths = tuple(paths)
         self._read = read
+        self._meanwhile = meanwhile
+        self._clock = clock
+        self._lock = threading.Lock()
         self._stamps = self._look()
-        self._value = read()
+        self._tried_seconds = clock()
+        self.failure: ConfigError | None = None
+        """Why the files cannot be used now; None while they can. As of the last `get`."""
+        try:
+            self._value = read()
+        except ConfigError as error:
+            if first is None:
+                raise
+            self._value = first
+            self._failed(error)
 
     def get(self) -> T:
         """The value of now."""
+        with self._lock:
+            self._refresh()
+            return self._value
+
+    def _refresh(self) -> None:
         stamps = self._look()
-        if stamps != self._stamps:
-            self._stamps = stamps  # before reading: what changes meanwhile is another change
-            try:
-                self._value = self._read()
-                _log.info("read again", files=[str(path) for path in self._paths])
-            except ConfigError as error:
-                _log.warning("changed files cannot be used; what they said before stays in force", reason=str(error))
-        return self._value
+        due = self.failure is not None and self._clock() - self._tried_seconds >= RETRY_SECONDS
+        if stamps == self._stamps and not due:
+            return
+        self._stamps = stamps  # before reading: what changes meanwhile is another change
+        self._tried_seconds = self._clock()
+        try:
+            self._value = self._read()
+        except ConfigError as error:
+            self._failed(error)
+            return
+        self.failure = None
+        _log.info("read again", files=[str(path) for path in self._paths])
+
+    def _failed(self, error: ConfigError) -> None:
+        if str(error) != str(self.failure):
+            _log.warning(f"files cannot be used; {self._meanwhile}", reason=one_line(str(error)))
+        self.failure = error
 
     def _look(self) -> tuple[_Stamp, ...]:
         return tuple(map(_stamp, self._paths))
@@ -50,4 +90,5 @@ def _stamp(path: Path) -> _Stamp:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    # The change time tells of another mode or owner, which the modification time does not.
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

@@ -63,8 +63,12 @@ class _TokenFile(Section):
 class TokenBook:
     """The tokens that are known."""
 
-    def __init__(self, entries: Iterable[TokenEntry]) -> None:
+    def __init__(self, entries: Iterable[TokenEntry] = ()) -> None:
         self._entries = [(bytes.fromhex(entry.sha256), entry) for entry in entries]
+
+    def allows(self, subject: str, scope: Scope) -> bool:
+        """Whether any token of the subject has the scope."""
+        return any(entry.subject == subject and scope in entry.scopes for _, entry in self._entries)
 
     def find(self, token: str) -> TokenEntry | None:
         """Whose token it is. How long that takes says nothing of the tokens: all are compared, each in constant time."""
@@ -76,9 +80,12 @@ class TokenBook:
 
 
 def read_tokens(path: Path) -> TokenBook:
-    """The book of a file. Raises ConfigError."""
+    """The book of a file. Raises ConfigError; an empty file is one that is being written, for no tokens are a comment."""
+    data = read_file(path, KEY)
+    if not data.strip():
+        raise ConfigError(f"{KEY}: {path} is empty; a file that shall let nobody in holds a comment that says so")
     try:
-        content = parse_toml(read_file(path, KEY).decode())
+        content = parse_toml(data.decode())
         entries = _TokenFile.model_validate_json(json.dumps(content, default=str)).token
     except ValidationError as cause:
         first = cause.errors(include_url=False, include_input=False)[0]

@@ -72,7 +72,6 @@ def test_what_others_can_reach_is_encrypted_and_asks_who_they_are_or_is_said_to_
     [
         (["tls.certificate=x.pem"], "tls: certificate and key belong together; set both or neither"),
         (["tls.ca=x.pem"], "tls: ca asks clients for certificates, which needs TLS"),
-        (["auth.tokens=/no/such"], "auth.tokens: /no/such cannot be read"),
     ],
 )
 def test_keys_that_do_not_go_together(flags, says):

@@ -36,7 +36,9 @@ class TrainerServiceStub:
     A trainer may ask for a client certificate, and for a bearer token in the header "authorization". A session belongs to
     the subject that opened it and is NOT_FOUND to every other. Every call may end with UNAUTHENTICATED (no token, or none of
     this trainer's), PERMISSION_DENIED (the token lacks the scope: train, control or read) or RESOURCE_EXHAUSTED (too many
-    calls at once or in too short a time; a google.rpc.RetryInfo says when to try again), before a message was read.
+    calls at once or in too short a time; a google.rpc.RetryInfo says when to try again), before a message was read. A call that
+    is under way ends with UNAUTHENTICATED within a second when the operator withdraws its subject's tokens. UNAVAILABLE with a
+    google.rpc.RetryInfo: the trainer cannot tell at present who calls; try again.
     """
 
     def __init__(self, channel):
@@ -103,7 +105,9 @@ class TrainerServiceServicer:
     A trainer may ask for a client certificate, and for a bearer token in the header "authorization". A session belongs to
     the subject that opened it and is NOT_FOUND to every other. Every call may end with UNAUTHENTICATED (no token, or none of
     this trainer's), PERMISSION_DENIED (the token lacks the scope: train, control or read) or RESOURCE_EXHAUSTED (too many
-    calls at once or in too short a time; a google.rpc.RetryInfo says when to try again), before a message was read.
+    calls at once or in too short a time; a google.rpc.RetryInfo says when to try again), before a message was read. A call that
+    is under way ends with UNAUTHENTICATED within a second when the operator withdraws its subject's tokens. UNAVAILABLE with a
+    google.rpc.RetryInfo: the trainer cannot tell at present who calls; try again.
     """
 
     def OpenSession(self, request, context):
@@ -263,7 +267,9 @@ class TrainerService:
     A trainer may ask for a client certificate, and for a bearer token in the header "authorization". A session belongs to
     the subject that opened it and is NOT_FOUND to every other. Every call may end with UNAUTHENTICATED (no token, or none of
     this trainer's), PERMISSION_DENIED (the token lacks the scope: train, control or read) or RESOURCE_EXHAUSTED (too many
-    calls at once or in too short a time; a google.rpc.RetryInfo says when to try again), before a message was read.
+    calls at once or in too short a time; a google.rpc.RetryInfo says when to try again), before a message was read. A call that
+    is under way ends with UNAUTHENTICATED within a second when the operator withdraws its subject's tokens. UNAVAILABLE with a
+    google.rpc.RetryInfo: the trainer cannot tell at present who calls; try again.
     """
 
     @staticmethod
