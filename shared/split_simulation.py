@@ -95,7 +95,7 @@ class Simulation:
         received = _through(self._scheme.codec, feature)
         error = None
         if self._learns and is_lossy(self._scheme.codec) and self._scheme.feedback is not FeedbackMode.OFF:
-            error = compression_error(received.clone(), feature.cpu())
+            error = compression_error(received, feature.cpu())
         graph = self._cloud.forward(step, received, input_gradient=self._learns)
         loss, output_gradient = self._head.gradient(graph.output, labels)
         gradient = self._cloud.backward(graph, output_gradient)

@@ -3,7 +3,7 @@
 from shared.codec.base import Codec, Encoded
 from shared.codec.buffers import aligned_buffer
 from shared.codec.error_feedback import FeedbackMode, compensate, compression_error
-from shared.codec.layout import check_layout
+from shared.codec.layout import check_layout, most_span_bytes
 from shared.codec.quantize import seed_stochastic_rounding
 from shared.codec.registry import codec_bits, codec_by_name, codec_names, is_lossy
 
@@ -19,5 +19,6 @@ __all__ = [
     "compensate",
     "compression_error",
     "is_lossy",
+    "most_span_bytes",
     "seed_stochastic_rounding",
 ]

@@ -3,6 +3,7 @@
 Pure functions over tensors; who keeps the error of which batch, and when, is not known here.
 """
 
+import math
 from enum import StrEnum
 
 import torch
@@ -21,16 +22,16 @@ class FeedbackMode(StrEnum):
 
 
 def compression_error(decoded: Tensor, original: Tensor) -> Tensor:
-    """E = C(h) - h of paper 000, Alg. 1, line 2; written into the memory of `decoded`, which is not to be used again.
+    """E = C(h) - h of paper 000, Alg. 1, line 2, in memory of its own: `decoded` may lie in the payload that is sent.
 
-    decoded: what the decoder makes of the encoded `original`. A lossless codec hands out the original's own memory:
-    then nothing is written and the error is zero. An expanded tensor is not written to either.
+    decoded: what the decoder makes of the encoded `original`. Where `original` is infinite the error is zero: a codec may
+    send such an element as a finite one, and no gradient can be corrected by an infinite distance.
     """
-    if decoded.data_ptr() == original.data_ptr():
-        return torch.zeros_like(original)
-    if any(size > 1 and stride == 0 for size, stride in zip(decoded.shape, decoded.stride(), strict=True)):
-        return decoded - original.detach()
-    return decoded.sub_(original.detach())
+    original = original.detach()
+    error = decoded - original
+    if not math.isfinite(error.sum().item()):
+        error.masked_fill_(original.isinf(), 0.0)
+    return error
 
 
 def compensate(gradient: Tensor, error: Tensor, batch_size: int, mode: FeedbackMode = FeedbackMode.BATCH) -> Tensor:

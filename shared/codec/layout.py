@@ -17,6 +17,7 @@ MAX_DIMS = 8
 MAX_TENSOR_BYTES = 4 << 30
 """Largest tensor that a codec decodes when its caller has set no lower limit with `check_layout`."""
 _MAX_INT64 = 2**63 - 1
+_SMALL_SPAN_BYTES = 64 * 1024
 
 
 def check_layout(shape: Sequence[int], strides: Sequence[int], max_bytes: int, itemsize: int = 8) -> None:
@@ -41,6 +42,14 @@ def check_layout(shape: Sequence[int], strides: Sequence[int], max_bytes: int, i
     largest = max(math.prod(sizes), 1 + _reach(sizes, strides, order)) * itemsize
     if largest > max_bytes:
         raise ProtocolError(f"{claim}: takes {largest} bytes; at most {max_bytes} are allowed")
+
+
+def most_span_bytes(tensor_bytes: int) -> int:
+    """The most memory that a tensor may lie in, gaps included, whose elements take `tensor_bytes`.
+
+    A sender makes dense what spans more, so a receiver can refuse it: gaps are not sent, but they take its memory.
+    """
+    return max(2 * tensor_bytes, _SMALL_SPAN_BYTES)
 
 
 def storage_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
@@ -77,7 +86,8 @@ def to_run(tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     """The distinct elements as a 1-D contiguous CPU tensor in memory order, and the strides to give back when decoding.
 
     A dense CPU tensor comes back as a view of itself. From a CUDA device the run arrives in page-locked memory. The
-    strides are the tensor's own, unless elements lie on top of each other: then those of a contiguous copy.
+    strides are the tensor's own, unless elements lie on top of each other: then those of a contiguous copy. Where the gaps
+    between elements are too large (`most_span_bytes`), they are those of the same order of dimensions without gaps.
     ConfigError when the tensor is sparse or quantised, or has more than MAX_DIMS dimensions.
     """
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dim() > MAX_DIMS:
@@ -97,6 +107,8 @@ def to_run(tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
             order = storage_order(shape, strides)
         sizes = [shape[dim] for dim in order]
         run = tensor.as_strided(sizes, [strides[dim] for dim in order]).contiguous().view(-1)
+        if (1 + _reach(shape, strides, order)) * tensor.itemsize > most_span_bytes(tensor.nbytes):
+            strides = _without_gaps(shape, strides, order)
     if run.device.type != "cpu":
         run = torch.empty(run.shape, dtype=run.dtype, pin_memory=run.is_cuda).copy_(run)
     return run, strides
@@ -117,6 +129,14 @@ def from_run(run: Tensor, shape: Sequence[int], strides: Sequence[int]) -> Tenso
     sizes = [shape[dim] for dim in order]
     spread.as_strided(sizes, [strides[dim] for dim in order]).copy_(run.view(sizes))
     return spread.as_strided(tuple(shape), tuple(strides))
+
+
+def _without_gaps(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """The strides of the same order of dimensions in a dense run; dimensions that do not move keep theirs."""
+    dense, inner = list(strides), 1
+    for dim in reversed(order):
+        dense[dim], inner = inner, inner * shape[dim]
+    return tuple(dense)
 
 
 def _reach(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> int:

@@ -1,5 +1,7 @@
 """Error feedback: paper 000, Alg. 1, and the factor that a mean over a batch wants."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -78,3 +80,36 @@ def test_the_error_is_the_difference_and_the_feature_stays(name, expanded):
     assert torch.equal(error, expected)
     assert torch.equal(feature.detach(), before)
     assert not error.requires_grad
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_what_is_sent_of_a_feature_stays_when_its_error_is_taken(name, dtype):
+    """Windows that overlap are encoded from a copy, as a feature of another device is; the payload is that copy."""
+    feature = made(0, 8, 64).to(dtype).unfold(1, 16, 8)
+    codec = codec_by_name(name)
+    encoding = codec.encode(feature)
+    error = compression_error(codec.decode(encoding), feature)
+    assert not error.any()
+    assert torch.equal(codec.decode(encoding), feature)
+
+
+@pytest.mark.parametrize("name", codec_names())
+def test_an_infinite_element_of_a_feature_leaves_the_gradient_finite(name):
+    feature = made(0, 4, 6)
+    feature[0, 1], feature[2, 3] = -math.inf, math.inf
+    codec = codec_by_name(name)
+    error = compression_error(codec.decode(codec.encode(feature)), feature)
+    gradient = made(1, 4, 6)
+    gradient[0, 1] = 0.0  # what a mask leaves of it
+    compensated = compensate(gradient, error, 4)
+    assert compensated.isfinite().all()
+    assert compensated[0, 1] == 0
+    assert compensated[2, 3] == gradient[2, 3]
+
+
+def test_a_diverged_feature_is_not_hidden():
+    feature = made(0, 4, 6)
+    feature[1, 1] = math.nan
+    codec = codec_by_name("uniform8")
+    error = compression_error(codec.decode(codec.encode(feature)), feature)
+    assert compensate(made(1, 4, 6), error, 4).isnan().any()
