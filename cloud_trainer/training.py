@@ -49,6 +49,8 @@ class _Batch:
     deployment: Deployment
     feature: Tensor
     labels: Tensor
+    gradient_due: bool
+    """Whether the edge waits for an error gradient: then K bounds what is in flight."""
 
 
 CopyState = Callable[[TakeCheckpoint, Callable[[bool], Awaitable[None]]], Awaitable[None]]
@@ -77,9 +79,8 @@ class TrainingStream:
         self._codec_worker = codec
         self._metrics = metrics
         self._in_flight = 0
-        self._batches: asyncio.Queue[_Batch | TakeCheckpoint | None] = asyncio.Queue(
-            0 if session.sends_gradients else UNLIMITED_QUEUE
-        )
+        self._batches: asyncio.Queue[_Batch | TakeCheckpoint | None] = asyncio.Queue()
+        self._unlimited_room = asyncio.Semaphore(UNLIMITED_QUEUE)
         self._gradients: asyncio.Queue[tuple[int, Deployment, Tensor] | None] = asyncio.Queue()
         self._reports: asyncio.Queue[StepReport | None] = asyncio.Queue(UNLIMITED_QUEUE)
 
@@ -140,15 +141,20 @@ class TrainingStream:
 
     async def _admit(self, feature: WireTensor, labels: WireTensor) -> None:
         deployment = self._announcements.deployment
-        self._in_flight += 1
-        if self._session.sends_gradients and self._in_flight > deployment.staleness + 1:
-            raise Refusal(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"with step {feature.step} there are {self._in_flight} batches in flight; K is {deployment.staleness}, so "
-                f"there may be {deployment.staleness + 1}",
-            )
+        gradient_due = self._session.sends_gradients
+        if not gradient_due:
+            await self._unlimited_room.acquire()
+        else:
+            self._in_flight += 1
+            if self._in_flight > deployment.staleness + 1:
+                raise Refusal(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    f"with step {feature.step} there are {self._in_flight} batches in flight; K is {deployment.staleness}, so "
+                    f"there may be {deployment.staleness + 1}",
+                )
         worker = self._codec_worker
-        batch = _Batch(feature.step, deployment, await decoded(feature, worker), await decoded(labels, worker))
+        tensors = await decoded(feature, worker), await decoded(labels, worker)
+        batch = _Batch(feature.step, deployment, *tensors, gradient_due)
         self._metrics.saved_up.inc(max(batch.feature.nbytes - len(feature.payload), 0))
         await self._batches.put(batch)
 
@@ -158,6 +164,8 @@ class TrainingStream:
             if isinstance(batch, TakeCheckpoint):
                 await self._take_checkpoint(batch, functools.partial(self._checkpointed, batch.name))
                 continue
+            if not batch.gradient_due:
+                self._unlimited_room.release()
             if batch.deployment.cut != self._session.deployment.cut:
                 raise ProtocolError(f"step {batch.step} was sent at cut {batch.deployment.cut}, which has moved since")
             await self._reports.put(await self._compute_worker.run(self._train, batch, loop))

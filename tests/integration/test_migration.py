@@ -54,6 +54,15 @@ async def test_both_directions_in_one_run(optimizer):
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+@pytest.mark.parametrize("limit", [0, 2])
+async def test_an_edge_on_which_nothing_learns_becomes_one_that_learns_and_back(limit):
+    chosen = [*flags("mlp", "adam"), 'model.frozen=["0"]', "deployment.cut=1", f"deployment.staleness={limit}"]
+    result = await train_and_move({9: 3, 15: 1, 22: 2}, *chosen)
+    assert (result.summary.steps, result.summary.cut) == (30, 2)
+    if limit == 0:
+        assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
 async def test_migrations_under_staleness_lose_and_repeat_no_step():
     chosen = [*flags("cnn", "sgd"), "deployment.cut=1", "deployment.staleness=3", "deployment.codec=uniform8"]
     steps = random.Random(3).sample(range(1, 29), 6)

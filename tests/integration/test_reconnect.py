@@ -85,8 +85,10 @@ async def test_a_link_that_is_lost_under_staleness_loses_and_repeats_no_step(cut
 
 
 async def test_a_frozen_edge_survives_a_lost_link():
-    chosen = [*flags("mlp", "sgd"), 'model.frozen=["1"]', "deployment.cut=1"]
-    result, _ = await train_through({5: [Fault.DROP], 17: [Fault.DROP]}, *chosen)
+    chosen = [*flags("mlp", "sgd"), 'model.frozen=["0"]', "deployment.cut=1"]
+    result, server = await train_through({5: [Fault.DROP], 17: [Fault.DROP]}, *chosen)
+    assert result.summary.bytes_down == 0, "nothing learns on the edge"
+    assert sample(server, "isthmus_steps_total") == 30, "the trainer has applied each step once"
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
