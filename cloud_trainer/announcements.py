@@ -3,9 +3,11 @@
 import grpc
 
 from cloud_trainer.session import Session
-from shared.codec import codec_by_name
+from shared.codec import Codec, codec_by_name
 from shared.errors import ProtocolError
-from shared.tensor_wire import check_announcement, torch_dtype
+from shared.model.losses import check_labels
+from shared.model.spec import TensorSpec
+from shared.tensor_wire import check_announcement, most_bytes, torch_dtype
 from shared.transport.framing import role_name
 from shared.transport.status import Refusal
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
@@ -59,10 +61,13 @@ class BatchAnnouncements:
             self._number += 1
 
     def _accept_label(self, frame: Frame) -> None:
-        most, shape = self._session.feature.shape[0], tuple(frame.tensor.shape)
+        session, shape = self._session, tuple(frame.tensor.shape)
+        most = session.feature.shape[0]
         if not shape or not 1 <= shape[0] <= most:
             raise ProtocolError(f"step {frame.step}: labels {shape} came; a batch has 1 to {most} samples")
-        check_announcement(frame, codec_by_name("raw"), self._max_bytes)
+        labels = TensorSpec(shape, torch_dtype(frame.tensor.dtype))
+        check_labels(session.recipe.loss, session.chain.features[0], session.chain.features[-1], labels)
+        self._check_size(frame, codec_by_name("raw"), labels)
         self._samples = shape[0]
 
     def _accept_feature(self, frame: Frame, deployment: Deployment) -> None:
@@ -74,7 +79,10 @@ class BatchAnnouncements:
             )
         if torch_dtype(frame.tensor.dtype) != expected.dtype:
             raise ProtocolError(f"step {frame.step}: the feature's type is not {expected.dtype}")
-        check_announcement(frame, codec_by_name(deployment.codec), self._max_bytes)
+        self._check_size(frame, codec_by_name(deployment.codec), TensorSpec(shape, expected.dtype))
+
+    def _check_size(self, frame: Frame, codec: Codec, tensor: TensorSpec) -> None:
+        check_announcement(frame, codec, min(self._max_bytes, most_bytes(tensor, codec)))
 
 
 def check_epoch(frame: Frame, deployment: Deployment) -> None:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from shared.errors import IsthmusError, ModelError, ProtocolError
+from shared.model.losses import check_label_shape
+from shared.model.spec import TensorSpec
 
 _IGNORED_CLASS = -100
 """The label that torch's cross_entropy leaves out of the mean."""
@@ -24,11 +26,14 @@ def failures_of(what: str) -> Iterator[None]:
 
 @contextmanager
 def failures_of_loss(loss: str, output: Tensor, labels: Tensor) -> Iterator[None]:
-    """The same for a loss, by name, of an output and its labels. Raises ProtocolError for classes that the output has not."""
-    classes = output.shape[1] if output.dim() > 1 else output.shape[0]
+    """The same for a loss, by name, of an output and its labels.
+
+    Raises ModelError for labels of a shape that the loss cannot take, ProtocolError for classes that the output has not.
+    """
+    check_label_shape(loss, TensorSpec.of(output), TensorSpec.of(labels))
     if loss == "cross_entropy" and not labels.is_floating_point():
         # On a GPU this would be an assertion of a kernel, after which the whole process can compute no more.
-        given = labels[labels != _IGNORED_CLASS]
+        classes, given = output.shape[1], labels[labels != _IGNORED_CLASS]
         if given.numel() and not 0 <= int(given.min()) <= int(given.max()) < classes:
             raise ProtocolError(
                 f"labels are {int(given.min())} to {int(given.max())}; the model's output has {classes} classes, so "

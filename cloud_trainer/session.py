@@ -20,7 +20,7 @@ from shared.errors import ProtocolError, StorageError
 from shared.model import block_state
 from shared.model.build import check_cut
 from shared.model.chain import Chain
-from shared.model.losses import BatchLoss, LossHead
+from shared.model.losses import BatchLoss, LossHead, widened
 from shared.model.measure import measure_stage
 from shared.model.recipe import Recipe
 from shared.model.spec import TensorSpec
@@ -261,6 +261,7 @@ class Session:
         started = time.perf_counter()
         with failures_of(f"step {step} in the cloud"):
             graph: Graph = self.stage.forward(step, feature, input_gradient=self.sends_gradients)
+        labels = widened(labels)
         with failures_of_loss(self.recipe.loss, graph.output, labels):
             loss, gradient = self._head.gradient(graph.output, labels)
         with failures_of(f"step {step} in the cloud"):
@@ -280,6 +281,7 @@ class Session:
         """The loss of one batch with the weights of now. Raises as `compute` does."""
         with failures_of("the evaluation in the cloud"):
             output = self.stage.evaluate(feature)
+        labels = widened(labels)
         with failures_of_loss(self.recipe.loss, output, labels):
             return self._head.evaluate(output, labels)
 

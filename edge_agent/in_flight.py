@@ -12,7 +12,7 @@ from torch import Tensor
 from shared.codec import Encoded, codec_by_name
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
-from shared.tensor_wire import check_announcement, torch_dtype
+from shared.tensor_wire import check_announcement, most_bytes, torch_dtype
 from shared.transport.framing import role_name
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
@@ -108,6 +108,5 @@ class InFlight:
                 f"{feature.dtype} {feature.shape}"
             )
         codec = codec_by_name(batch.deployment.downlink_codec)
-        # Of a handful of samples, a codec's ranges may be more than the gradient itself.
-        check_announcement(frame, codec, max(2 * feature.bytes, codec.encoded_bytes(shape, feature.dtype)))
+        check_announcement(frame, codec, most_bytes(feature, codec))
         self._gradients_due.popleft()

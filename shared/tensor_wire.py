@@ -6,8 +6,9 @@ The one place that knows both torch's element types and the protos'.
 import torch
 from torch import Tensor
 
-from shared.codec import Codec, Encoded, check_layout, codec_by_name, is_lossy
+from shared.codec import Codec, Encoded, check_layout, codec_by_name, is_lossy, most_span_bytes
 from shared.errors import DataError, ProtocolError
+from shared.model.spec import TensorSpec
 from shared.threads import Worker
 from shared.transport.framing import WireTensor, role_name
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
@@ -75,6 +76,11 @@ def check_announcement(frame: Frame, codec: Codec, max_bytes: int) -> None:
         raise ProtocolError(f"{what}: announces {header.encoded_bytes} bytes; {codec.name} of {shape} has {expected}")
     if expected > max_bytes:
         raise ProtocolError(f"{what}: {codec.name} of {shape} takes {expected} bytes; at most {max_bytes} are allowed")
+
+
+def most_bytes(tensor: TensorSpec, codec: Codec) -> int:
+    """What a tensor that is known may take: encoded, of a handful of samples, a codec's ranges may be more than itself."""
+    return max(most_span_bytes(tensor.bytes), codec.encoded_bytes(tensor.shape, tensor.dtype))
 
 
 def transmitted_shape(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """The loss at the end of the chain, by name, and what it says about a batch."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from torch.nn import functional
 
 from shared.errors import ModelError
 from shared.factory import load_factory
+from shared.model.spec import TensorSpec
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -20,6 +22,10 @@ LOSSES: dict[str, LossFunction] = {
 }
 _OF_EQUAL_SHAPES = ("mse", "l1", "bce_with_logits")
 """Losses of an output and a label for each of its numbers; torch would stretch one to the other's shape and go on."""
+
+
+_LEAST_LABEL_ELEMENTS = 512
+"""What the labels of one sample may always have, however small the model's input and output are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +52,8 @@ class LossHead:
 
     def gradient(self, output: Tensor, labels: Tensor) -> tuple[BatchLoss, Tensor]:
         """The loss of a batch and its error gradient at `output`. Raises ModelError when their shapes do not fit."""
-        self._check(output, labels)
+        labels = self._fitted(output, labels)
         leaf = output.detach().requires_grad_()
-        labels = labels.to(output.device)
         with torch.enable_grad():
             loss = self._function(leaf, labels)
         (gradient,) = torch.autograd.grad(loss, leaf)
@@ -56,17 +61,50 @@ class LossHead:
 
     def evaluate(self, output: Tensor, labels: Tensor) -> BatchLoss:
         """The loss of a batch, no more. Raises as `gradient` does."""
-        self._check(output, labels)
-        labels = labels.to(output.device)
+        labels = self._fitted(output, labels)
         with torch.no_grad():
             return _batch_loss(self._function(output, labels), output, labels)
 
-    def _check(self, output: Tensor, labels: Tensor) -> None:
-        if self._name in _OF_EQUAL_SHAPES and output.shape != labels.shape:
-            raise ModelError(
-                f"loss {self._name!r} takes labels of the output's own shape: the model's output is {tuple(output.shape)}, "
-                f"the labels are {tuple(labels.shape)}"
-            )
+    def _fitted(self, output: Tensor, labels: Tensor) -> Tensor:
+        """The labels as the function takes them, on the device of the output."""
+        check_label_shape(self._name, TensorSpec.of(output), TensorSpec.of(labels))
+        labels = labels.to(output.device)
+        return labels.unsqueeze(-1) if self._name in _OF_EQUAL_SHAPES and labels.dim() < output.dim() else labels
+
+
+def widened(labels: Tensor) -> Tensor:
+    """Integer labels of any width as int64, which losses take; they travel in the least width that holds them."""
+    return labels if labels.is_floating_point() else labels.long()
+
+
+def check_labels(loss: str, inputs: TensorSpec, output: TensorSpec, labels: TensorSpec) -> None:
+    """Refuse labels that the loss cannot take or that are too many, from their shape and type alone. Raises ModelError.
+
+    inputs, output: of the whole model, for a batch of any size.
+    """
+    samples = labels.shape[0]
+    check_label_shape(loss, TensorSpec((samples, *output.shape[1:]), output.dtype), labels)
+    each = max(_LEAST_LABEL_ELEMENTS, *(math.prod(of_model.shape[1:]) for of_model in (inputs, output)))
+    if math.prod(labels.shape) > samples * each:
+        raise ModelError(
+            f"labels {labels.shape} came for {samples} samples; of each sample they may have {each} numbers: as many as the "
+            f"model's input or output has, or {_LEAST_LABEL_ELEMENTS}"
+        )
+
+
+def check_label_shape(loss: str, output: TensorSpec, labels: TensorSpec) -> None:
+    """Refuse labels of a shape that one of `LOSSES` cannot take with this output. Raises ModelError."""
+    shapes = f"the model's output is {output.shape}, the labels are {labels.shape}"
+    if loss in _OF_EQUAL_SHAPES and output.shape not in (labels.shape, (*labels.shape, 1)):
+        raise ModelError(f"loss {loss!r} takes labels of the output's own shape: {shapes}")
+    if loss != "cross_entropy" or (labels.dtype.is_floating_point and output.shape == labels.shape):
+        return
+    if len(output.shape) < 2 or labels.shape != (output.shape[0], *output.shape[2:]):
+        hint = "; this output seems to have its classes last" if labels.shape == output.shape[:-1] else ""
+        raise ModelError(
+            f"loss {loss!r} takes an output whose second dimension is the classes, and labels of the output's shape without "
+            f"that dimension: {shapes}{hint}"
+        )
 
 
 def _batch_loss(loss: Tensor, output: Tensor, labels: Tensor) -> BatchLoss:

@@ -4,6 +4,7 @@ Values are drawn field by field from the contract's own descriptors, so a field 
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +15,15 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
+from shared.codec import codec_by_name
+from shared.errors import ProtocolError
 from shared.model import block_state
 from shared.model.build import build_checked_chain
+from shared.tensor_wire import torch_dtype, transmitted_shape
 from shared.transport.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.tensor_pb2 import Ack
+from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, Role, TensorHeader
 from tests.fuzz.damage import json_files, spoilt
 from tests.support.strangers import CONTROL, METHODS, message
 from tests.support.wire import BATCH, FEATURES, SERVICE, batch_packets, block_packets, open_request
@@ -97,6 +101,9 @@ def _call_of(draw: st.DrawFn, method: str) -> Call:
     packets = [Packet(packet.message, bytes(packet.payload)) for packet in streams[name]()]
     if name == "Train":
         packets[0].message.attach.session_epoch = draw(st.integers(1, 2**63))
+    if name in _BATCHES and draw(st.booleans()):
+        claiming = [serialize(packet)[:-_CHECKSUM_BYTES] for packet in draw(_claiming(packets))]
+        return Call(method, tuple((body, True) for body in claiming))
     for _ in range(draw(st.integers(0, 2))):
         at = draw(st.integers(0, len(packets) - 1))
         match draw(st.integers(0, 5)):
@@ -117,6 +124,55 @@ def _call_of(draw: st.DrawFn, method: str) -> Call:
         bodies[at] = draw(_bodies(packets[at]))
     sealed = draw(st.integers(0, 9)) > 0
     return Call(method, tuple((body, sealed) for body in bodies))
+
+
+_BATCHES = ("Train", "Evaluate")
+_MOST_SENT_BYTES = 70_000
+_SIZES = [0, 1, 1, 2, BATCH, BATCH, 10, FEATURES, 65, 2**16, 2**24, 2**40, 2**63 - 1, 2**64 - 1]
+_RIGHT = {Role.ROLE_LABEL: (BATCH,), Role.ROLE_FEATURE: (BATCH, FEATURES)}
+
+
+@st.composite
+def _claiming(draw: st.DrawFn, packets: Sequence[Packet[Any]]) -> list[Packet[Any]]:
+    """The same calls, with labels or a feature of other ranks, shapes, strides and types, whose sizes are right."""
+    replaced = draw(st.sampled_from([(Role.ROLE_LABEL,), (Role.ROLE_FEATURE,), (Role.ROLE_LABEL, Role.ROLE_FEATURE)]))
+    claiming, done = list[Packet[Any]](), set[int]()
+    for packet in packets:
+        role = packet.message.frame.role if packet.message.HasField("frame") else None
+        if role not in replaced:
+            claiming.append(packet)
+        elif role not in done:
+            done.add(role)
+            claiming.append(draw(_claim(packet, _RIGHT[role])))
+    return claiming
+
+
+@st.composite
+def _claim(draw: st.DrawFn, packet: Packet[Any], right: Sequence[int]) -> Packet[Any]:
+    """A tensor in one chunk. Half of them have the right shape and other strides or another type."""
+    shape = list(right) if draw(st.booleans()) else draw(st.lists(st.sampled_from(_SIZES), max_size=9))
+    if shape and draw(st.booleans()):
+        shape[0] = draw(st.integers(0, BATCH + 1))
+    dense = [math.prod(shape[at + 1 :]) % 2**64 for at in range(len(shape))]
+    strides = [draw(st.sampled_from([size, size, size, 0, 1, 2 * size % 2**64, *_SIZES])) for size in dense]
+    dtype = draw(st.sampled_from(DataType.values()))
+    codec = draw(st.sampled_from(["raw", "fp32", "fp32", "uniform8"]))
+    message = type(packet.message)()
+    message.CopyFrom(packet.message)
+    size = _encoded_bytes(codec, dtype, shape, strides)
+    header = TensorHeader(codec=codec, dtype=dtype, shape=shape, strides=strides, encoded_bytes=size)
+    message.frame.tensor.CopyFrom(header)
+    content = draw(st.sampled_from([b"\x00", b"\x01", b"\xff", b"\x00\xff\x7f\x80", bytes(range(10))]))
+    return Packet(message, (content * _MOST_SENT_BYTES)[: min(size, _MOST_SENT_BYTES)])
+
+
+def _encoded_bytes(codec: str, dtype: int, shape: Sequence[int], strides: Sequence[int]) -> int:
+    """What the codec makes of such a tensor, where there is such a type and its size can be announced."""
+    try:
+        kind = torch_dtype(DataType.ValueType(dtype))
+    except ProtocolError:
+        return 0
+    return codec_by_name(codec).encoded_bytes(transmitted_shape(tuple(shape), tuple(strides)), kind) % 2**64
 
 
 def _sealed(body: bytes) -> bytes:

@@ -29,6 +29,8 @@ CALL_SECONDS = 60.0
 """A call that has not ended by then hangs."""
 CALLS_PER_SESSION = 8
 CALLS_PER_RUN = 250
+LOSSES = ("cross_entropy", "mse", "tests.support.losses:of_the_first")
+"""Of the sessions that calls are made on, one after the other: each takes labels of other shapes."""
 Code = grpc.StatusCode
 ENDS = {
     Code.OK,
@@ -122,7 +124,7 @@ class _Fuzzing:
     async def _another_session(self) -> None:
         if self._session is not None:
             await self._close(self._session)
-        self._session = await self._peer.open()
+        self._session = await self._peer.open(loss=LOSSES[self._calls // CALLS_PER_SESSION % len(LOSSES)])
 
     async def _close(self, session: str) -> None:
         request = pb.CloseSessionRequest(session_id=session, fence=pb.Fence(session_epoch=2**64 - 1))

@@ -15,11 +15,13 @@ SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)
 
 @given(st.sampled_from(sorted(OF_EQUAL_SHAPES)), SHAPES, SHAPES)
 def test_output_and_labels_have_equal_shapes_or_are_refused(name, shape, other):
+    """A label that is one number fits an output of one number: (B,) and (B, 1). Nothing is ever stretched."""
     head, output, labels = LossHead(name, None), torch.rand(shape), torch.rand(other)
-    if shape == other:
-        assert head.evaluate(output, labels).loss == OF_EQUAL_SHAPES[name](output, labels).item()
+    if shape in (other, (*other, 1)):
+        fitted = labels.reshape(shape)
+        assert head.evaluate(output, labels).loss == OF_EQUAL_SHAPES[name](output, fitted).item()
         leaf = output.clone().requires_grad_()
-        OF_EQUAL_SHAPES[name](leaf, labels).backward()
+        OF_EQUAL_SHAPES[name](leaf, fitted).backward()
         assert torch.equal(head.gradient(output, labels)[1], leaf.grad)
         return
     for judge in (head.evaluate, head.gradient):
@@ -38,3 +40,27 @@ def test_class_labels_need_no_shape_but_their_own():
     loss, gradient = LossHead("cross_entropy", None).gradient(torch.eye(3), torch.arange(3))
     assert (loss.correct, loss.samples) == (3, 3)
     assert gradient.shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("output", "labels", "says"),
+    [
+        ((8, 64, 100), (8, 64), "this output seems to have its classes last"),
+        ((8, 10), (8, 2), "takes an output whose second dimension is the classes"),
+        ((8, 10), (8, 1), "the model's output is (8, 10), the labels are (8, 1)"),
+        ((8, 10, 4, 4), (8, 4), "the labels are (8, 4)"),
+        ((8,), (8,), "takes an output whose second dimension is the classes"),
+    ],
+)
+def test_class_labels_of_another_shape_than_the_output_wants_are_refused(output, labels, says):
+    head = LossHead("cross_entropy", None)
+    with pytest.raises(ModelError) as refusal:
+        head.evaluate(torch.rand(output), torch.zeros(labels, dtype=torch.int64))
+    assert says in str(refusal.value)
+
+
+def test_probabilities_are_labels_of_the_outputs_own_shape():
+    output, labels = torch.rand(4, 3), torch.softmax(torch.rand(4, 3), 1)
+    assert LossHead("cross_entropy", None).evaluate(output, labels).loss == pytest.approx(
+        nn.CrossEntropyLoss()(output, labels).item()
+    )
