@@ -19,9 +19,12 @@ from shared.config import (
 )
 
 _HEADER_ROOM_BYTES = 64 * 1024
-_DottedName = Annotated[
+_AllowedName = Annotated[
     str,
-    Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", json_schema_extra={"allowed": "a dotted module name"}),
+    Field(
+        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?$",
+        json_schema_extra={"allowed": "package.module:factory, or a dotted package name"},
+    ),
 ]
 
 
@@ -48,6 +51,10 @@ class ServerConfig(Section):
     max_session_bytes: PositiveInt = 16 * 1024**3
     """Memory that one session may take: weights, gradients, optimizer state, activations, and blocks on their way in. It
     is estimated before the model is built; one that takes more is refused."""
+    max_session_modules: PositiveInt = 10_000
+    """Modules (torch.nn.Module) that one session's model may be made of. Cutting and checking a model takes time for each."""
+    max_build_seconds: PositiveFloat = 60.0
+    """How long a model's factory may take. One that takes longer is ended and refused."""
     max_sessions_per_subject: PositiveInt | None = Field(default=None, examples=[4])
     """Sessions of one subject (auth.tokens) at one time, so that nobody takes every place. Left out, only max_sessions
     bounds them."""
@@ -91,8 +98,9 @@ class AuthConfig(Section):
 
 
 class ModelsConfig(Section):
-    allowed: tuple[_DottedName, ...] = ("shared.model.zoo",)
-    """Module prefixes of the factories that peers may name. To allow one is to let peers run its code."""
+    allowed: tuple[_AllowedName, ...] = ("shared.model.zoo",)
+    """What peers may name as a model or a loss: package.module:factory allows that one; a package or module allows what it
+    defines itself, and not what it imports. To allow one is to let peers run it with arguments of theirs."""
 
 
 class TrainerCheckpointsConfig(CheckpointsConfig):

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from shared.errors import IsthmusError, ModelError, ProtocolError
+from shared.foreign import described, foreign_code
 from shared.model.losses import check_label_shape
 from shared.model.spec import TensorSpec
 
@@ -16,12 +17,12 @@ _IGNORED_CLASS = -100
 @contextmanager
 def failures_of(what: str) -> Iterator[None]:
     """Raises ModelError, beginning with `what`, where the body raises what is not ours."""
-    try:
+
+    def failure(cause: BaseException) -> IsthmusError:
+        return cause if isinstance(cause, IsthmusError) else ModelError(f"{what} failed with {described(cause)}")
+
+    with foreign_code(failure):
         yield
-    except IsthmusError:
-        raise
-    except Exception as cause:
-        raise ModelError(f"{what} failed with {type(cause).__name__}: {cause}") from cause
 
 
 @contextmanager
@@ -39,6 +40,6 @@ def failures_of_loss(loss: str, output: Tensor, labels: Tensor) -> Iterator[None
                 f"labels are {int(given.min())} to {int(given.max())}; the model's output has {classes} classes, so "
                 f"they must be 0 to {classes - 1}"
             )
-    described = f"an output {tuple(output.shape)} and labels {labels.dtype} {tuple(labels.shape)}"
-    with failures_of(f"loss {loss!r} of {described}"):
+    both = f"an output {tuple(output.shape)} and labels {labels.dtype} {tuple(labels.shape)}"
+    with failures_of(f"loss {loss!r} of {both}"):
         yield

@@ -6,17 +6,25 @@ import grpc
 
 from shared.codec import codec_by_name
 from shared.errors import ProtocolError
+from shared.model.budget import BuildLimits
 from shared.transport.status import Refusal
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most of one tensor, of K, and of one session's memory (cloud_trainer.config, section server)."""
+    """The most of one tensor, of K, and of one session's model and memory (cloud_trainer.config, section server)."""
 
     tensor_bytes: int
     staleness: int
     session_bytes: int
+    session_modules: int = 10_000
+    build_seconds: float = 60.0
+
+    @property
+    def of_a_build(self) -> BuildLimits:
+        """What building one session's model may take."""
+        return BuildLimits(self.session_bytes, self.session_modules, self.build_seconds)
 
     def check_memory(self, count: int) -> None:
         """Refuse a session that would take so many bytes where it is too many. Raises Refusal."""

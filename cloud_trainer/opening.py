@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import grpc
 from pydantic import ValidationError
-from torch import device
+from torch import device, nn
 
 from cloud_trainer.limits import Limits
 from cloud_trainer.session import Session
 from shared.errors import ConfigError, ProtocolError
 from shared.model.build import build_checked_chain, check_cut, parse_kwargs
-from shared.model.footprint import estimate_training_bytes, state_bytes
+from shared.model.footprint import estimate_training_bytes, state_bytes, training_bytes
 from shared.model.losses import LossHead
 from shared.model.optimizer import state_keys
 from shared.model.recipe import Recipe
@@ -20,6 +20,8 @@ from shared.transport.framing import MAX_DIMENSIONS
 from shared.transport.status import Refusal
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
+_MAX_RECIPE_CHARACTERS = 64 * 1024
+
 
 def open_session(
     request: OpenSessionRequest, session_id: str, allowed: Sequence[str], limits: Limits, on: device
@@ -28,6 +30,10 @@ def open_session(
 
     Raises ModelError, ConfigError, ProtocolError or Refusal with the sentence that the edge's user will read.
     """
+    if len(request.recipe_json) > _MAX_RECIPE_CHARACTERS:
+        raise ConfigError(
+            f"the recipe is {len(request.recipe_json)} characters of JSON; at most {_MAX_RECIPE_CHARACTERS} are taken"
+        )
     try:
         recipe = Recipe.model_validate_json(request.recipe_json or "{}")
     except ValidationError as cause:
@@ -44,15 +50,32 @@ def open_session(
         )
     kwargs = parse_kwargs(request.model.kwargs_json)
     states = len(state_keys(recipe.optimizer))
-    estimate = estimate_training_bytes(request.model.factory, kwargs, example, states, allowed_prefixes=allowed)
+    factory, build_limits = request.model.factory, limits.of_a_build
+    estimate = estimate_training_bytes(factory, kwargs, example, states, allowed=allowed, limits=build_limits)
     limits.check_memory(estimate or 0)
+
+    def check_built(module: nn.Module) -> None:
+        nonlocal estimate
+        if estimate is None:
+            limits.check_memory(state_bytes(module, states))
+            estimate = training_bytes(module, example, states)
+            limits.check_memory(estimate)
+
     chain = build_checked_chain(
-        request.model.factory, kwargs, recipe.seed, example.example(), frozen=recipe.frozen, allowed_prefixes=allowed
+        factory,
+        kwargs,
+        recipe.seed,
+        example.example(),
+        frozen=recipe.frozen,
+        allowed=allowed,
+        limits=build_limits,
+        check=check_built,
     )
+    assert estimate is not None
     check_cut(request.deployment.cut, chain)
     limits.check_deployment(request.deployment)
     in_flight = (request.deployment.staleness + 1) * chain.features[request.deployment.cut].bytes
-    limits.check_memory((estimate or state_bytes(chain.module, states)) + in_flight)
+    limits.check_memory(estimate + in_flight)
     names = [block.name for block in chain.blocks]
     if names != list(request.block_names):
         raise Refusal(

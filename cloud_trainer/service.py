@@ -43,7 +43,11 @@ class TrainerService:
         self._device = on
         self._metrics = metrics
         self._limits = Limits(
-            config.server.max_tensor_bytes, config.server.max_staleness, config.server.max_session_bytes
+            config.server.max_tensor_bytes,
+            config.server.max_staleness,
+            config.server.max_session_bytes,
+            config.server.max_session_modules,
+            config.server.max_build_seconds,
         )
         self.sessions = Sessions(
             config.server.max_sessions,

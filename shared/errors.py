@@ -70,6 +70,10 @@ class NotAllowedError(ModelError):
     """A factory that the trainer's operator has not allowed."""
 
 
+class TooLargeError(ModelError):
+    """A model that takes more modules, memory or time to build than the trainer's operator gives."""
+
+
 class DataError(IsthmusError):
     """A dataset that cannot be loaded or failed while it was read."""
 

@@ -1,6 +1,7 @@
 """Things named as `package.module:factory`: models, datasets, losses.
 
-The name is data of a configuration or of a peer, so what may be imported is decided here, before any import runs.
+The name is data of a configuration or of a peer. What a peer may name is what the operator has listed (`Allowed`): exact
+factories, or packages, of which only their own definitions count. The name is judged before any import runs.
 """
 
 import importlib
@@ -9,37 +10,75 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shared.errors import IsthmusError, ModelError, NotAllowedError
+from shared.foreign import described, foreign_code, place_of, root_cause
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _MAX_NAME = 200
+_RUNS_ON_IMPORT = "__main__"
+
+Allowed = Sequence[str]
+"""What a peer may name: `package.module:factory` for that factory alone, or `package` for what the package and its modules
+define themselves, without `__main__` and names that begin with an underscore."""
 
 
 def load_factory(
-    name: str, *, allowed_prefixes: Sequence[str] | None = None, error: type[IsthmusError] = ModelError
+    name: str, *, allowed: Allowed | None = None, error: type[IsthmusError] = ModelError
 ) -> Callable[..., Any]:
     """Import the callable that `name` (`package.module:factory`) stands for.
 
-    allowed_prefixes: dotted module prefixes that may be imported; None allows any (the user's own machine). A prefix
-    matches whole parts: `shared.model` allows `shared.model.zoo` and not `shared.modelling`.
-    Raises NotAllowedError when the name is not allowed, `error` when it is malformed, not importable or not callable;
-    nothing is imported before the name was found to be allowed.
+    allowed: what may be named; None allows anything (the user's own machine). A package matches whole parts:
+    `shared.model` allows `shared.model.zoo:mlp` and nothing of `shared.modelling`.
+    Raises NotAllowedError when the name is not allowed, `error` when it is malformed, not importable or not callable.
+    Nothing is imported before the name was found to be allowed.
     """
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
         raise error(f"{name[:_MAX_NAME]!r} is not a factory; write it as package.module:factory")
     module_name, attribute = name.split(":")
-    if allowed_prefixes is not None and not any(
-        module_name == prefix or module_name.startswith(prefix + ".") for prefix in allowed_prefixes
-    ):
-        allowed = ", ".join(allowed_prefixes)
-        raise NotAllowedError(
-            f"factory {name!r} is not under an allowed prefix (models.allowed); allowed are {allowed}"
-        )
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as cause:  # the user's own module may raise anything
-        what = str(cause) if isinstance(cause, ImportError) else f"{type(cause).__name__}: {cause}"
-        raise error(f"factory {name!r}: module {module_name!r} cannot be imported: {what}") from cause
-    factory = getattr(module, attribute, None)
+    packages = None if allowed is None else _packages_for(name, module_name, attribute, allowed)
+    factory = _imported(name, module_name, attribute, error)
     if not callable(factory):
         raise error(f"factory {name!r}: module {module_name!r} has no callable {attribute!r}")
+    if packages is not None and not any(_is_under(_definer(factory), package) for package in packages):
+        raise NotAllowedError(
+            f"factory {name!r} is not allowed (models.allowed): {module_name!r} merely imports it from {_definer(factory)!r}, "
+            f"and of a package only its own definitions are meant; the operator can allow {name!r} by its full name"
+        )
     return factory  # type: ignore[no-any-return]
+
+
+def _packages_for(name: str, module_name: str, attribute: str, allowed: Allowed) -> list[str] | None:
+    """The allowed packages that the name lies under; None where the name itself is allowed. Raises NotAllowedError."""
+    if name in allowed:
+        return None
+    packages = [entry for entry in allowed if _is_under(module_name, entry)]
+    if not packages:
+        raise NotAllowedError(
+            f"factory {name!r} is not allowed (models.allowed); allowed are {', '.join(allowed) or 'none'}"
+        )
+    if _RUNS_ON_IMPORT in module_name.split(".") or attribute.startswith("_"):
+        raise NotAllowedError(
+            f"factory {name!r} is not allowed (models.allowed): a package lends neither {_RUNS_ON_IMPORT} nor names that begin "
+            "with an underscore"
+        )
+    return packages
+
+
+def _is_under(module_name: str, package: str) -> bool:
+    return module_name == package or module_name.startswith(package + ".")
+
+
+def _definer(factory: Callable[..., Any]) -> str:
+    """The module that defines a factory; of a callable object the one that defines its class."""
+    return str(getattr(factory, "__module__", None) or type(factory).__module__)
+
+
+def _imported(name: str, module_name: str, attribute: str, error: type[IsthmusError]) -> Any:
+    def refusal(failure: BaseException) -> IsthmusError:
+        what = str(failure) if isinstance(failure, ImportError) and str(failure) else described(failure)
+        root = root_cause(failure)
+        because = "" if root is failure else f", because of {described(root)}"
+        place = f" ({place})" if (place := place_of(root)) else ""
+        return error(f"factory {name!r}: module {module_name!r} cannot be imported: {what}{because}{place}")
+
+    with foreign_code(refusal):
+        return getattr(importlib.import_module(module_name), attribute, None)

@@ -6,6 +6,7 @@ from typing import Any
 from edge_agent.data.items import Dataset
 from shared.errors import DataError
 from shared.factory import load_factory
+from shared.foreign import described, foreign_code
 
 
 def load_dataset(factory: str, kwargs: Mapping[str, Any]) -> Dataset:
@@ -14,10 +15,12 @@ def load_dataset(factory: str, kwargs: Mapping[str, Any]) -> Dataset:
     Raises DataError when there is no such factory or it fails.
     """
     make = load_factory(factory, error=DataError)
-    try:
+
+    def failure(cause: BaseException) -> DataError:
+        if isinstance(cause, DataError):
+            return cause
+        return DataError(f"dataset factory {factory!r} failed with {described(cause)}")
+
+    with foreign_code(failure):
         dataset: Dataset = make(**kwargs)
-    except DataError:
-        raise
-    except Exception as cause:  # the user's own code may raise anything
-        raise DataError(f"dataset factory {factory!r} failed with {type(cause).__name__}: {cause}") from cause
     return dataset

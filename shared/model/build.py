@@ -1,30 +1,46 @@
 """From the name of a model to its chain: what both sides do at the beginning of a session, with the same result."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from shared.errors import ModelError
-from shared.factory import load_factory
+from shared.factory import Allowed, load_factory
+from shared.foreign import described, foreign_code, place_of
+from shared.model.budget import BuildLimits, bounded_build
 from shared.model.chain import Chain, build_chain
 from shared.model.random_state import random_state
 
+MAX_KWARGS_CHARACTERS = 64 * 1024
+MAX_KWARGS_DEPTH = 16
+_NO_FILE = "both sides run the factory; let it load a file only where the file is: the trainer gets the edge's weights"
+
 
 def build_model(
-    factory: str, kwargs: Mapping[str, Any], seed: int, *, allowed_prefixes: Sequence[str] | None = None
+    factory: str,
+    kwargs: Mapping[str, Any],
+    seed: int,
+    *,
+    allowed: Allowed | None = None,
+    limits: BuildLimits | None = None,
+    count_bytes: bool = True,
 ) -> nn.Module:
     """Make the module that `factory` (`package.module:factory`) returns for `kwargs`, its weights drawn from `seed`.
 
-    Raises ModelError when the name is not allowed or not there, when the factory fails, or returns no module.
+    limits, count_bytes: see `bounded_build`. Raises ModelError when the name is not allowed or not there, when the factory
+    fails, or returns no module; TooLargeError beyond the limits.
     """
-    make = load_factory(factory, allowed_prefixes=allowed_prefixes)
-    try:
-        with random_state(seed, "weights"):
-            module = make(**kwargs)
-    except Exception as cause:  # the user's own code may raise anything
-        raise ModelError(f"factory {factory!r} failed with {type(cause).__name__}: {cause}") from cause
+    make = load_factory(factory, allowed=allowed)
+
+    def failure(cause: BaseException) -> ModelError:
+        place = f" ({place})" if (place := place_of(cause)) else ""
+        hint = f"; {_NO_FILE}" if isinstance(cause, OSError) else ""
+        return ModelError(f"factory {factory!r} failed with {described(cause)}{place}{hint}")
+
+    with bounded_build(limits, count_bytes=count_bytes), foreign_code(failure), random_state(seed, "weights"):
+        module = make(**kwargs)
     if not isinstance(module, nn.Module):
         raise ModelError(f"factory {factory!r} returned {type(module).__name__}; it must return a torch.nn.Module")
     return module
@@ -37,10 +53,17 @@ def build_checked_chain(
     example: Tensor,
     *,
     frozen: Sequence[str] = (),
-    allowed_prefixes: Sequence[str] | None = None,
+    allowed: Allowed | None = None,
+    limits: BuildLimits | None = None,
+    check: Callable[[nn.Module], None] | None = None,
 ) -> Chain:
-    """The model as a verified chain of blocks, with what is `frozen` frozen. Raises ModelError."""
-    module = build_model(factory, kwargs, seed, allowed_prefixes=allowed_prefixes)
+    """The model as a verified chain of blocks, with what is `frozen` frozen. Raises ModelError.
+
+    check: may refuse the module before it is run on the example.
+    """
+    module = build_model(factory, kwargs, seed, allowed=allowed, limits=limits)
+    if check is not None:
+        check(module)
     for prefix in frozen:
         named = [p for name, p in module.named_parameters() if name == prefix or name.startswith(prefix + ".")]
         if not named:
@@ -49,7 +72,12 @@ def build_checked_chain(
             )
         for parameter in named:
             parameter.requires_grad_(False)
-    return build_chain(module, example)
+
+    def failure(cause: BaseException) -> BaseException:
+        return cause if isinstance(cause, Exception) else ModelError(f"{factory!r} failed with {described(cause)}")
+
+    with foreign_code(failure):
+        return build_chain(module, example)
 
 
 def check_cut(cut: int, chain: Chain) -> None:
@@ -71,11 +99,28 @@ def check_cut(cut: int, chain: Chain) -> None:
 
 
 def parse_kwargs(text: str) -> dict[str, Any]:
-    """Keyword arguments from a JSON object. Raises ModelError."""
+    """Keyword arguments from a JSON object, of a bounded size. Raises ModelError."""
+    if len(text) > MAX_KWARGS_CHARACTERS:
+        raise ModelError(
+            f"the model's arguments are {len(text)} characters of JSON; at most {MAX_KWARGS_CHARACTERS} are taken"
+        )
     try:
         kwargs = json.loads(text or "{}")
     except (ValueError, RecursionError) as cause:
         raise ModelError(f"the model's arguments are no JSON: {cause}") from cause
     if not isinstance(kwargs, dict):
         raise ModelError(f"the model's arguments must be a JSON object; they are {type(kwargs).__name__}")
+    if _depth(kwargs) > MAX_KWARGS_DEPTH:
+        raise ModelError(f"the model's arguments are nested more than {MAX_KWARGS_DEPTH} deep")
     return kwargs
+
+
+def _depth(value: Any) -> int:
+    """How deep objects and lists of JSON are nested, looked at no deeper than what is too deep."""
+    level, depth = [value], 0
+    while level and depth <= MAX_KWARGS_DEPTH:
+        inner = [
+            list(each.values()) if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)
+        ]
+        level, depth = [each for values in inner for each in values], depth + bool(inner)
+    return depth

@@ -1,19 +1,33 @@
 """What training a model takes of memory, before any of it is taken.
 
-The model is built and run forward on torch's meta device, where tensors have shapes and no bytes. A factory that cannot be
-built so (it loads weights, or looks at values) has no estimate before it is there.
+The model is built and run forward on torch's meta device, where tensors have shapes and no bytes. A model that cannot be
+built so (its factory looks at values) is built in earnest within bounds; then its forward is measured, on meta tensors in
+place of its own where that goes and on two samples otherwise.
 """
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, UntypedStorage, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from shared.factory import load_factory
+from shared.errors import ModelError, NotAllowedError, TooLargeError
+from shared.factory import Allowed, load_factory
+from shared.foreign import described, foreign_code
+from shared.model.budget import BuildLimits
 from shared.model.build import build_model
+from shared.model.random_state import random_state
+from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
+
+# A factory that loads weights does so on the meta device too, to no effect, which torch says for each of them.
+warnings.filterwarnings("ignore", message="for .*: copying from a non-meta parameter")
+
+_FEW_SAMPLES = 2
+"""The least that a batch norm takes in train mode."""
 
 
 def estimate_training_bytes(
@@ -22,23 +36,41 @@ def estimate_training_bytes(
     example: TensorSpec,
     states: int,
     *,
-    allowed_prefixes: Sequence[str] | None = None,
+    allowed: Allowed | None = None,
+    limits: BuildLimits | None = None,
 ) -> int | None:
     """Bytes that a step over a batch like `example` takes; None where the meta device cannot tell.
 
-    states: tensors that the optimizer keeps for a parameter. Raises ModelError for a factory that is not there, or not
-    allowed; what fails inside it fails again, in words, when the model is built in earnest.
+    states: tensors that the optimizer keeps for a parameter. limits: of modules and seconds. Raises ModelError for a factory
+    that is not there, or not allowed, TooLargeError beyond the limits; what else fails inside it fails again, in words, when
+    the model is built in earnest.
     """
-    load_factory(factory, allowed_prefixes=allowed_prefixes)  # its module is imported before meta is the default
+    load_factory(factory, allowed=allowed)  # its module is imported before meta is the default
     try:
         with torch.device("meta"):
-            module = build_model(factory, kwargs, 0, allowed_prefixes=allowed_prefixes)
+            module = build_model(factory, kwargs, 0, allowed=allowed, limits=limits, count_bytes=False)
             inputs = torch.empty(example.shape, dtype=example.dtype)
         if any(not tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
             return None
         return state_bytes(module, states) + _activation_bytes(module, inputs)
-    except Exception:  # the user's own code, on a device that it was not written for
+    except (NotAllowedError, TooLargeError):
+        raise
+    except ModelError:  # the user's own code, on a device that it was not written for
         return None
+
+
+def training_bytes(module: nn.Module, example: TensorSpec, states: int) -> int:
+    """The same for a module that is there. Raises ModelError where its forward fails."""
+    values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    shadows = {name: value.detach().to("meta").requires_grad_(value.requires_grad) for name, value in values.items()}
+    inputs = torch.empty(example.shape, dtype=example.dtype, device="meta")
+    try:
+        with torch.device("meta"):
+            activations = _activation_bytes(module, inputs, shadows)
+    except ModelError:  # its forward looks at values
+        samples = min(_FEW_SAMPLES, example.shape[0])
+        activations = _activation_bytes(module, example.example(samples)) * example.shape[0] // samples
+    return state_bytes(module, states) + activations
 
 
 def state_bytes(module: nn.Module, states: int) -> int:
@@ -49,9 +81,13 @@ def state_bytes(module: nn.Module, states: int) -> int:
     return parameters * (2 * (1 + states) + 1) + 2 * buffers
 
 
-def _activation_bytes(module: nn.Module, inputs: Tensor) -> int:
-    """Bytes that autograd would keep of one forward, the same storage counted once."""
-    own = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
+def _activation_bytes(module: nn.Module, inputs: Tensor, values: Mapping[str, Tensor] | None = None) -> int:
+    """Bytes that autograd would keep of one forward, the same storage counted once; the module is left as it was.
+
+    values: parameters and buffers to run with in place of the module's own. Raises ModelError where the forward fails.
+    """
+    own_values = module.parameters() if values is None else values.values()
+    own = {value.untyped_storage()._cdata for value in own_values}
     kept: dict[int, UntypedStorage] = {}
 
     def keep(tensor: Tensor) -> None:  # its storage alone: an operation that keeps its own output would never be freed
@@ -59,8 +95,17 @@ def _activation_bytes(module: nn.Module, inputs: Tensor) -> int:
         if storage._cdata not in own:
             kept[storage._cdata] = storage
 
-    with saved_tensors_hooks(keep, _never_unpacked):
-        module(inputs)
+    def failure(cause: BaseException) -> ModelError:
+        return ModelError(
+            f"{type(module).__name__} fails on an input of shape {tuple(inputs.shape)}: {described(cause)}"
+        )
+
+    changes = nullcontext() if inputs.is_meta and values is None else unchanged(module)
+    with foreign_code(failure), changes, random_state("footprint"), saved_tensors_hooks(keep, _never_unpacked):
+        if values is None:
+            module(inputs)
+        else:
+            torch.func.functional_call(module, dict(values), (inputs,))
     return sum(storage.nbytes() for storage in kept.values())
 
 

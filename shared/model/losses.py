@@ -1,7 +1,7 @@
 """The loss at the end of the chain, by name, and what it says about a batch."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from shared.errors import ModelError
-from shared.factory import load_factory
+from shared.factory import Allowed, load_factory
 from shared.model.spec import TensorSpec
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -40,13 +40,13 @@ class BatchLoss:
 class LossHead:
     """A loss function: mean over the batch of (outputs, labels)."""
 
-    def __init__(self, name: str, allowed_prefixes: Sequence[str] | None) -> None:
-        """name: one of `LOSSES`, or package.module:function under an allowed prefix. Raises ModelError."""
+    def __init__(self, name: str, allowed: Allowed | None) -> None:
+        """name: one of `LOSSES`, or package.module:function if it is allowed. Raises ModelError."""
         self._name = name
         if name in LOSSES:
             self._function = LOSSES[name]
         elif ":" in name:
-            self._function = load_factory(name, allowed_prefixes=allowed_prefixes)
+            self._function = load_factory(name, allowed=allowed)
         else:
             raise ModelError(f"loss {name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function")
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shared.errors import ModelError
+from shared.foreign import described, foreign_code
 from shared.model import block_state
 from shared.model.chain import Block, Chain
 from shared.model.optimizer import build_optimizer, state_keys
@@ -196,9 +197,11 @@ def _call(block: Block, value: Tensor, weights: Weights | None) -> Tensor:
 @contextmanager
 def _failures_of(what: str, *blocks: Block) -> Iterator[None]:
     """A block is its user's own and may raise anything; it is the user who has to read it."""
-    try:
-        yield
-    except Exception as cause:
+
+    def failure(cause: BaseException) -> ModelError:
         names = " to ".join(repr(block.name) for block in dict.fromkeys((blocks[0], blocks[-1])))
         noun = "block" if len(blocks) == 1 else "blocks"
-        raise ModelError(f"{what} {noun} {names} failed with {type(cause).__name__}: {cause}".lstrip()) from cause
+        return ModelError(f"{what} {noun} {names} failed with {described(cause)}".lstrip())
+
+    with foreign_code(failure):
+        yield

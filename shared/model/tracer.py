@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from shared.foreign import is_ours
 from shared.model.snapshot import same_attributes
 
 _CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -123,7 +124,9 @@ class Tracer(fx.Tracer):
             return result
         except OpaqueError:
             raise
-        except Exception as cause:  # whatever the user's forward raises when it is given a proxy
+        except BaseException as cause:  # whatever the user's forward raises when it is given a proxy
+            if is_ours(cause):
+                raise
             raise _opaque(m, cause) from cause
         finally:
             call.stop = len(self.calls)
@@ -150,7 +153,9 @@ def trace_in_mode(root: nn.Module, leaves: Leaves, *, training: bool) -> Tracer:
             tracer.trace(root)
         except OpaqueError:
             raise
-        except Exception as cause:  # whatever the user's forward raises when it is given a proxy
+        except BaseException as cause:  # whatever the user's forward raises when it is given a proxy
+            if is_ours(cause):
+                raise
             raise _opaque(root, cause) from cause
         _refuse_replaced_buffers(root, root.modules())
         # torch.fx leaves the constants that it meets on the module.
@@ -182,7 +187,9 @@ class _Runner(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         try:
             value = super().run_node(n)
-        except Exception as cause:  # an operation that did without its input while it was traced
+        except BaseException as cause:  # an operation that did without its input while it was traced
+            if is_ours(cause):
+                raise
             raise OpaqueError(self._tracer.calls[n].module, self._tracer.lines[n], _reason(cause)) from cause
         self.shapes.append(value.shape if isinstance(value, Tensor) else None)
         return value
@@ -196,11 +203,11 @@ def _refuse_replaced_buffers(blamed: nn.Module, modules: Iterable[nn.Module]) ->
                 raise OpaqueError(blamed, definition_line(blamed), f"forward() replaces the buffer {name!r}")
 
 
-def _opaque(module: nn.Module, cause: Exception) -> OpaqueError:
+def _opaque(module: nn.Module, cause: BaseException) -> OpaqueError:
     return OpaqueError(module, _failing_line(module, cause.__traceback__), _reason(cause))
 
 
-def _reason(cause: Exception) -> str:
+def _reason(cause: BaseException) -> str:
     lines = str(cause).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(cause).__name__
 

@@ -4,6 +4,7 @@ Runs things and compares them bit for bit; knows nothing of how the blocks were 
 hands on. The module is left as it was.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.errors import ModelError
+from shared.foreign import described, foreign_code
 from shared.model.random_state import generator_states, random_state
 from shared.model.snapshot import BufferValues, same_bits
 from shared.model.spec import TensorSpec
@@ -75,12 +77,8 @@ class Verification:
             for title, block in titled:
                 block.train(case.training)
                 version, generators = value._version, generator_states()
-                try:
+                with foreign_code(functools.partial(_failure, f"{title} fails {case.label}", tuple(value.shape))):
                     output = block(value)
-                except Exception as cause:  # the user's own code may raise anything
-                    raise ModelError(
-                        f"{title} fails {case.label} on an input of shape {tuple(value.shape)}: {_sentence(cause)}"
-                    ) from cause
                 if not isinstance(output, Tensor):
                     raise ModelError(
                         f"{title} returns a {type(output).__name__} {case.label}; it must return one tensor"
@@ -114,5 +112,5 @@ def _with_batch(example: Tensor, size: int) -> Tensor:
     return torch.cat([example] * -(-size // example.shape[0]))[:size]
 
 
-def _sentence(cause: Exception) -> str:
-    return f"{type(cause).__name__}: {' '.join(str(cause).split())}"
+def _failure(what: str, shape: tuple[int, ...], cause: BaseException) -> ModelError:
+    return ModelError(f"{what} on an input of shape {shape}: {' '.join(described(cause).split())}")

@@ -10,11 +10,14 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 
+MAX_DEPTH = 1000
+"""Layers of a kind in one network: the arguments may be a peer's, and a list is made of them."""
+
 
 def mlp(inputs: int = 64, hidden: int = 64, outputs: int = 10, depth: int = 3) -> nn.Module:
     """A multilayer perceptron of `depth` linear layers, ReLU between them; N x inputs, or images of as many pixels."""
-    if depth < 2:
-        raise ModelError(f"depth is {depth}; a multilayer perceptron has 2 linear layers or more")
+    if not 2 <= depth <= MAX_DEPTH:
+        raise ModelError(f"depth is {depth}; a multilayer perceptron has 2 to {MAX_DEPTH} linear layers")
     widths = [inputs, *[hidden] * (depth - 1)]
     layers = [nn.Sequential(nn.Linear(before, after), nn.ReLU()) for before, after in pairwise(widths)]
     return nn.Sequential(nn.Sequential(nn.Flatten(), *layers[0]), *layers[1:], nn.Linear(hidden, outputs))
@@ -24,6 +27,7 @@ def residual_cnn(
     channels: int = 1, classes: int = 10, width: int = 16, blocks: int = 3, dropout: float = 0.1
 ) -> nn.Module:
     """A small ResNet for N x channels x H x W, H and W of 8 or more; dropout inside the residual blocks."""
+    _check_depth("blocks", blocks)
     return _ResidualCNN(channels, classes, width, blocks, dropout)
 
 
@@ -41,7 +45,13 @@ def bilstm(
     dropout: float = 0.1,
 ) -> nn.Module:
     """A classifier of texts, N x length of token numbers: bidirectional LSTM layers, mean over time, a linear layer."""
+    _check_depth("layers", layers)
     return _BiLSTM(vocabulary, embedding, hidden, layers, classes, dropout)
+
+
+def _check_depth(argument: str, depth: int) -> None:
+    if not 1 <= depth <= MAX_DEPTH:
+        raise ModelError(f"{argument} is {depth}; it must be 1 to {MAX_DEPTH}")
 
 
 class _ResidualCNN(nn.Module):

@@ -21,6 +21,7 @@ from shared.errors import (
     RefusedError,
     SessionLostError,
     StoppedError,
+    TooLargeError,
     UnreachableError,
     one_line,
 )
@@ -73,6 +74,8 @@ def status_of(error: IsthmusError) -> grpc.StatusCode:
             return grpc.StatusCode.DATA_LOSS
         case NotAllowedError():
             return grpc.StatusCode.PERMISSION_DENIED
+        case TooLargeError():
+            return grpc.StatusCode.RESOURCE_EXHAUSTED
         case ConfigError() | ModelError() | PlanError() | ProtocolError():
             return grpc.StatusCode.INVALID_ARGUMENT
         case UnreachableError():

@@ -205,7 +205,7 @@ async def test_a_trainer_that_speaks_another_version(monkeypatch):
 def test_a_model_that_the_operator_has_not_allowed(trainer):
     said = agent_fails(
         ExitCode.REFUSED,
-        f"the trainer at {trainer} refused: factory 'benchmarks.networks:two_convolutions' is not under an allowed prefix",
+        f"the trainer at {trainer} refused: factory 'benchmarks.networks:two_convolutions' is not allowed (models.allowed)",
         "shared.model.zoo",
         flags=[
             'model.factory="benchmarks.networks:two_convolutions"',

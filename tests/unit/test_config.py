@@ -266,10 +266,12 @@ def test_the_trainer_accepts_any_chunk_that_an_edge_may_send():
         load_config(TrainerConfig, None, [f"server.max_message_bytes={largest_chunk}"], {})
 
 
-def test_only_dotted_names_can_be_allowed():
-    assert load_config(TrainerConfig, None, ['models.allowed=["a", "b.c"]'], {}).models.allowed == ("a", "b.c")
-    with pytest.raises(ConfigError, match=r"models\.allowed\.0 is \"a\.\*\"; it must be a dotted module name"):
-        load_config(TrainerConfig, None, ['models.allowed=["a.*"]'], {})
+def test_only_factories_and_packages_can_be_allowed():
+    allowed = load_config(TrainerConfig, None, ['models.allowed=["a", "b.c", "b.c:make"]'], {}).models.allowed
+    assert allowed == ("a", "b.c", "b.c:make")
+    for wrong in ("a.*", "a:", "a:b.c", "a:b:c"):
+        with pytest.raises(ConfigError, match=r"it must be package\.module:factory, or a dotted package name"):
+            load_config(TrainerConfig, None, [f'models.allowed=["{wrong}"]'], {})
 
 
 def test_a_configuration_cannot_be_changed():

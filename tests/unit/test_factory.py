@@ -1,9 +1,15 @@
 """Factories by name: what may be imported, and what is said when it cannot be."""
 
+import threading
+
+import grpc
 import pytest
 
 from shared.errors import DataError, ModelError, NotAllowedError
 from shared.factory import load_factory
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from tests.support.running import running_trainer
+from tests.support.wire import RawPeer, open_request
 
 
 def test_a_module_that_raises_is_said_to_and_not_thrown_at_the_user(tmp_path, monkeypatch):
@@ -21,5 +27,121 @@ def test_nothing_is_imported_that_is_not_allowed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("loud:f", "allowed_too:f", "shared.model.zooo:mlp"):
         with pytest.raises(NotAllowedError, match=r"models\.allowed"):
-            load_factory(name, allowed_prefixes=["allowed", "shared.model.zoo"])
-    assert load_factory("shared.model.zoo:mlp", allowed_prefixes=["shared.model.zoo"])
+            load_factory(name, allowed=["allowed", "shared.model.zoo"])
+    assert load_factory("shared.model.zoo:mlp", allowed=["shared.model.zoo"])
+
+
+HELPER = "import subprocess\nfrom subprocess import run, Popen\nfrom torch import nn\nshell = Popen\n"
+OWN = "def make(): return nn.Linear(1, 1)\nclass Net(nn.Linear): ...\ndef _hidden(): ...\n"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package `lent` whose module imports what could run anything, and whose __main__ ends the process that imports it."""
+    folder = tmp_path / "lent"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "vision.py").write_text(HELPER + OWN)
+    (folder / "more.py").write_text("from lent.vision import make\n")
+    (folder / "__main__.py").write_text("raise SystemExit(2)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_package_lends_what_it_defines_and_not_what_it_imports():
+    for name in ("lent.vision:make", "lent.vision:Net", "lent.more:make"):
+        assert callable(load_factory(name, allowed=["lent"]))
+    for name in ("lent.vision:run", "lent.vision:Popen", "lent.vision:shell"):
+        with pytest.raises(
+            NotAllowedError, match=f"'{name}' is not allowed .*'lent.vision' merely imports it from 'subprocess'"
+        ):
+            load_factory(name, allowed=["lent"])
+    with pytest.raises(
+        NotAllowedError, match="a package lends neither __main__ nor names that begin with an underscore"
+    ):
+        load_factory("lent.vision:_hidden", allowed=["lent"])
+    with pytest.raises(NotAllowedError, match=r"merely imports it from 'lent\.vision'"):
+        load_factory("lent.more:make", allowed=["lent.more"])
+
+
+@pytest.mark.usefixtures("package")
+def test_an_exact_factory_is_allowed_alone():
+    assert load_factory("lent.vision:make", allowed=["lent.vision:make"]).__name__ == "make"
+    for name in ("lent.vision:Net", "lent.vision:run", "lent.vision.make:x", "lent.more:make"):
+        with pytest.raises(NotAllowedError, match=r"allowed are lent\.vision:make$"):
+            load_factory(name, allowed=["lent.vision:make"])
+
+
+@pytest.mark.usefixtures("package")
+def test_what_runs_on_import_is_not_imported_for_a_peer():
+    with pytest.raises(NotAllowedError, match="a package lends neither __main__"):
+        load_factory("lent.__main__:make", allowed=["lent"])
+
+
+@pytest.mark.parametrize(
+    "end", ["SystemExit(2)", "KeyboardInterrupt", "GeneratorExit", "__import__('asyncio').CancelledError()"]
+)
+def test_whatever_an_import_raises_is_a_refusal(tmp_path, monkeypatch, end):
+    name = f"ends_with_{abs(hash(end))}"
+    (tmp_path / f"{name}.py").write_text(f"raise {end}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    raised = []
+
+    def load():
+        try:
+            load_factory(f"{name}:f", allowed=[name])
+        except BaseException as failure:
+            raised.append(failure)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join()
+    (failure,) = raised
+    assert isinstance(failure, ModelError)
+    assert f"{name}.py, line 1" in str(failure)
+
+
+def test_the_root_cause_of_an_import_that_fails_is_named(tmp_path, monkeypatch):
+    (tmp_path / "outermost.py").write_text(
+        "try:\n    import between_them\nexcept Exception as cause:\n    raise RuntimeError('look up') from cause\n"
+    )
+    (tmp_path / "between_them.py").write_text("\nimport no_such_thing_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    root = r"No module named 'no_such_thing_at_all' \(between_them.py, line 2\)"
+    with pytest.raises(ModelError, match="RuntimeError: look up, because of ModuleNotFoundError: " + root):
+        load_factory("outermost:f")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "raise SystemExit(2)",
+        "def make(): raise SystemExit(2)",
+        """
+from torch import nn
+class Ending(nn.Linear):
+    def forward(self, value): raise SystemExit(2)
+def make(): return nn.Sequential(Ending(64, 64), nn.Linear(64, 10))
+""",
+        """
+from torch import nn
+class Ending(nn.Sequential):
+    def blocks(self): raise SystemExit(2)
+def make(): return Ending(nn.Linear(64, 64), nn.Linear(64, 10))
+""",
+    ],
+    ids=["import", "factory", "forward", "blocks"],
+)
+async def test_a_model_that_raises_system_exit_does_not_end_the_trainer(tmp_path, monkeypatch, request, model):
+    name = f"ends_the_process_at_{request.node.callspec.id}"
+    (tmp_path / f"{name}.py").write_text(model)
+    monkeypatch.syspath_prepend(tmp_path)
+    async with (
+        running_trainer(f'models.allowed=["{name}", "shared.model.zoo"]') as server,
+        RawPeer(server.address) as peer,
+    ):
+        request = open_request(model=pb.Model(factory=f"{name}:make", kwargs_json="{}"))
+        end = await peer.unary("OpenSession", request.SerializeToString())
+        assert end.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "SystemExit: 2" in end.details
+        assert await peer.open(), "the trainer serves on"

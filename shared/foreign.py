@@ -1,0 +1,62 @@
+"""Code that is not ours: a user's model, loss or dataset, which may raise anything at all.
+
+Whatever it raises becomes an error of ours that names the cause. That includes SystemExit and the other exceptions that
+would end a process: a peer's model must not be able to end the trainer.
+"""
+
+import importlib
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+_MAX_CAUSES = 20
+"""How far the causes of an exception are followed; they may form a ring."""
+
+
+class Interruption(BaseException):
+    """Ours: ends foreign code from within, and no `except Exception` of that code stops it."""
+
+
+@contextmanager
+def foreign_code(error_of: Callable[[BaseException], BaseException]) -> Iterator[None]:
+    """Run code that may raise anything, and raise what `error_of` makes of it; a Ctrl-C on the main thread passes."""
+    try:
+        yield
+    except BaseException as cause:
+        if is_ours(cause) or (error := error_of(cause)) is cause:
+            raise
+        raise error from cause
+
+
+def is_ours(cause: BaseException) -> bool:
+    """Whether an exception that came out of foreign code is this process's own: an interruption, or the user's Ctrl-C.
+
+    Python delivers a Ctrl-C to the main thread only, so a KeyboardInterrupt elsewhere was raised by the code itself.
+    """
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    return isinstance(cause, Interruption) or (isinstance(cause, KeyboardInterrupt) and on_main_thread)
+
+
+def described(cause: BaseException) -> str:
+    """An exception in words: its type and what it says."""
+    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+
+
+def root_cause(failure: BaseException) -> BaseException:
+    """The exception that began it, however often it was caught and raised as another one."""
+    for _ in range(_MAX_CAUSES):
+        earlier = failure.__cause__ or (None if failure.__suppress_context__ else failure.__context__)
+        if earlier is None:
+            break
+        failure = earlier
+    return failure
+
+
+def place_of(failure: BaseException) -> str:
+    """The file and line of foreign code that raised an exception, without folders: `model.py, line 3`. Empty where none did."""
+    ours = ("<", importlib.__file__, str(_PACKAGE))
+    frames = [frame for frame in traceback.extract_tb(failure.__traceback__) if not frame.filename.startswith(ours)]
+    return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
