@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar
 
 import grpc
+import structlog
 from google.protobuf.message import Message
 
 from edge_agent.access import PLAIN, TrainerAccess
@@ -24,6 +25,7 @@ from shared.transport.status import error_of, undamaged
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 
+_log = structlog.get_logger(__name__)
 _PREFIX = "/isthmus.v1.TrainerService/"
 _UNTRUSTED = ("handshake failed", "Hostname Verification")
 """gRPC's own words for a TLS handshake that came to nothing, and for a certificate of somebody else."""
@@ -68,6 +70,7 @@ class TrainerClient:
     async def __aenter__(self) -> Self:
         """Wait until the trainer answers. Raises UnreachableError after the connect timeout, AccessError at once when one
         of the two does not trust the other's certificate."""
+        _log.info("connecting", trainer=self.address)
         try:
             await self._connected()
         except BaseException:

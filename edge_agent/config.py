@@ -151,6 +151,9 @@ class TrainingConfig(Section):
     """Stops earlier, after this many steps. It does not shorten the schedule."""
     seed: int = 0
     """Decides the first weights, the order of the samples, augmentation and dropout."""
+    start_from: Path | None = Field(default=None, examples=["runs/first/model.safetensors"])
+    """Weights to begin with: a safetensors file with every key of the model's state dict, such as a run before has written.
+    The optimizer begins without a past. Left out, the weights are drawn from the seed."""
     loss: str = "cross_entropy"
     """What is minimised, by name."""
     evaluate_every_epochs: NonNegativeInt = 1

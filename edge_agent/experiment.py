@@ -6,6 +6,7 @@ Everything that can be wrong on the edge's side is found out by building it.
 from edge_agent.config import EdgeConfig
 from edge_agent.data import BatchLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
+from edge_agent.start_weights import load_weights
 from shared.codec import codec_by_name
 from shared.errors import ConfigError
 from shared.model.build import build_checked_chain, check_cut
@@ -19,12 +20,14 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 class Experiment:
     """Raises ConfigError, DataError or ModelError for what cannot be trained."""
 
-    def __init__(self, config: EdgeConfig) -> None:
+    def __init__(self, config: EdgeConfig, schedule_steps: int | None = None) -> None:
+        """schedule_steps: the length of the training that the schedule was begun with; None for a new one."""
         self.config = config
         data, training, deployment = config.data, config.training, config.deployment
         train = load_dataset(data.train.factory, data.train.kwargs)
         self.test = load_dataset(data.test.factory, data.test.kwargs) if data.test is not None else None
         self.loader = BatchLoader(train, data.batch_size, training.seed, data.drop_last, data.workers)
+        self.samples = len(train)
         total_steps = training.epochs * self.loader.steps_per_epoch
         self.steps = min(total_steps, training.max_steps or total_steps)
         self.recipe = Recipe(
@@ -34,12 +37,15 @@ class Experiment:
             seed=training.seed,
             frozen=config.model.frozen,
             steps_per_epoch=self.loader.steps_per_epoch,
-            total_steps=total_steps,
+            total_steps=schedule_steps or total_steps,
         )
         example = next(evaluation_batches(train, data.batch_size)).inputs
         self.example = TensorSpec.of(example)
         self.chain = build_checked_chain(
             config.model.factory, config.model.kwargs, training.seed, example, frozen=config.model.frozen
+        )
+        self.start_digest = (
+            None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
         cut = config.deployment.cut or len(self.chain.blocks) // 2
         check_cut(cut, self.chain)

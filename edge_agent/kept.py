@@ -10,12 +10,12 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
-import xxhash
-from pydantic import ValidationError
+from pydantic import BaseModel, JsonValue, SecretStr, ValidationError, model_validator
 
 from edge_agent.config import EdgeConfig
+from edge_agent.experiment import Experiment
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, open_files, seal, unseal
 from shared.config import Section
 from shared.errors import ConfigError, StorageError
@@ -29,8 +29,14 @@ class SessionRecord(Section):
     session_id: str
     session_epoch: int
     """Of the last attempt to attach."""
-    experiment: str
-    """Digest of all settings that decide the result."""
+    config: dict[str, JsonValue]
+    """The whole configuration that it goes on with, but for secrets."""
+    samples: int
+    """To train on."""
+    schedule_steps: int
+    """The length of the training as the schedule of the learning rate sees it, on both sides and for good."""
+    start_digest: str | None
+    """Of the file that the first weights are from (training.start_from)."""
     trainer: str
     model: str
     total_steps: int
@@ -39,25 +45,42 @@ class SessionRecord(Section):
     shared: tuple[int, int] | None = None
     """The newest checkpoint that both sides are known to have: lineage and step."""
 
+    @property
+    def configuration(self) -> EdgeConfig:
+        """`config` as it was read."""
+        return EdgeConfig.model_validate_json(json.dumps(self.config))
+
+    @model_validator(mode="after")
+    def _config_is_one(self) -> Self:
+        EdgeConfig.model_validate_json(json.dumps(self.config))
+        return self
+
     @classmethod
-    def begun_now(cls, session_id: str, config: EdgeConfig, total_steps: int) -> Self:
+    def begun_now(cls, session_id: str, experiment: Experiment) -> Self:
         """The record of a session that was just opened."""
+        config = experiment.config
         return cls(
             session_id=session_id,
             session_epoch=0,
-            experiment=experiment_of(config),
+            config=_recorded(config),
+            samples=experiment.samples,
+            schedule_steps=experiment.recipe.total_steps,
+            start_digest=experiment.start_digest,
             trainer=config.trainer.address,
             model=config.model.factory,
-            total_steps=total_steps,
+            total_steps=experiment.steps,
             began=datetime.now(UTC).isoformat(timespec="microseconds"),
         )
 
 
-def experiment_of(config: EdgeConfig) -> str:
-    """Digest of the settings that decide what is learnt: a session is resumed only under the same ones."""
-    sections = (config.model, config.data.model_copy(update={"workers": 0}), config.training, config.deployment)
-    text = json.dumps([section.model_dump(mode="json") for section in sections], sort_keys=True)
-    return xxhash.xxh3_128_hexdigest(text.encode())
+def _recorded(value: Any) -> Any:
+    """A configuration as JSON that means the same in another folder; nothing that is secret is in it."""
+    if isinstance(value, BaseModel):
+        fields = {name: getattr(value, name) for name in type(value).model_fields}
+        return {name: _recorded(field) for name, field in fields.items() if not isinstance(field, SecretStr)}
+    if isinstance(value, Path):
+        return str(value.absolute())
+    return [_recorded(item) for item in value] if isinstance(value, tuple) else value
 
 
 class KeptSession:
@@ -97,6 +120,10 @@ class KeptSession:
     def set_shared(self, name: CheckpointName) -> None:
         """Both sides have this checkpoint. Raises StorageError."""
         self._change(shared=tuple(name))
+
+    def goes_on(self, config: EdgeConfig, total_steps: int) -> None:
+        """It goes on with this configuration. Raises StorageError."""
+        self._change(config=_recorded(config), total_steps=total_steps)
 
     @property
     def shared(self) -> CheckpointName | None:
@@ -167,29 +194,6 @@ def kept_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, Ch
             if lock is not None:
                 lock.close()
             yield record, next(iter(CheckpointStore(files, 1).names()), None), lock is None
-
-
-def find_session(folder: LocalFiles | None, config: EdgeConfig, session_id: str | None) -> KeptSession | None:
-    """The session to resume: the named one, or the newest of this experiment that no process has open.
-
-    None when none is named and there is none. Raises ConfigError when the named one cannot be resumed.
-    """
-    experiment = experiment_of(config)
-    fitting = [
-        record
-        for record, _, _ in kept_sessions(folder)
-        if session_id in (None, record.session_id) and record.experiment == experiment
-    ]
-    for record in sorted(fitting, key=lambda record: record.began, reverse=True):
-        assert folder is not None
-        if (kept := KeptSession.reopen(folder, record.session_id, config.checkpoints.keep)) is not None:
-            return kept
-    if session_id is not None:
-        raise ConfigError(
-            f"session {session_id!r} cannot be resumed: it is not kept here, another process has it open, or its settings "
-            "of model, data, training or deployment were others (see `edge-agent sessions`)"
-        )
-    return None
 
 
 def _record(files: LocalFiles) -> SessionRecord | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from edge_agent.doctor import command as doctor_command
 from edge_agent.model_report import render_table, to_json
 from edge_agent.progress import counting_bars, live_bar, summary_table
 from shared.cli import run_command
-from shared.config import example_toml, load_config
+from shared.config import example_toml, load_config, toml_value
 from shared.errors import ConfigError
 from shared.model.build import build_checked_chain, parse_kwargs
 from shared.model.report import describe_chain
@@ -42,15 +43,17 @@ def run(
     session: Annotated[str | None, typer.Option(help="Go on with this session (see `edge-agent sessions`).")] = None,
 ) -> None:
     """Train across the cut, then print a table and, where an output folder is set, the path of the summary."""
-    from edge_agent.run import Resume
+    from edge_agent.resuming import Resume
     from edge_agent.service import run_service
 
     named = {"trainer.address": trainer, "deployment.cut": cut, "output.directory": output, "output.trace": trace}
     flags = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
-    loaded = load_config(EdgeConfig, config, flags)
+    loaded, going_on = load_config(EdgeConfig, config, flags), None
+    configure_logs(loaded.log.level, loaded.log.format)
+    if resume or session is not None:
+        loaded, going_on = _gone_on_with(loaded, config, flags, session)
     _make_folders(loaded.output)
     console = Console()
-    configure_logs(loaded.log.level, loaded.log.format)
     directory = loaded.output.directory
     with live_bar(Console(stderr=True)) as bar:
         result = asyncio.run(
@@ -58,7 +61,8 @@ def run(
                 loaded,
                 bar.show,
                 on_result=lambda done: done.write(directory) if directory is not None else None,
-                resume=Resume(session) if resume or session is not None else None,
+                resume=None if going_on is None else Resume(going_on),
+                resume_command=_resume_command(config, flags),
             )
         )
     console.print(summary_table(result.summary))
@@ -149,6 +153,34 @@ def show_config(
         typer.echo(example_toml(EdgeConfig), nl=False)
     else:
         typer.echo(load_config(EdgeConfig, config, overrides or []).model_dump_json(indent=2))
+
+
+def _gone_on_with(
+    loaded: EdgeConfig, config: Path | None, flags: list[str], session: str | None
+) -> tuple[EdgeConfig, str | None]:
+    """The configuration to train under, and the kept session to go on with; without a file its record is in the file's place.
+
+    loaded: what holds without a session to go on with. session: the only one that is meant, if one is named.
+    """
+    from edge_agent.kept import SessionRecord, sessions_folder
+    from edge_agent.resuming import choose_session
+
+    location = f"checkpoints.location={toml_value(loaded.checkpoints.location)}"  # where the session was found
+
+    def config_for(record: SessionRecord) -> EdgeConfig:
+        return (
+            loaded if config is not None else load_config(EdgeConfig, None, [*flags, location], recorded=record.config)
+        )
+
+    chosen = choose_session(sessions_folder(loaded), config_for, session)
+    return (loaded, None) if chosen is None else (chosen.config, chosen.session_id)
+
+
+def _resume_command(config: Path | None, flags: list[str]) -> str:
+    """What a user types to go on with this run; a token is not shown."""
+    file = [] if config is None else ["--config", str(config)]
+    shown = [f"--set={flag}" for flag in flags if not flag.strip().startswith("trainer.token=")]
+    return shlex.join(["edge-agent", "run", "--resume", *file, *shown])
 
 
 def _cuts(text: str) -> tuple[int, ...]:

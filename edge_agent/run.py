@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 import structlog
 import torch
@@ -21,11 +20,12 @@ from edge_agent.decisions import DecisionLoop, open_decisions
 from edge_agent.deployer import Deployer
 from edge_agent.engine_inputs import profile_of
 from edge_agent.experiment import Experiment
-from edge_agent.kept import find_session, sessions_folder
+from edge_agent.kept import sessions_folder
 from edge_agent.metrics import EdgeMetrics
 from edge_agent.observer import Progress, RunObserver
 from edge_agent.planned_start import planned_start
 from edge_agent.result import TrainingResult
+from edge_agent.resuming import Resume, prepare
 from edge_agent.stopping import Stop
 from edge_agent.timeline import Timeline
 from edge_agent.training_run import TrainingRun
@@ -66,13 +66,6 @@ def train(config: EdgeConfig, on_progress: Callable[[Progress], None] = _ignore)
             raise
 
 
-@dataclass(frozen=True)
-class Resume:
-    """Go on with a kept session of the same experiment, the named one or the newest; with none unnamed, begin one."""
-
-    session_id: str | None = None
-
-
 async def run_training(
     config: EdgeConfig,
     on_progress: Callable[[Progress], None] = _ignore,
@@ -92,10 +85,9 @@ async def run_training(
     keep_message_memory()
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
-    experiment = await asyncio.to_thread(Experiment, config)
-    profile = await asyncio.to_thread(profile_of, experiment)
     folder = sessions_folder(config)
-    kept = await asyncio.to_thread(find_session, folder, config, resume.session_id) if resume is not None else None
+    experiment, kept = await asyncio.to_thread(prepare, config, folder, resume)
+    profile = await asyncio.to_thread(profile_of, experiment)
     start = await planned_start(experiment, profile) if profile is not None and kept is None else None
     if start is not None:
         experiment.begin_with(start)

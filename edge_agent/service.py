@@ -1,12 +1,14 @@
 """A run as a service: the service manager knows when its session is open and what it does, and SIGTERM ends it in order."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
 from edge_agent.config import EdgeConfig
 from edge_agent.observer import Progress
 from edge_agent.result import TrainingResult
-from edge_agent.run import Resume, run_training
+from edge_agent.resuming import Resume
+from edge_agent.run import run_training
 from edge_agent.stopping import Stop
 from shared.service_manager import ServiceManager
 
@@ -16,10 +18,12 @@ async def run_service(
     on_progress: Callable[[Progress], None],
     on_result: Callable[[TrainingResult], object],
     resume: Resume | None,
+    resume_command: str = "edge-agent run --resume",
 ) -> TrainingResult:
     """`run_training` on the main thread of a process of its own.
 
-    Raises StoppedError when SIGTERM or SIGINT has ended it, at a step boundary and with a checkpoint.
+    resume_command: what goes on with this run. Raises StoppedError when SIGTERM or SIGINT has ended it: at a step boundary
+    and with a checkpoint, or at once while there is no step yet.
     """
     manager = ServiceManager()
     started_seconds = time.monotonic()
@@ -33,10 +37,17 @@ async def run_service(
             manager.ready()
         manager.status(status_line(progress, time.monotonic() - started_seconds))
 
-    stop = Stop()
+    task = asyncio.current_task()
+    assert task is not None
+    stop = Stop(resume_command)
+    stop.on_request = task.cancel
     stop.listen()
     try:
         return await run_training(config, tell, on_result=on_result, resume=resume, stop=stop)
+    except asyncio.CancelledError:
+        if not stop.requested:
+            raise
+        raise stop.error("before the first step; nothing was trained") from None
     finally:
         manager.stopping()
 

@@ -171,7 +171,7 @@ class TrainingRun:
         experiment, config, workers = self._experiment, self._experiment.config, self._workers
         if kept is None:
             self._session = await EdgeSession.open(self._client, experiment, workers, self._endurance)
-            record = SessionRecord.begun_now(self._session.id, config, experiment.steps)
+            record = SessionRecord.begun_now(self._session.id, experiment)
             try:
                 kept = await workers.disk.run(KeptSession.begin, record, folder, config.checkpoints.keep)
             except BaseException:
@@ -363,12 +363,12 @@ class TrainingRun:
         raise self._stopped()
 
     def _stopped(self) -> StoppedError:
-        goes_on = (
-            "`edge-agent run --resume` goes on" if self.resumable else "nothing was kept, so a new run begins anew"
+        kept = (
+            f"`{self._stop.resume_command}` goes on"
+            if self.resumable
+            else "nothing is kept, so the next run is a new one"
         )
-        stopped = StoppedError(f"{self._stop.reason} at step {self._step} of {self._experiment.steps}; {goes_on}")
-        stopped.exit_code = self._stop.exit_code
-        return stopped
+        return self._stop.error(f"at step {self._step} of {self._experiment.steps}; {kept}")
 
     def _listen_for_stop(self) -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()

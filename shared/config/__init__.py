@@ -1,5 +1,6 @@
 """Configuration: typed sections, loading them from a file, the environment and flags, and describing them."""
 
+from shared.config.describe import toml_value
 from shared.config.example import example_toml
 from shared.config.keys import Key, Table, tables
 from shared.config.load import load_config
@@ -44,4 +45,5 @@ __all__ = [
     "load_config",
     "parse_toml",
     "tables",
+    "toml_value",
 ]

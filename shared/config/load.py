@@ -4,6 +4,7 @@ The three sources are laid over each other as plain nested tables, remembering w
 result once. What the keys mean is not known here.
 """
 
+import copy
 import difflib
 import json
 import os
@@ -25,11 +26,17 @@ _SHOWN_VALUE_CHARACTERS = 80
 
 
 def load_config(
-    cls: type[ConfigT], path: Path | str | None, overrides: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+    cls: type[ConfigT],
+    path: Path | str | None,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] = os.environ,
+    *,
+    recorded: Mapping[str, Any] | None = None,
 ) -> ConfigT:
     """The configuration of type `cls`.
 
     path: a TOML file, or None for no file.
+    recorded: nested tables in the file's place, as a session's record holds them.
     overrides: flags as `section.key=value`; a later one wins.
     environ: variables named by the class's prefix and the key in capitals with `__` for each dot. Every variable with
         that prefix must name a key. Keys inside a table of the user's own (`kwargs`) become lower case.
@@ -37,7 +44,10 @@ def load_config(
         it is none or its key holds text. It replaces what stood at its key; a table is replaced whole.
     Raises ConfigError: one sentence that names the key, the source and what is allowed.
     """
-    layers = _Layers(_read_file(Path(path)) if path else {}, str(path))
+    if path:
+        layers = _Layers(_read_file(Path(path)), str(path))
+    else:
+        layers = _Layers(copy.deepcopy(dict(recorded or {})), "the session's record")
     for key, text, source in (*_variables(cls.environment_prefix, environ), *_flags(overrides)):
         layers.set(key, _parse_value(text, schema_at(cls, key), source), source)
     try:

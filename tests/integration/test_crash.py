@@ -224,7 +224,7 @@ def test_sigterm_leaves_an_agent_to_be_resumed_at_the_very_step(pair, expected):
     assert agent.process.returncode == ExitCode.TERMINATED, err
     said = err.splitlines()[-1]
     assert said.startswith("edge-agent: stopped by SIGTERM at step ")
-    assert said.endswith("`edge-agent run --resume` goes on")
+    assert said.endswith("` goes on")
     stopped = int(said.split()[6])
     again = pair.agent()
     assert again.until("went back to a checkpoint")["step"] == stopped >= 14, "no step was lost"

@@ -353,7 +353,10 @@ def test_an_unfinished_session_says_whether_it_goes_on(newest, is_open, state):
     record = SessionRecord(
         session_id="5e55",
         session_epoch=2,
-        experiment="x",
+        config={},
+        samples=10,
+        schedule_steps=9,
+        start_digest=None,
         trainer="gpu:1",
         model="a.b:c",
         total_steps=9,
