@@ -14,7 +14,7 @@ from edge_agent.config import EdgeConfig, OutputConfig
 from edge_agent.control import commands as control_commands
 from edge_agent.doctor import command as doctor_command
 from edge_agent.model_report import render_table, to_json
-from edge_agent.progress import counting_bars, live_bar, summary_table
+from edge_agent.progress import LogLines, counting_bars, live_bar, summary_table
 from shared.cli import run_command
 from shared.config import example_toml, load_config, toml_value
 from shared.errors import ConfigError
@@ -49,13 +49,14 @@ def run(
     named = {"trainer.address": trainer, "deployment.cut": cut, "output.directory": output, "output.trace": trace}
     flags = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
     loaded, going_on = load_config(EdgeConfig, config, flags), None
-    configure_logs(loaded.log.level, loaded.log.format)
+    terminal = Console(stderr=True)
+    configure_logs(loaded.log.level, loaded.log.format, LogLines(terminal))
     if resume or session is not None:
         loaded, going_on = _gone_on_with(loaded, config, flags, session)
     _make_folders(loaded.output)
     console = Console()
     directory = loaded.output.directory
-    with live_bar(Console(stderr=True)) as bar:
+    with live_bar(terminal) as bar:
         result = asyncio.run(
             run_service(
                 loaded,

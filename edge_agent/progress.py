@@ -1,5 +1,6 @@
-"""A run on the terminal: a live bar while it trains, a table when it is done."""
+"""A run on the terminal: a live bar while it trains, log lines above it, a table when it is done."""
 
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -7,6 +8,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Column, Table
+from rich.text import Text
 
 from edge_agent.observer import Progress
 from edge_agent.result import Summary
@@ -27,11 +29,17 @@ class LiveBar:
             TextColumn("{task.fields[accuracy]}"),
             TimeRemainingColumn(table_column=Column(no_wrap=True)),
         )
-        self.bar = Bar(*columns, console=console, refresh_per_second=4)
-        self._task = self.bar.add_task("training", loss=float("nan"), rate=0.0, up="0 B", down="0 B", accuracy="")
+        # Where nobody watches, a bar would only stand between the lines of a log.
+        self.bar = Bar(*columns, console=console, refresh_per_second=4, disable=not console.is_terminal)
+        self._task = self.bar.add_task(
+            "training", start=False, total=None, loss=float("nan"), rate=0.0, up="0 B", down="0 B", accuracy=""
+        )
 
     def show(self, progress: Progress) -> None:
-        """Called after every step."""
+        """Called after every step, and when something else has changed; drawn from the first step on."""
+        if progress.steps == 0:
+            return
+        self.bar.start_task(self._task)
         elapsed = self.bar.tasks[0].elapsed or 0.0
         self.bar.update(
             self._task,
@@ -43,6 +51,7 @@ class LiveBar:
             down=size(progress.bytes_down),
             accuracy="" if progress.accuracy is None else f"accuracy {progress.accuracy:.1%}",
         )
+        self.bar.start()
 
     @property
     def renderable(self) -> RenderableType:
@@ -50,12 +59,38 @@ class LiveBar:
         return self.bar.get_renderable()
 
 
+class LogLines(io.TextIOBase):
+    """Where logs go that share a terminal with a bar: each line is written above it. For `configure_logs`."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return self._console.is_terminal
+
+    def write(self, text: str) -> int:
+        """Write whole lines."""
+        if self._console.is_terminal:
+            self._console.print(Text.from_ansi(text.removesuffix("\n")), soft_wrap=True)
+        else:
+            self._console.file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Have it on its way."""
+        self._console.file.flush()
+
+
 @contextmanager
 def live_bar(console: Console) -> Iterator[LiveBar]:
-    """A bar on the terminal for as long as the block runs."""
+    """A bar on the terminal, from the first step until the block ends."""
     live = LiveBar(console)
-    with live.bar:
+    try:
         yield live
+    finally:
+        live.bar.stop()
 
 
 @contextmanager

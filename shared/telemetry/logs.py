@@ -6,6 +6,7 @@ What is bound (session, step) stands on every line of the same task or thread. A
 
 import logging
 import sys
+from io import TextIOBase
 from typing import Literal, TextIO, get_args
 
 import structlog
@@ -19,7 +20,7 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 def configure_logs(
     level: Level = "info",
     format: Literal["auto", "text", "json"] = "auto",
-    stream: TextIO | None = None,
+    stream: TextIO | TextIOBase | None = None,
 ) -> None:
     """Send all logs and Python's warnings of this process to `stream` (None: standard error). May be called again.
 
