@@ -66,7 +66,7 @@ def token(
         table = "\n" + table
     try:
         # Appended, so that the file's owner and mode stay what the operator has made them.
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640), "w") as out:
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as out:
             out.write(table)
     except OSError as cause:
         raise ConfigError(f"{file} cannot be written: {cause.strerror}") from cause

@@ -19,6 +19,7 @@ from edge_agent.experiment import Experiment
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, open_files, seal, unseal
 from shared.config import Section
 from shared.errors import ConfigError, StorageError
+from shared.private_files import open_file
 
 _RECORD, _LOCK = "session.json", "lock"
 
@@ -208,7 +209,7 @@ def _record(files: LocalFiles) -> SessionRecord | None:
 def _locked(path: Path) -> IO[bytes] | None:
     """A handle that holds the lock of a folder until it is closed, or the process ends; None when another holds it."""
     try:
-        handle = (path / _LOCK).open("ab")
+        handle = os.fdopen(open_file(path / _LOCK, os.O_WRONLY | os.O_APPEND), "ab")
     except OSError as cause:
         raise StorageError(f"{path / _LOCK} cannot be opened: {cause.strerror}") from cause
     try:

@@ -4,10 +4,12 @@ import sys
 from collections.abc import Callable
 
 from shared.errors import ExitCode, IsthmusError, one_line
+from shared.private_files import close_new_files
 
 
 def run_command(name: str, app: Callable[[], object]) -> None:
-    """Run a command-line application; ends the process with its exit code."""
+    """Run a command-line application, whose files are closed to other users; ends the process with its exit code."""
+    close_new_files()
     try:
         app()
     except IsthmusError as error:

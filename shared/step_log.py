@@ -12,6 +12,7 @@ from pathlib import Path
 import xxhash
 
 from shared.errors import StepLogError, StorageError
+from shared.private_files import make_folder, open_file
 
 
 class StepLog:
@@ -21,8 +22,8 @@ class StepLog:
         """Raises StorageError when it cannot be opened."""
         path = folder / f"{session_id}-{side}.steps"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            make_folder(folder)
+            self._handle = open_file(path, os.O_WRONLY | os.O_APPEND)
         except OSError as cause:
             raise StorageError(f"{path} cannot be opened: {cause.strerror}") from cause
         self.close = weakref.finalize(self, os.close, self._handle)

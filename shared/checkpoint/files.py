@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import fsspec
 
 from shared.errors import ConfigError, StorageError
+from shared.private_files import close_folder, make_folder, open_file
 
 _SCRATCH = ".partial"
 """What the name of a file ends with until it is whole; one that a crash has left is written over by the next of its name."""
@@ -49,7 +50,7 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """A directory of this machine: written beside, synced, renamed, and the directory synced."""
+    """A directory of this machine: written beside, synced, renamed, and the directory synced. Closed to other users."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,9 +63,10 @@ class LocalFiles:
         target, scratch = self.path / name, self.path / (name + _SCRATCH)
         try:
             if not self.path.is_dir():
-                self.path.mkdir(parents=True, exist_ok=True)
+                make_folder(self.path)
                 _sync_directory(self.path.parent)
-            with scratch.open("wb") as file:
+            close_folder(self.path)
+            with os.fdopen(open_file(scratch, os.O_WRONLY | os.O_TRUNC), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

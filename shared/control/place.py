@@ -11,6 +11,7 @@ from pathlib import Path
 
 from shared.checkpoint.files import state_directory
 from shared.errors import ListenError
+from shared.private_files import make_folder, open_file
 
 _UNIX = "unix:"
 
@@ -48,8 +49,8 @@ def held(target: str) -> Iterator[Path | None]:
     path = Path(target.removeprefix(_UNIX))
     lock = path.with_name(path.name + ".lock")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = lock.open("ab")
+        make_folder(path.parent)
+        handle = os.fdopen(open_file(lock, os.O_WRONLY | os.O_APPEND), "ab")
     except OSError as cause:
         raise ListenError(f"control.listen: {lock} cannot be written: {cause.strerror}") from cause
     with handle:

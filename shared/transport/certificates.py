@@ -93,6 +93,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     try:
         scratch.unlink(missing_ok=True)
         with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            os.fchmod(file.fileno(), mode)  # a certificate is for everybody, whatever the umask
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

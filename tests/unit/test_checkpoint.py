@@ -174,7 +174,7 @@ def test_a_disk_that_fails_leaves_what_was_there(tmp_path, monkeypatch, call, fa
 def test_a_full_disk_in_the_middle_of_the_bytes_leaves_no_scratch_file(tmp_path, monkeypatch):
     files = LocalFiles(tmp_path)
     files.write("x", b"old")
-    real = Path.open
+    real = os.fdopen
 
     class Full:
         def __init__(self, file):
@@ -190,7 +190,7 @@ def test_a_full_disk_in_the_middle_of_the_bytes_leaves_no_scratch_file(tmp_path,
             self._file.write(data[: len(data) // 2])
             failing(errno.ENOSPC)()
 
-    monkeypatch.setattr(Path, "open", lambda path, mode: Full(real(path, mode)))
+    monkeypatch.setattr(os, "fdopen", lambda handle, mode: Full(real(handle, mode)))
     with pytest.raises(StorageError, match=r"x cannot be written: No space left on device"):
         files.write("x", b"new and longer")
     monkeypatch.undo()

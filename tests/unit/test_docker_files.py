@@ -6,7 +6,7 @@ import yaml
 
 from cloud_trainer import TrainerConfig
 from edge_agent import EdgeConfig
-from shared.config import load_config
+from shared.config import is_loopback, load_config
 from tests.conftest import ROOT
 from tests.support.running import SCRIPTS
 
@@ -49,9 +49,16 @@ def test_what_compose_sets_is_configuration_that_there_is():
     assert trainer.compute.threads == agent.compute.threads == 1
 
 
-def test_prometheus_scrapes_what_the_images_serve():
+def test_nobody_outside_its_container_reads_the_metrics_of_an_image_unless_it_is_told_so():
+    trainer = load_config(TrainerConfig, None, [], environ=environment("trainer"))
+    agent = load_config(EdgeConfig, HERE / "edge-agent.toml", [], environ=environment("agent"))
+    assert all(is_loopback(listen) for listen in (trainer.metrics.listen, agent.metrics.listen))
+
+
+def test_prometheus_scrapes_what_compose_lets_it_reach():
     for service, file, prefix in (("agent", "edges", "EDGE_AGENT"), ("trainer", "trainers", "CLOUD_TRAINER")):
-        served = environment(service)[f"{prefix}_METRICS__LISTEN"]
+        served = COMPOSE[service]["environment"][f"{prefix}_METRICS__LISTEN"]
+        assert served.startswith("0.0.0.0:")
         (group,) = yaml.safe_load((HERE / "targets" / f"{file}.yml").read_text())
         assert group["targets"] == [f"{service}:{ports(served)}"]
 

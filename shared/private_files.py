@@ -1,0 +1,41 @@
+"""Files and folders that only their user can open, whatever umask the process has: 0600 and 0700.
+
+What is kept of a session is weights, and weights tell of the data that they were trained on.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+_UMASK = 0o077
+
+
+def close_new_files() -> None:
+    """Let whatever this process makes from now on be closed to other users. For a process of our own only."""
+    os.umask(_UMASK)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing. Raises OSError."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def close_folder(path: Path) -> None:
+    """Close a folder that is open to others, unless it is another user's. Raises OSError."""
+    if path.stat().st_mode & _UMASK:
+        with suppress(PermissionError):
+            path.chmod(FOLDER_MODE)
+
+
+def open_file(path: Path, flags: int) -> int:
+    """A handle of a file, made where it is missing and closed to others where it was open to them. Raises OSError."""
+    handle = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    try:
+        os.fchmod(handle, FILE_MODE)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
