@@ -7,12 +7,13 @@ import typer
 
 from cloud_trainer import access_commands, control_commands
 from cloud_trainer.config import TrainerConfig
-from shared.cli import run_command
+from shared.cli import add_version, run_command
 from shared.config import example_toml, load_config
 from shared.options import ConfigFile, Overrides
 from shared.telemetry.logs import configure_logs
 
 app = typer.Typer(help="The cloud's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)
+add_version("cloud-trainer", app)
 
 
 @app.command()

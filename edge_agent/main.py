@@ -15,7 +15,7 @@ from edge_agent.control import commands as control_commands
 from edge_agent.doctor import command as doctor_command
 from edge_agent.model_report import render_table, to_json
 from edge_agent.progress import LogLines, counting_bars, live_bar, summary_table
-from shared.cli import run_command
+from shared.cli import add_version, run_command
 from shared.config import example_toml, load_config, toml_value
 from shared.errors import ConfigError
 from shared.model.build import build_checked_chain, parse_kwargs
@@ -26,6 +26,7 @@ from shared.step_log import check_steps
 from shared.telemetry.logs import configure_logs
 
 app = typer.Typer(help="The edge's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)
+add_version("edge-agent", app)
 
 
 @app.command()

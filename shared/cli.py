@@ -2,9 +2,31 @@
 
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
 
 from shared.errors import ExitCode, IsthmusError, one_line
 from shared.private_files import close_new_files
+from shared.version import PROTOCOL_VERSION
+
+
+def add_version(name: str, app: typer.Typer) -> None:
+    """Give an application the flag --version."""
+
+    def show(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"{name} {version('isthmus')}, protocol {PROTOCOL_VERSION}")
+            raise typer.Exit
+
+    @app.callback()
+    def options(
+        _version: Annotated[
+            bool, typer.Option("--version", callback=show, is_eager=True, help="Print the version and end.")
+        ] = False,
+    ) -> None:
+        pass
 
 
 def run_command(name: str, app: Callable[[], object]) -> None:

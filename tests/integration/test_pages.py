@@ -22,6 +22,7 @@ def folder(tmp_path):
     """What a clone has, as far as a reader needs it, and an environment in which it is installed."""
     for name in ("shared", "edge_agent", "cloud_trainer", "deploy/demo"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "isthmus.py", tmp_path)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     return tmp_path
 

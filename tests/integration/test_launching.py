@@ -1,0 +1,71 @@
+"""The console scripts before our code runs: a folder in our packages' place, an impatient user, and the version."""
+
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+
+import pytest
+
+from shared.errors import ExitCode
+from shared.version import PROTOCOL_VERSION
+from tests.support.commands import assert_one_sentence
+from tests.support.running import ROOT
+
+SCRIPTS = {"edge-agent": "edge_agent", "cloud-trainer": "cloud_trainer"}
+"""Each console script, and its function."""
+
+
+def started(function, *arguments, folder):
+    """The console script of a user who works in `folder` and has it on his PYTHONPATH, as our pages advise."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.path.insert(0, '.'); import isthmus; isthmus.{function}()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process):
+    out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess([], process.returncode, out, err)
+
+
+def test_the_scripts_that_are_installed_are_these():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {name: f"isthmus:{function}" for name, function in SCRIPTS.items()}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("is_package", [True, False])
+def test_a_folder_of_the_users_that_hides_ours_is_named(tmp_path, name, is_package):
+    (tmp_path / "shared").mkdir()
+    if is_package:
+        (tmp_path / "shared" / "__init__.py").write_text("")
+    done = ended(started(SCRIPTS[name], "--help", folder=tmp_path))
+    if is_package:
+        assert_one_sentence(name, done, ExitCode.CONFIG, "shared hides the package shared of Isthmus; rename it")
+    else:
+        assert done.returncode == 0, "a folder of files alone hides no package"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_ctrl_c_while_modules_are_imported_is_one_sentence(tmp_path, name):
+    (tmp_path / "structlog.py").write_text("import threading\nprint('importing')\nthreading.Event().wait()\n")
+    process = started(SCRIPTS[name], "--help", folder=tmp_path)
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert_one_sentence(name, ended(process), ExitCode.INTERRUPTED, "interrupted")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_version_is_told(tmp_path, name):
+    done = ended(started(SCRIPTS[name], "--version", folder=tmp_path))
+    assert done.stdout == f"{name} {version('isthmus')}, protocol {PROTOCOL_VERSION}\n", done.stderr
