@@ -20,7 +20,7 @@ class RandomImages:
     def __len__(self) -> int:
         return len(self._images)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Tensor, int | Tensor]:
         return self._images[index], self._labels[index]
 
 
@@ -33,7 +33,7 @@ class RepeatedDigits:
     def __len__(self) -> int:
         return len(self._digits) * self._copies
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Tensor, int | Tensor]:
         return self._digits[index % len(self._digits)]
 
 

@@ -30,7 +30,7 @@ class Prefetcher:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop fetching, and end the source and its worker processes with it."""
+        """Stop fetching, and end the source."""
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task

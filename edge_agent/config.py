@@ -134,7 +134,8 @@ class DataConfig(Section):
     drop_last: bool = True
     """Whether the samples at the end of an epoch that do not fill a batch are left out."""
     workers: NonNegativeInt = 0
-    """Processes that load and augment samples ahead. 0 does it in the agent itself; the samples are the same."""
+    """Processes that load and augment samples ahead, as many again for the test set; they live as long as the run. 0 does it
+    in the agent itself; the samples are the same."""
 
     @model_validator(mode="before")
     @classmethod

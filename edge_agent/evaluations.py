@@ -27,12 +27,12 @@ class Evaluations:
         epochs, rest = divmod(step, self._experiment.loader.steps_per_epoch)
         regular = every > 0 and rest == 0 and epochs % every == 0
         last = step == self._experiment.steps
-        return self._experiment.test is not None and step != self.step and (last or regular)
+        return self._experiment.evaluation is not None and step != self.step and (last or regular)
 
     async def evaluate(self, session: EdgeSession, deployment: Deployment, step: int) -> None:
         """Evaluate the weights before `step` through the cut."""
-        assert self._experiment.test is not None
-        totals = await session.evaluate(self._experiment.test, deployment)
+        assert self._experiment.evaluation is not None
+        totals = await session.evaluate(self._experiment.evaluation, deployment)
         accuracy = totals.correct / totals.samples if totals.HasField("correct") else None
         self._observer.evaluated(accuracy)
         epoch = -(-step // self._experiment.loader.steps_per_epoch)

@@ -4,13 +4,14 @@ Everything that can be wrong on the edge's side is found out by building it.
 """
 
 from edge_agent.config import EdgeConfig
-from edge_agent.data import BatchLoader, evaluation_batches
+from edge_agent.data import BatchLoader, EvaluationLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.start_weights import load_weights
 from shared.codec import codec_by_name
 from shared.errors import ConfigError
 from shared.model.build import build_checked_chain, check_cut
 from shared.model.device import choose_device
+from shared.model.losses import check_labels
 from shared.model.recipe import Recipe
 from shared.model.spec import TensorSpec
 from shared.model.stage import Stage
@@ -39,14 +40,19 @@ class Experiment:
             steps_per_epoch=self.loader.steps_per_epoch,
             total_steps=schedule_steps or total_steps,
         )
-        example = next(evaluation_batches(train, data.batch_size)).inputs
+        first = next(evaluation_batches(train, data.batch_size))
+        example = first.inputs
         self.example = TensorSpec.of(example)
+        # A trainer takes no batch that is larger than the example, which a small training set does not fill.
+        self.evaluation = None if self.test is None else EvaluationLoader(self.test, len(example), data.workers)
         self.chain = build_checked_chain(
             config.model.factory, config.model.kwargs, training.seed, example, frozen=config.model.frozen
         )
         self.start_digest = (
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
+        outputs, labels = self.chain.features[-1], TensorSpec.of(first.labels)
+        check_labels(training.loss, self.example, outputs, labels)
         cut = config.deployment.cut or len(self.chain.blocks) // 2
         check_cut(cut, self.chain)
         self.deployment = Deployment(
@@ -56,6 +62,12 @@ class Experiment:
             downlink_codec=_codec("deployment.downlink_codec", deployment.downlink_codec),
         )
         self.stage = Stage(self.chain, 0, cut, self.recipe, choose_device(config.compute.device))
+
+    def close(self) -> None:
+        """End the processes that read samples."""
+        self.loader.close()
+        if self.evaluation is not None:
+            self.evaluation.close()
 
     def begin_with(self, deployment: Deployment) -> None:
         """Begin with another deployment than the configuration's. Raises ModelError for a cut out of range."""

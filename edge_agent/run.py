@@ -119,6 +119,7 @@ async def run_training(
                 await run.open(kept, folder)
                 try:
                     async with AsyncExitStack() as stack:
+                        stack.push_async_callback(workers.load.run, experiment.close)
                         if decisions is not None:
                             decisions.attach(run.deployer)
                             on_engine(decisions)

@@ -9,7 +9,7 @@ import structlog
 import torch
 
 from edge_agent.client import TrainerClient
-from edge_agent.data import Dataset, evaluation_batches
+from edge_agent.data import EvaluationLoader
 from edge_agent.endurance import Endurance
 from edge_agent.experiment import Experiment
 from edge_agent.workers import Workers
@@ -76,13 +76,12 @@ class EdgeSession:
             raise
         return session
 
-    async def evaluate(self, test: Dataset, deployment: pb.Deployment) -> pb.EvaluateResponse:
+    async def evaluate(self, test: EvaluationLoader, deployment: pb.Deployment) -> pb.EvaluateResponse:
         """Evaluate `test` with the weights of now, as deployed; the pipeline must be drained."""
-        config = self._experiment.config.data
         codec, raw = codec_by_name(deployment.codec), codec_by_name("raw")
 
         async def tensors() -> AsyncIterator[WireTensor]:
-            number, batches = 0, evaluation_batches(test, config.batch_size, config.workers)
+            number, batches = 0, test.iterate()
             while (batch := await self._workers.load.run(next, batches, None)) is not None:
                 yield to_wire(raw.encode(batch.labels), number, Role.ROLE_LABEL, deployment.epoch)
                 feature = await self._workers.compute.run(self._experiment.stage.evaluate, batch.inputs)

@@ -118,6 +118,8 @@ async def _train(
         except BaseException:
             call.cancel()
             raise
+        finally:
+            await workers.load.run(experiment.close)
     except BaseException:
         await session.abandon()
         raise

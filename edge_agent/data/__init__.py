@@ -3,7 +3,7 @@
 from edge_agent.data.cifar import cifar10
 from edge_agent.data.idx import fashion_mnist
 from edge_agent.data.items import Dataset
-from edge_agent.data.loader import Batch, BatchLoader, evaluation_batches
+from edge_agent.data.loader import Batch, BatchLoader, EvaluationLoader, evaluation_batches
 from edge_agent.data.scikit import digits
 from edge_agent.data.tensors import TensorDataset
 
@@ -11,6 +11,7 @@ __all__ = [
     "Batch",
     "BatchLoader",
     "Dataset",
+    "EvaluationLoader",
     "TensorDataset",
     "cifar10",
     "digits",

@@ -5,7 +5,7 @@ generators of torch, `random` and numpy are set before each batch. The order of 
 """
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pickle import PicklingError
@@ -29,7 +29,7 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Any:
-        """(input, label): a tensor or array, and an integer, tensor or array."""
+        """(input, label): a tensor or array, and a number, tensor or array."""
 
 
 @dataclass(frozen=True)
@@ -41,37 +41,71 @@ class Request:
     """All that the random numbers of these samples depend on."""
 
 
-def read_batches(dataset: Dataset, requests: Iterable[Request], workers: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and labels of each request in turn, stacked along a new first dimension; integer labels are int64.
+class SampleReader:
+    """Reads the samples of one dataset. Worker processes start with the first request and live until `close`.
 
     workers: processes that read ahead, two batches each; 0 reads here, when asked.
-    Raises DataError, naming the sample, for one that cannot be read or that does not fit the others.
     """
-    reader = _Reader(dataset)
-    if workers == 0:
-        for request in requests:
-            with _libraries_restored():
-                batch = reader.read(request)
-            yield batch
-        return
-    loader = DataLoader(
-        reader,
-        batch_size=None,  # a request is a batch already
-        sampler=requests,
-        num_workers=workers,
-        collate_fn=_unchanged,
-        multiprocessing_context="spawn",  # gRPC does not survive a fork
-        generator=torch.Generator(),  # or the loader draws from the process's own
-    )
-    try:
-        for answer in loader:
-            if isinstance(answer, str):
-                raise DataError(answer)
-            yield answer
-    except (PicklingError, AttributeError, TypeError) as error:
-        raise DataError(f"{reader.name} cannot be sent to worker processes ({error}); use 0 workers") from error
-    except RuntimeError as error:
-        raise DataError(f"a worker process of {reader.name} ended: {_one_line(error)}") from error
+
+    def __init__(self, dataset: Dataset, workers: int) -> None:
+        self._reader = _Reader(dataset)
+        self._workers = workers
+        self._requests = _Requests()
+        self._loader: DataLoader[tuple[Tensor, Tensor] | str] | None = None
+
+    def read(self, requests: Iterable[Request]) -> Generator[tuple[Tensor, Tensor]]:
+        """Inputs and labels of each request in turn, stacked along a new first dimension; integer labels are int64.
+
+        What was asked for before is dropped. Raises DataError, naming the sample, for one that cannot be read or that
+        does not fit the others.
+        """
+        if self._workers == 0:
+            for request in requests:
+                with _libraries_restored():
+                    batch = self._reader.read(request)
+                yield batch
+            return
+        self._requests.now = requests
+        name = self._reader.name
+        try:
+            for answer in self._started():
+                if isinstance(answer, str):
+                    raise DataError(answer)
+                yield answer
+        except (PicklingError, AttributeError, TypeError) as error:
+            self.close()
+            raise DataError(f"{name} cannot be sent to worker processes ({error}); use 0 workers") from error
+        except RuntimeError as error:
+            self.close()
+            raise DataError(f"a worker process of {name} ended: {_one_line(error)}") from error
+
+    def close(self) -> None:
+        """End the worker processes; they end as soon as no batch is being read."""
+        self._loader = None
+
+    def _started(self) -> "DataLoader[tuple[Tensor, Tensor] | str]":
+        if self._loader is None:
+            self._loader = DataLoader(
+                self._reader,
+                batch_size=None,  # a request is a batch already
+                sampler=self._requests,
+                num_workers=self._workers,
+                collate_fn=_unchanged,
+                multiprocessing_context="spawn",  # gRPC does not survive a fork
+                generator=torch.Generator(),  # or the loader draws from the process's own
+                persistent_workers=True,
+            )
+        return self._loader
+
+
+class _Requests:
+    """The batches that are asked for now."""
+
+    def __init__(self) -> None:
+        self.now: Iterable[Request] = ()
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.now)
 
 
 class _Reader(TorchDataset[tuple[Tensor, Tensor] | str]):
@@ -88,11 +122,14 @@ class _Reader(TorchDataset[tuple[Tensor, Tensor] | str]):
 
     def read(self, request: Request) -> tuple[Tensor, Tensor]:
         # Seeded once a batch: seeding each sample cost more than reading it.
-        with random_state(*request.randomness):
+        samples = []
+        with random_state(*request.randomness) as give_way:
             seed = derive_seed(*request.randomness)
             random.seed(seed)
             np.random.seed(seed % 2**32)
-            samples = [self._sample(index) for index in request.indices]
+            for index in request.indices:
+                samples.append(self._sample(index))
+                give_way()  # a block that drops out must not wait for a whole batch to be read
         inputs, labels = zip(*samples, strict=True)
         return self._stack(inputs, request.indices, "input"), self._stack(labels, request.indices, "label")
 
@@ -116,10 +153,11 @@ class _Reader(TorchDataset[tuple[Tensor, Tensor] | str]):
     def _label(self, value: Any, index: int) -> Tensor:
         if isinstance(value, int | np.integer):
             return torch.tensor(int(value))
+        if isinstance(value, float | np.floating):
+            return torch.tensor(float(value))
         if not isinstance(value, Tensor | np.ndarray):
             raise DataError(
-                f"the label of sample {index} of {self.name} is {_kind(value)}; it must be an integer, a tensor or an "
-                "array"
+                f"the label of sample {index} of {self.name} is {_kind(value)}; it must be a number, a tensor or an array"
             )
         label = self._tensor(value, index)
         return label if label.is_floating_point() else label.long()

@@ -5,13 +5,14 @@ save. Knows nothing of how a sample is read.
 """
 
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from edge_agent.data.items import Dataset, Request, read_batches
+from edge_agent.data.items import Dataset, Request, SampleReader
 from shared.errors import DataError
 from shared.model.random_state import derive_seed
 
@@ -28,7 +29,7 @@ class Batch:
 
 
 class BatchLoader:
-    """The batches of a training run."""
+    """The batches of a training run. Its worker processes live until it is closed."""
 
     def __init__(self, dataset: Dataset, batch_size: int, seed: int, drop_last: bool, workers: int) -> None:
         """batch_size: samples of a step; the last step of an epoch has the rest unless `drop_last` leaves them out.
@@ -41,22 +42,24 @@ class BatchLoader:
                 f"{type(dataset).__name__} has {self._samples} samples, fewer than one batch of {batch_size}; "
                 "take smaller batches or keep the last one"
             )
-        self._dataset = dataset
+        self._reader = SampleReader(dataset, workers)
         self._batch_size = batch_size
         self._seed = seed
-        self._workers = workers
         self.steps_per_epoch = self._samples // batch_size if drop_last else -(-self._samples // batch_size)
         """How many steps see each sample once."""
 
     def iterate(self, start_step: int, stop_step: int) -> Generator[Batch]:
         """The batches of steps `start_step` to `stop_step - 1`, over as many epochs as that takes.
 
-        Whoever stops early closes the iterator, which ends the worker processes.
-        Raises DataError, naming the sample, for one that cannot be read.
+        Whoever stops early closes the iterator. Raises DataError, naming the sample, for one that cannot be read.
         """
-        batches = read_batches(self._dataset, self._requests(start_step, stop_step), self._workers)
-        for step, (inputs, labels) in enumerate(batches, start=start_step):
-            yield Batch(step, inputs, labels)
+        with closing(self._reader.read(self._requests(start_step, stop_step))) as batches:
+            for step, (inputs, labels) in enumerate(batches, start=start_step):
+                yield Batch(step, inputs, labels)
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._reader.close()
 
     def _requests(self, start_step: int, stop_step: int) -> Iterator[Request]:
         order_of = lru_cache(maxsize=1)(self._order)
@@ -72,15 +75,34 @@ class BatchLoader:
         return torch.randperm(self._samples, generator=generator)
 
 
-def evaluation_batches(dataset: Dataset, batch_size: int, workers: int = 0) -> Iterator[Batch]:
-    """All samples in order, the last batch as short as it comes; `step` counts the batches. Errors as in training."""
-    samples = _sample_count(dataset)
-    requests = (
-        Request(list(range(begin, min(begin + batch_size, samples))), randomness=("evaluation", begin))
-        for begin in range(0, samples, batch_size)
-    )
-    for step, (inputs, labels) in enumerate(read_batches(dataset, requests, workers)):
-        yield Batch(step, inputs, labels)
+class EvaluationLoader:
+    """All samples of a dataset in order, as often as they are wanted. Its worker processes live until it is closed."""
+
+    def __init__(self, dataset: Dataset, batch_size: int, workers: int = 0) -> None:
+        """Raises DataError for a dataset without length or items."""
+        self._samples = _sample_count(dataset)
+        self._reader = SampleReader(dataset, workers)
+        self._batch_size = batch_size
+
+    def iterate(self) -> Generator[Batch]:
+        """One pass, the last batch as short as it comes; `step` counts the batches. Errors as in training."""
+        requests = (
+            Request(list(range(begin, min(begin + self._batch_size, self._samples))), randomness=("evaluation", begin))
+            for begin in range(0, self._samples, self._batch_size)
+        )
+        with closing(self._reader.read(requests)) as batches:
+            for step, (inputs, labels) in enumerate(batches):
+                yield Batch(step, inputs, labels)
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._reader.close()
+
+
+def evaluation_batches(dataset: Dataset, batch_size: int, workers: int = 0) -> Generator[Batch]:
+    """One pass of an `EvaluationLoader`."""
+    with closing(EvaluationLoader(dataset, batch_size, workers)) as loader:
+        yield from loader.iterate()
 
 
 def _sample_count(dataset: Dataset) -> int:

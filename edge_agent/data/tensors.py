@@ -16,7 +16,8 @@ Transform = Callable[[Tensor], Tensor]
 class TensorDataset:
     """Samples in two tensors, for data that fits in memory.
 
-    inputs: samples along the first dimension. labels: integers, one a sample.
+    inputs: samples along the first dimension. labels: likewise; integers for classes, numbers with a fraction for a
+    regression, one or several a sample.
     transform: applied to a sample each time that it is read; may draw from torch's default generator.
     """
 
@@ -30,9 +31,10 @@ class TensorDataset:
     def __len__(self) -> int:
         return len(self._inputs)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        sample = self._inputs[index]
-        return (self._transform(sample) if self._transform else sample), int(self._labels[index])
+    def __getitem__(self, index: int) -> tuple[Tensor, int | Tensor]:
+        sample, label = self._inputs[index], self._labels[index]
+        class_number = label.dim() == 0 and not label.is_floating_point()
+        return (self._transform(sample) if self._transform else sample), int(label) if class_number else label
 
 
 class Normalise:

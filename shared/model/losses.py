@@ -22,8 +22,6 @@ LOSSES: dict[str, LossFunction] = {
 }
 _OF_EQUAL_SHAPES = ("mse", "l1", "bce_with_logits")
 """Losses of an output and a label for each of its numbers; torch would stretch one to the other's shape and go on."""
-
-
 _LEAST_LABEL_ELEMENTS = 512
 """What the labels of one sample may always have, however small the model's input and output are."""
 

@@ -7,14 +7,17 @@ this file knows only that function and how to put it in force.
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-_DEFAULT_GENERATORS = threading.RLock()
+_DEFAULT_GENERATORS = threading.Lock()
 """Held while the default generators are borrowed: stages may share a process, and F.dropout takes no generator."""
+_NEXT = threading.Lock()
+"""Held by whoever is the next to borrow them, so that threads take turns."""
+_nesting = threading.local()
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -30,23 +33,52 @@ def derive_seed(*parts: int | str) -> int:
 
 
 @contextmanager
-def random_state(*parts: int | str) -> Iterator[None]:
+def random_state(*parts: int | str) -> Iterator[Callable[[], None]]:
     """Run with torch's default generators (CPU, and CUDA once initialised) seeded from `parts`; then put them back.
 
-    One thread of the process at a time is inside; the same thread may nest.
+    One thread of the process at a time is inside; the same thread may nest. Yields what a long piece of work calls now
+    and then: it lets another thread that waits go first, and goes on with the random numbers where it was.
     """
-    seed = derive_seed(*parts)
-    with _DEFAULT_GENERATORS:
-        cpu_state, *cuda_states = generator_states()
+    depth: int = getattr(_nesting, "depth", 0)
+    if depth == 0:
+        _borrow()
+    _nesting.depth = depth + 1
+    before = generator_states()
+
+    def give_way() -> None:
+        nonlocal before
+        if depth or not _NEXT.locked():
+            return
+        ours = generator_states()
+        _put_back(before)
+        _DEFAULT_GENERATORS.release()
+        _borrow()
+        before = generator_states()
+        _put_back(ours)
+
+    try:
+        seed = derive_seed(*parts)
         torch.default_generator.manual_seed(seed)
-        if cuda_states:
+        if len(before) > 1:
             torch.cuda.manual_seed_all(seed)
-        try:
-            yield
-        finally:
-            torch.default_generator.set_state(cpu_state)
-            if cuda_states:
-                torch.cuda.set_rng_state_all(cuda_states)
+        yield give_way
+    finally:
+        _put_back(before)
+        _nesting.depth = depth
+        if depth == 0:
+            _DEFAULT_GENERATORS.release()
+
+
+def _borrow() -> None:
+    with _NEXT:
+        _DEFAULT_GENERATORS.acquire()
+
+
+def _put_back(states: list[Tensor]) -> None:
+    cpu_state, *cuda_states = states
+    torch.default_generator.set_state(cpu_state)
+    if cuda_states:
+        torch.cuda.set_rng_state_all(cuda_states)
 
 
 def generator_states() -> list[Tensor]:

@@ -1,9 +1,13 @@
 """Small data for tests that are about something else."""
 
+import os
 import time
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from edge_agent.data import TensorDataset
 
 
 class Sequences:
@@ -65,3 +69,46 @@ class Slow(FlatDigits):
         if index % 4 == 0:
             time.sleep(self._seconds)
         return super().__getitem__(index)
+
+
+class FewDigits(FlatDigits):
+    """The first of them only."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class WitnessedDigits(FewDigits):
+    """Leaves a file in a folder for each process that reads them."""
+
+    def __init__(self, folder: str, count: int = 96) -> None:
+        super().__init__(count)
+        self._folder = Path(folder)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        (self._folder / str(os.getpid())).touch()
+        return super().__getitem__(index)
+
+
+def sums(samples: int = 64) -> TensorDataset:
+    """A regression: vectors of 64, and a small part of their sum as a number each."""
+    values = torch.rand(samples, 64, generator=torch.Generator().manual_seed(3))
+    return TensorDataset(values, values.sum(1) / 64)
+
+
+class PlainSums:
+    """The same as Python's own numbers."""
+
+    def __init__(self) -> None:
+        self._sums = sums()
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, float]:
+        value, label = self._sums[index]
+        return value, float(label)

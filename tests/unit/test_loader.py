@@ -2,6 +2,8 @@
 
 import multiprocessing
 import random
+import threading
+from contextlib import closing
 from itertools import chain
 
 import numpy as np
@@ -10,8 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.data import BatchLoader, TensorDataset, evaluation_batches
+from edge_agent.data import BatchLoader, EvaluationLoader, TensorDataset, evaluation_batches
 from shared.errors import DataError
+from shared.model.random_state import random_state
 
 torch.set_num_threads(1)
 
@@ -141,11 +144,59 @@ def test_the_generators_of_the_process_are_left_alone_between_and_after_batches(
 
 
 def test_whoever_stops_early_leaves_no_worker_behind():
-    batches = BatchLoader(Noisy(), 5, 0, True, workers=1).iterate(0, 1_000_000)
+    loader = BatchLoader(Noisy(), 5, 0, True, workers=1)
+    batches = loader.iterate(0, 1_000_000)
     next(batches)
     assert multiprocessing.active_children()
     batches.close()
+    loader.close()
     assert not multiprocessing.active_children()
+
+
+def test_worker_processes_live_from_one_pass_to_the_next():
+    training, evaluation = BatchLoader(Noisy(), 3, 5, False, workers=1), EvaluationLoader(Noisy(), 4, workers=1)
+    seen = list[set[int]]()
+    for step in range(3):
+        with closing(training.iterate(step, 1_000_000)) as batches:  # which is left with batches under way
+            assert next(batches).step == step
+        assert sum(len(batch.labels) for batch in evaluation.iterate()) == 10
+        seen.append({child.pid for child in multiprocessing.active_children() if child.pid is not None})
+    assert len(seen[0]) == 2
+    assert seen == [seen[0]] * 3
+    training.close()
+    evaluation.close()
+    assert not multiprocessing.active_children()
+
+
+class GivingWay:
+    """Its samples wait a moment each until another thread has had the random generators."""
+
+    def __init__(self) -> None:
+        self.entered_at_sample: int | None = None
+        self._entered = threading.Event()
+        self._other = threading.Thread(target=self._drop_out)
+
+    def _drop_out(self) -> None:
+        with random_state("a block that drops out"):
+            self._entered.set()
+
+    def __len__(self) -> int:
+        return 5_000
+
+    def __getitem__(self, index: int):
+        if not self._other.ident:
+            self._other.start()
+        if self.entered_at_sample is None and self._entered.wait(0.01):
+            self.entered_at_sample = index
+        return torch.rand(3), index
+
+
+def test_another_thread_draws_random_numbers_while_a_batch_is_read():
+    dataset = GivingWay()
+    (batch,) = evaluation_batches(dataset, 5_000)
+    assert dataset.entered_at_sample is not None, "it had to wait for the whole batch"
+    (undisturbed,) = evaluation_batches(dataset, 5_000)
+    assert torch.equal(batch.inputs, undisturbed.inputs), "who is let in changes no sample"
 
 
 @given(count=st.integers(1, 20), batch_size=st.integers(1, 25))
@@ -173,8 +224,8 @@ def test_evaluation_goes_through_all_samples_in_order(count: int, batch_size: in
             "the input of sample 3 of Answering is of type str; it must be a tensor or an array",
         ),
         (
-            (torch.zeros(2), 1.5),
-            "the label of sample 3 of Answering is of type float; it must be an integer, a tensor or an array",
+            (torch.zeros(2), "cat"),
+            "the label of sample 3 of Answering is of type str; it must be a number, a tensor or an array",
         ),
         (
             (torch.zeros(3), 1),
@@ -233,6 +284,18 @@ def test_integer_labels_of_any_kind_become_int64(label):
 def test_labels_that_are_numbers_with_a_fraction_stay_so():
     (batch,) = evaluation_batches([(torch.zeros(2), torch.tensor([0.5]))], 1)
     assert batch.labels.tolist() == [[0.5]]
+
+
+@pytest.mark.parametrize("label", [0.7, np.float32(0.7), np.float64(0.7)])
+def test_a_number_with_a_fraction_is_a_label(label):
+    (batch,) = evaluation_batches([(torch.zeros(2), label), (torch.zeros(2), 0.2)], 2)
+    assert torch.equal(batch.labels, torch.tensor([0.7, 0.2]))
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([0.7, -1.5]), torch.tensor([[0.7, 1.0], [2.0, -1.5]])])
+def test_labels_of_a_dataset_in_memory_keep_their_fractions(labels):
+    (batch,) = evaluation_batches(TensorDataset(torch.zeros(2, 3), labels), 2)
+    assert torch.equal(batch.labels, labels)
 
 
 def test_a_dataset_that_cannot_fill_a_step_is_refused():

@@ -1,0 +1,69 @@
+"""Data of all kinds through real runs: small sets, numbers as labels, worker processes."""
+
+import os
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.support.running import running_trainer, train_with
+from tests.support.samples import sums
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+MODEL = ['model.factory="shared.model.zoo:mlp"', "deployment.cut=1"]
+SAMPLES = "tests.support.samples"
+
+
+async def test_a_training_set_smaller_than_a_batch_is_trained_on_and_evaluated():
+    chosen = [
+        *MODEL,
+        f'data.train={{factory="{SAMPLES}:FewDigits", kwargs={{count=20}}}}',
+        f'data.test={{factory="{SAMPLES}:FewDigits", kwargs={{count=90}}}}',
+        "data.drop_last=false",
+        "training.epochs=2",
+    ]
+    async with running_trainer() as server:
+        result = await train_with(server, *chosen)
+    assert result.summary.steps == 2
+    assert result.summary.accuracy is not None
+
+
+@pytest.mark.parametrize("dataset", ["sums", "PlainSums"])
+async def test_a_model_learns_one_number_a_sample(dataset):
+    chosen = [
+        *MODEL,
+        "model.kwargs={outputs=1}",
+        f'data.train={{factory="{SAMPLES}:{dataset}"}}',
+        f'data.test={{factory="{SAMPLES}:{dataset}"}}',
+        "training.loss=mse",
+        "training.epochs=3",
+    ]
+    async with running_trainer() as server:
+        result = await train_with(server, *chosen)
+    values, labels = (torch.stack([torch.as_tensor(sample[part]) for sample in sums()]) for part in (0, 1))
+    with torch.no_grad():
+        expected = functional.mse_loss(result.module.eval()(values), labels.unsqueeze(1)).item()
+    assert result.summary.test_loss == pytest.approx(expected, rel=1e-5)
+    assert expected < labels.square().mean().item(), "labels that are cut to whole numbers are all 0"
+
+
+async def test_worker_processes_live_as_long_as_the_run(tmp_path):
+    folders = {name: tmp_path / name for name in ("train", "test")}
+    for folder in folders.values():
+        folder.mkdir()
+    chosen = [
+        *MODEL,
+        *(
+            f'data.{name}={{factory="{SAMPLES}:WitnessedDigits", kwargs={{folder="{folder}"}}}}'
+            for name, folder in folders.items()
+        ),
+        "data.workers=1",
+        "training.epochs=3",
+    ]
+    async with running_trainer() as server:
+        result = await train_with(server, *chosen)
+    assert result.summary.steps == 9
+    readers = {name: {int(file.name) for file in folder.iterdir()} for name, folder in folders.items()}
+    assert len(readers["train"] - {os.getpid()}) == 1, "over all epochs"
+    assert len(readers["test"]) == 1, "over all evaluations"
