@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 import grpc
 import structlog
 
+from cloud_trainer.compute import Compute
 from cloud_trainer.keeper import Keeper, Record
 from cloud_trainer.session import Session
 from cloud_trainer.sessions import Sessions
 from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError, StorageError
-from shared.threads import Worker
 from shared.transport.callers import caller
 from shared.transport.status import Refusal
 from shared.version import PROTOCOL_VERSION
@@ -31,7 +31,7 @@ class Attaching:
         self,
         sessions: Sessions,
         keeper: Keeper,
-        compute: Worker,
+        compute: Compute,
         build: Callable[[pb.OpenSessionRequest, str], Awaitable[Session]],
     ) -> None:
         """build: makes a session from what once opened it."""
@@ -90,13 +90,15 @@ class Attaching:
         if session is not None:
             session.session_epoch = attach.session_epoch
             await session.end_stream()
-            if await self._compute.run(session.continues, attach):
+            if await self._compute.of(session.id).run(session.continues, attach):
                 return session, pb.Attached(next_step=session.next_step, deployment=session.deployment)
         return await self._go_back(attach, record, session, shared)
 
     async def _may_continue(self, session: Session | None, attach: pb.Attach) -> bool:
         """Whether it is worth to end the stream that is attached: only then is it sure what the session has come to."""
-        return session is not None and (session.attached or await self._compute.run(session.continues, attach))
+        return session is not None and (
+            session.attached or await self._compute.of(session.id).run(session.continues, attach)
+        )
 
     async def _kept(self, session_id: str, subject: str) -> Record:
         record = await self._keeper.record(session_id)
@@ -117,11 +119,11 @@ class Attaching:
             session = session or await self._rebuilt(attach.session_id, record)
             session.session_epoch = attach.session_epoch
             try:
-                await self._compute.run(session.go_back, checkpoint, attach.session_epoch)
+                await self._compute.of(session.id).aside(session.go_back, checkpoint, attach.session_epoch)
             except BaseException:
                 self._sessions.remove(session.id)  # half-loaded, it is of no use
                 raise
-            digests = await self._compute.run(session.block_digests)
+            digests = await self._compute.of(session.id).aside(session.block_digests)
             _log.info("session restored", session=session.id, checkpoint=str(name), epoch=attach.session_epoch)
             return session, pb.Attached(
                 next_step=session.next_step,

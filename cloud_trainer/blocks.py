@@ -9,8 +9,8 @@ from cloud_trainer.session import Session
 from shared.codec import aligned_buffer, codec_by_name
 from shared.errors import ProtocolError
 from shared.model import block_state
+from shared.shared_worker import Lane
 from shared.tensor_wire import check_announcement, to_wire
-from shared.threads import Worker
 from shared.transport.framing import Assembler, WireTensor, chunks, role_name
 from shared.transport.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
@@ -36,7 +36,7 @@ class BlockReceiver:
         """No more of it comes, or all has come."""
         self.session.release_upload(self._reserved_bytes)
 
-    async def take(self, tensor: WireTensor, compute: Worker) -> int:
+    async def take(self, tensor: WireTensor, lane: Lane) -> int:
         """Replace a block by what arrived, or keep it aside for a migration; returns the digest of the trainer's block."""
 
         def take() -> int:
@@ -47,7 +47,7 @@ class BlockReceiver:
                 raise ProtocolError(f"the state of block {tensor.step} cannot be loaded: {cause}") from cause
             return block_state.digest(self.session.chain.blocks[tensor.step])
 
-        return await compute.run(take)
+        return await lane.aside(take)
 
     def _accept(self, frame: Frame) -> None:
         index = self.session.check_arriving(frame.step)
@@ -61,7 +61,7 @@ class BlockReceiver:
 
 
 async def send_block(
-    session: Session, block: int, chunk_bytes: int, compute: Worker, *, weights_only: bool
+    session: Session, block: int, chunk_bytes: int, lane: Lane, *, weights_only: bool
 ) -> AsyncIterator[Packet[DownloadBlockResponse]]:
     """The state of one of the cloud's blocks, chunk by chunk."""
     index = session.check_owned(block)
@@ -72,7 +72,7 @@ async def send_block(
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer/")}
         return block_state.serialize(tensors)
 
-    data = await compute.run(serialized)
+    data = await lane.aside(serialized)
     encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
     tensor = to_wire(encoded, index, Role.ROLE_BLOCK, session.deployment.epoch)
     for frame, payload in chunks(tensor, chunk_bytes):

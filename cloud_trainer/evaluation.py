@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator, Callable
 
 from cloud_trainer.announcements import BatchAnnouncements
+from cloud_trainer.compute import Compute
 from cloud_trainer.session import Session
 from shared.codec import aligned_buffer
 from shared.errors import ProtocolError
 from shared.tensor_wire import decoded
-from shared.threads import Worker
 from shared.transport.framing import Assembler, WireTensor
 from shared.transport.packets import Damaged, Packet
 from shared.transport.status import undamaged
@@ -19,8 +19,7 @@ async def evaluate(
     requests: AsyncIterator[Packet[EvaluateRequest] | Damaged],
     find_session: Callable[[str], Session],
     max_tensor_bytes: int,
-    compute: Worker,
-    codec: Worker,
+    compute: Compute,
 ) -> EvaluateResponse:
     """Evaluate the batches of one stream, numbered from 0. Raises IsthmusError for what is not to be evaluated."""
     samples, loss_sum, correct = 0, 0.0, 0
@@ -41,7 +40,9 @@ async def evaluate(
             labels = tensor
             continue
         assert labels is not None, "announcements come as label, then feature"
-        batch = await compute.run(session.evaluate, await decoded(tensor, codec), await decoded(labels, codec))
+        codec = compute.codec_of(session.id)
+        feature, targets = await decoded(tensor, codec), await decoded(labels, codec)
+        batch = await compute.of(session.id).run(session.evaluate, feature, targets)
         labels = None
         samples += batch.samples
         loss_sum += batch.loss * batch.samples

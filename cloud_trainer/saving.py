@@ -3,18 +3,18 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from cloud_trainer.compute import Compute
 from cloud_trainer.keeper import Keeper
 from cloud_trainer.session import Session
 from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
-from shared.threads import Worker
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
 class Saving:
     """At most one checkpoint of a session at a time."""
 
-    def __init__(self, keeper: Keeper, compute: Worker) -> None:
+    def __init__(self, keeper: Keeper, compute: Compute) -> None:
         self._keeper = keeper
         self._compute = compute
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -39,7 +39,7 @@ class Saving:
         if session.id in self._tasks:
             await tell(False)
             return
-        _, facts, state = await self._compute.run(session.copy)
+        _, facts, state = await self._compute.of(session.id).aside(session.copy)
 
         async def save() -> None:
             try:

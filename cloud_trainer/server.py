@@ -1,6 +1,8 @@
 """The trainer as a process: it listens, answers for its health, and stops when it is told to."""
 
 import asyncio
+import logging
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -19,7 +21,7 @@ from cloud_trainer.methods import SERVICE, handlers
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.service import TrainerService
 from shared.control.serving import Health, handlers_of, serving_locally
-from shared.errors import ConfigError, ListenError
+from shared.errors import ConfigError, ExitCode, ListenError
 from shared.model.device import choose_device
 from shared.service_manager import ServiceManager
 from shared.telemetry.metrics import serving_metrics
@@ -30,7 +32,7 @@ from shared.transport.reflection import reflect
 
 _log = structlog.get_logger(__name__)
 STOP_GRACE_SECONDS = 1.0
-"""For calls that are under way when the edges have been let go."""
+"""For calls that are under way when the edges have been let go, and then for what is being computed."""
 TIDY_SECONDS = 3600.0
 """How often sessions are looked for that nobody has gone on with (checkpoints.forget_after_days)."""
 STATUS_SECONDS = 2.0
@@ -92,15 +94,21 @@ class TrainerServer:
         """What a metric without labels stands at."""
         return self.metrics.registry.get_sample_value(metric) or 0.0
 
-    async def stop(self) -> None:
-        """Say so in health, let edges take a checkpoint and calls end, each for a few seconds, and end."""
+    async def stop(self) -> bool:
+        """Say so in health, let edges take a checkpoint and calls end, each for a few seconds, and end.
+
+        Returns whether all computation has ended; where it has not, only the end of the process ends it.
+        """
         self.stopping.set()
         self._tidying.cancel()
         self._watching.cancel()
         await self._set_health(serving=False)
         await self.service.training.stop(self._config.server.stop_seconds)
         await asyncio.gather(*(server.stop(STOP_GRACE_SECONDS) for server in self._servers), self._local.aclose())
-        self.service.close()
+        if ended := self.service.close(STOP_GRACE_SECONDS):
+            return ended
+        _log.warning("a computation goes on and is given up", waited_seconds=STOP_GRACE_SECONDS)
+        return ended
 
     async def _keep_tidy(self) -> None:
         while True:
@@ -144,7 +152,11 @@ async def serve(config: TrainerConfig) -> None:
             await _report(manager, server)
         finally:
             manager.stopping()
-            await server.stop()
+            ended = await server.stop()
+    if not ended:
+        # A thread that computes would wake up in an interpreter that is being taken down, which ends in a crash.
+        logging.shutdown()
+        os._exit(ExitCode.OK)
 
 
 async def _report(manager: ServiceManager, server: TrainerServer) -> None:

@@ -10,6 +10,7 @@ from torch import device
 
 from cloud_trainer.attaching import Attaching, check_version
 from cloud_trainer.blocks import BlockReceiver, send_block
+from cloud_trainer.compute import Compute
 from cloud_trainer.config import TrainerCheckpointsConfig, TrainerConfig
 from cloud_trainer.control import TrainerControl
 from cloud_trainer.evaluation import evaluate
@@ -23,9 +24,7 @@ from cloud_trainer.sessions import Sessions
 from cloud_trainer.training_calls import TrainingCalls
 from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError
-from shared.model.device import prepare_compute_thread
 from shared.step_log import StepLog
-from shared.threads import Worker
 from shared.transport.callers import caller
 from shared.transport.packets import Damaged, Packet
 from shared.transport.refusing import Context
@@ -56,8 +55,7 @@ class TrainerService:
             config.server.max_sessions_per_subject,
         )
         metrics.watch(self.sessions)
-        self._compute = Worker("compute", prepare_compute_thread)
-        self._codec = Worker("codec")
+        self._compute = Compute()
         self._keeper = Keeper(_kept_files(config.checkpoints), config.checkpoints.keep)
         self._attaching = Attaching(self.sessions, self._keeper, self._compute, self._build)
         self._saving = Saving(self._keeper, self._compute)
@@ -68,7 +66,6 @@ class TrainerService:
             self._attaching,
             self._saving,
             self._compute,
-            self._codec,
             metrics,
         )
 
@@ -83,11 +80,11 @@ class TrainerService:
             after_seconds, lambda session_id: session_id in self.sessions or session_id in self._attaching
         )
 
-    def close(self) -> None:
-        """End the threads; called when the server has stopped."""
-        self._compute.close()
-        self._codec.close()
+    def close(self, seconds: float) -> bool:
+        """End the threads; called when the server has stopped. Returns whether all computation ended in so many seconds."""
+        ended = self._compute.close(seconds)
         self._keeper.close()
+        return ended
 
     async def open_session(self, request: pb.OpenSessionRequest, _context: Context) -> pb.OpenSessionResponse:
         """Build a session from what the edge asks for."""
@@ -95,7 +92,7 @@ class TrainerService:
         session_id = self.sessions.reserve()
         try:
             session = await self._build(request, session_id)
-            digests = await self._compute.run(session.block_digests)
+            digests = await self._compute.build(session.block_digests)
             await self._keeper.keep_record(session_id, Record(request, 0, caller().subject))
         except BaseException:
             self.sessions.remove(session_id)
@@ -110,7 +107,7 @@ class TrainerService:
         )
 
     async def _build(self, request: pb.OpenSessionRequest, session_id: str) -> Session:
-        session = await self._compute.run(
+        session = await self._compute.build(
             open_session, request, session_id, self._config.models.allowed, self._limits, self._device
         )
         if (folder := self._config.checkpoints.step_log) is not None:
@@ -126,9 +123,7 @@ class TrainerService:
             def session_of(session_id: str) -> Session:
                 return uses.enter_context(self.sessions.using(session_id))
 
-            return await evaluate(
-                requests, session_of, self._config.server.max_tensor_bytes, self._compute, self._codec
-            )
+            return await evaluate(requests, session_of, self._config.server.max_tensor_bytes, self._compute)
 
     async def upload_block(
         self, requests: AsyncIterator[Packet[pb.UploadBlockRequest] | Damaged], _context: Context
@@ -143,7 +138,9 @@ class TrainerService:
                     receiver = BlockReceiver(session, packet.message.fence)
                     uses.callback(receiver.close)
                 if (tensor := receiver.add(packet)) is not None:
-                    return pb.UploadBlockResponse(block_digest=await receiver.take(tensor, self._compute))
+                    return pb.UploadBlockResponse(
+                        block_digest=await receiver.take(tensor, self._compute.of(session.id))
+                    )
         raise ProtocolError("the stream ended before the block was whole")
 
     async def download_block(self, request: pb.DownloadBlockRequest, context: Context) -> None:
@@ -151,7 +148,7 @@ class TrainerService:
         chunk_bytes = self._config.link.chunk_bytes
         with self.sessions.using(request.session_id) as session:
             async for packet in send_block(
-                session, request.block, chunk_bytes, self._compute, weights_only=request.weights_only
+                session, request.block, chunk_bytes, self._compute.of(session.id), weights_only=request.weights_only
             ):
                 await context.write(packet)
 
@@ -160,14 +157,18 @@ class TrainerService:
     ) -> pb.CommitMigrationResponse:
         """Move the cut of a session."""
         with self.sessions.using(request.session_id) as session:
-            await self._compute.run(session.migrate, request.deployment, request.next_step, request.fence)
+            lane = self._compute.of(session.id)
+            await lane.aside(session.migrate, request.deployment, request.next_step, request.fence)
         _log.info("cut moved", session=session.id, cut=session.deployment.cut, step=session.next_step)
         return pb.CommitMigrationResponse()
 
     async def measure_stage(self, request: pb.MeasureStageRequest, _context: Context) -> pb.MeasureStageResponse:
         """Time the cloud's blocks at a cut."""
         with self.sessions.using(request.session_id) as session:
-            seconds = await self._compute.run(session.measure, request.cut, request.repeats)
+            lane = self._compute.of(session.id)
+            step = await lane.run(session.measuring, request.cut, request.repeats)
+            # One call each, so that others get their turn in between, and none is made for a caller who has gone.
+            seconds = [await lane.run(step) for _ in range(request.repeats + 1)][1:]
         return pb.MeasureStageResponse(seconds=seconds)
 
     async def get_session(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:

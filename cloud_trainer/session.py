@@ -5,6 +5,7 @@ Its methods compute and are called from the compute thread; it knows nothing of 
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from shared.model import block_state
 from shared.model.build import check_cut
 from shared.model.chain import Chain
 from shared.model.losses import BatchLoss, LossHead, widened
-from shared.model.measure import measure_stage
+from shared.model.measure import seconds_of, stage_step
 from shared.model.recipe import Recipe
 from shared.model.spec import TensorSpec
 from shared.model.stage import Graph, Stage
@@ -193,10 +194,11 @@ class Session:
         self._arriving.clear()
         self.deployment = deployment
 
-    def measure(self, cut: int, repeats: int) -> list[float]:
-        """Seconds of each of `repeats` steps of blocks [cut, L), on made-up features; spoils the weights.
+    def measuring(self, cut: int, repeats: int) -> Callable[[], float]:
+        """What does one step of blocks [cut, L) on made-up features, which spoils the weights, and returns its seconds.
 
-        Raises Refusal when the session trains, ModelError for a cut out of range, ProtocolError for too many repeats.
+        repeats: how often it is to be called. Raises Refusal when the session trains, ModelError for a cut out of range,
+        ProtocolError for too many repeats.
         """
         check_cut(cut, self.chain)
         if not 1 <= repeats <= _MAX_REPEATS:
@@ -208,8 +210,13 @@ class Session:
         self.measured = True
         needs_gradient = any(block.trainable for block in self.chain.blocks[:cut])
         stage = Stage(self.chain, cut, len(self.chain.blocks), self.recipe, self.stage.device)
-        with failures_of("measuring the cloud's blocks"):
-            return measure_stage(stage, self.chain.features[cut], input_gradient=needs_gradient, repeats=repeats)
+        step = stage_step(stage, self.chain.features[cut], input_gradient=needs_gradient)
+
+        def measured() -> float:
+            with failures_of("measuring the cloud's blocks"):
+                return seconds_of(step)
+
+        return measured
 
     def take_block(self, index: int, tensors: block_state.BlockTensors) -> None:
         """Take a block's state: at once before training, aside while it goes on. Raises ProtocolError if it does not fit."""

@@ -22,7 +22,7 @@ from shared.errors import ProtocolError
 from shared.model.stage_state import bytes_of
 from shared.tasks import run_together
 from shared.tensor_wire import decoded, encoded, to_wire
-from shared.threads import Worker
+from shared.threads import Runner
 from shared.transport.duplex import Duplex
 from shared.transport.framing import WireTensor
 from shared.transport.status import Refusal
@@ -65,8 +65,8 @@ class TrainingStream:
         session: Session,
         stream: Stream,
         announcements: BatchAnnouncements,
-        compute: Worker,
-        codec: Worker,
+        compute: Runner,
+        codec: Runner,
         metrics: TrainerMetrics,
         take_checkpoint: CopyState,
     ) -> None:

@@ -11,6 +11,7 @@ import structlog
 
 from cloud_trainer.announcements import BatchAnnouncements
 from cloud_trainer.attaching import Attaching
+from cloud_trainer.compute import Compute
 from cloud_trainer.limits import Limits
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.saving import Saving
@@ -21,7 +22,6 @@ from shared.codec import aligned_buffer
 from shared.config import LinkConfig
 from shared.errors import ProtocolError
 from shared.tasks import run_together
-from shared.threads import Worker
 from shared.transport.duplex import Duplex
 from shared.transport.framing import Assembler
 from shared.transport.packets import Damaged, Packet
@@ -42,8 +42,7 @@ class TrainingCalls:
         sessions: Sessions,
         attaching: Attaching,
         saving: Saving,
-        compute: Worker,
-        codec: Worker,
+        compute: Compute,
         metrics: TrainerMetrics,
     ) -> None:
         self._link = link
@@ -52,7 +51,6 @@ class TrainingCalls:
         self._attaching = attaching
         self._saving = saving
         self._compute = compute
-        self._codec = codec
         self._metrics = metrics
         self._streams: dict[str, TrainingStream] = {}
         self._stopping = False
@@ -127,7 +125,8 @@ class TrainingCalls:
             on_delivered=lambda _tensor, seconds, _arrival: self._metrics.module_seconds["downlink"].observe(seconds),
         )
         take = functools.partial(self._saving.take, session)
-        training = TrainingStream(session, stream, announcements, self._compute, self._codec, self._metrics, take)
+        lane, codec = self._compute.of(session.id), self._compute.codec_of(session.id)
+        training = TrainingStream(session, stream, announcements, lane, codec, self._metrics, take)
         self._streams[session.id] = training
         watch = asyncio.create_task(self._end_a_stall(stream, serving=asyncio.current_task()))
         try:

@@ -9,7 +9,7 @@ from torch import Tensor
 from shared.codec import Codec, Encoded, check_layout, codec_by_name, is_lossy, most_span_bytes
 from shared.errors import DataError, ProtocolError
 from shared.model.spec import TensorSpec
-from shared.threads import Worker
+from shared.threads import Runner
 from shared.transport.framing import WireTensor, role_name
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 
@@ -44,14 +44,14 @@ def from_wire(tensor: WireTensor) -> Encoded:
     return Encoded(header.codec, torch_dtype(header.dtype), tuple(header.shape), tuple(header.strides), tensor.payload)
 
 
-async def encoded(tensor: Tensor, codec: Codec, worker: Worker) -> Encoded:
+async def encoded(tensor: Tensor, codec: Codec, worker: Runner) -> Encoded:
     """Encode on the codec's thread; what is sent as it lies in this machine's memory needs none."""
     if tensor.is_cuda or is_lossy(codec.name):
         return await worker.run(codec.encode, tensor)
     return codec.encode(tensor)
 
 
-async def decoded(tensor: WireTensor, worker: Worker) -> Tensor:
+async def decoded(tensor: WireTensor, worker: Runner) -> Tensor:
     """Decode on the codec's thread; what lies in the payload's own memory needs none."""
     codec = codec_by_name(tensor.header.codec)
     if is_lossy(codec.name):

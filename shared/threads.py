@@ -7,10 +7,17 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """Calls functions elsewhere than on the event loop, one after the other, in the order of asking."""
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function` and wait for its result. A call that has not begun when the caller goes away never begins."""
 
 
 class Worker:

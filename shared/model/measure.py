@@ -18,6 +18,11 @@ def measure_stage(stage: Stage, inputs: TensorSpec, *, input_gradient: bool, rep
 
     input_gradient: whether the error gradient at the inputs is wanted, as in the cloud.
     """
+    return timed(stage_step(stage, inputs, input_gradient=input_gradient), repeats)
+
+
+def stage_step(stage: Stage, inputs: TensorSpec, *, input_gradient: bool) -> Callable[[], None]:
+    """What does one such step."""
     example = inputs.example()
 
     def step() -> None:
@@ -26,7 +31,7 @@ def measure_stage(stage: Stage, inputs: TensorSpec, *, input_gradient: bool, rep
         stage.update(0)
         _synchronise(stage.device)
 
-    return timed(step, repeats)
+    return step
 
 
 def measure_replay(stage: Stage, inputs: TensorSpec, *, repeats: int) -> list[float]:
@@ -44,12 +49,14 @@ def measure_replay(stage: Stage, inputs: TensorSpec, *, repeats: int) -> list[fl
 
 def timed(work: Callable[[], object], repeats: int) -> list[float]:
     """Seconds of each of `repeats` calls, after one that is not counted."""
-    seconds = []
-    for _ in range(repeats + 1):
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
-    return seconds[1:]
+    return [seconds_of(work) for _ in range(repeats + 1)][1:]
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
 
 
 def _synchronise(device: torch.device) -> None:

@@ -1,0 +1,37 @@
+"""Models that take as long as they are told, wherever they run."""
+
+import time
+
+from torch import Tensor, nn
+
+CALLS = 0
+"""Forwards of a paced block in this process, but those that verify a model."""
+
+
+class Paced(nn.Module):
+    """A linear layer that takes its time once it is trained or measured."""
+
+    def __init__(self, inputs: int, outputs: int, seconds: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs)
+        self.seconds = seconds
+
+    def forward(self, value: Tensor) -> Tensor:
+        global CALLS
+        if value.requires_grad and not value.is_meta:  # never while a chain is verified, or its memory estimated
+            CALLS += 1
+            time.sleep(self.seconds)
+        return self.linear(value)
+
+
+def paced(seconds: float) -> nn.Module:
+    """Three blocks, of which the last takes so long in a forward that learns."""
+    return nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 16), Paced(16, 10, seconds))
+
+
+def slow_to_build(seconds: float) -> nn.Module:
+    """Three blocks whose factory is busy for so long of this machine's time, in Python alone."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+    return paced(0.0)

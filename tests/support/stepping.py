@@ -1,0 +1,111 @@
+"""An edge that does nothing but steps: how many a trainer does for it, and how long the longest of them took."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import torch
+
+from shared.codec import aligned_buffer, codec_by_name
+from shared.tensor_wire import to_wire
+from shared.transport.duplex import Duplex
+from shared.transport.framing import Assembler
+from shared.transport.packets import Packet, deserializer, serialize
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import Role
+from tests.support.strangers import path_of
+from tests.support.wire import BATCH, CLASSES, RawPeer
+
+OUTPUTS = 64
+"""Of the first block of the models that are stepped through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What was done in a while."""
+
+    steps: int
+    seconds: float
+    longest_seconds: float
+
+    @property
+    def step_seconds(self) -> float:
+        """Of a step, on average."""
+        return self.seconds / self.steps
+
+
+class Stepper:
+    """An attached training stream, with K = 0 at cut 1."""
+
+    def __init__(self, stream: "Duplex[pb.TrainRequest, pb.TrainResponse]", session: str) -> None:
+        self.session = session
+        self._stream = stream
+        self._number = 0
+        raw = codec_by_name("raw")
+        self._labels = raw.encode(torch.arange(BATCH) % CLASSES)
+        self._feature = codec_by_name("fp32").encode(torch.rand(BATCH, OUTPUTS))
+
+    async def step(self) -> None:
+        """One, to the gradient and the report of it."""
+        for encoded, role in ((self._labels, Role.ROLE_LABEL), (self._feature, Role.ROLE_FEATURE)):
+            await self._stream.send(to_wire(encoded, self._number, role, 0))
+        gradient = report = False
+        while not (gradient and report):
+            event = await self._stream.receive()
+            assert event is not None, "the trainer ended the stream"
+            message, tensor = event
+            gradient = gradient or tensor is not None
+            report = report or message.HasField("report")
+        self._number += 1
+
+    async def until(self, ended: "asyncio.Future[Any]", least: int = 1) -> Pace:
+        """Steps until something has ended, and this many at least."""
+        begun = time.perf_counter()
+        longest, steps = 0.0, 0
+        while steps < least or not ended.done():
+            started = time.perf_counter()
+            await self.step()
+            steps += 1
+            longest = max(longest, time.perf_counter() - started)
+        return Pace(steps, time.perf_counter() - begun, longest)
+
+    async def during(self, seconds: float) -> Pace:
+        """Steps for so long."""
+        return await self.until(asyncio.ensure_future(asyncio.sleep(seconds)))
+
+
+@asynccontextmanager
+async def stepping(peer: RawPeer, address: str, model: pb.Model, **changes: Any) -> AsyncIterator[Stepper]:
+    """A new session of `model`, whose blocks are three, attached and ready for steps."""
+    session = await peer.open(model=model, **changes)
+    async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        method: Any = channel.stream_stream(
+            path_of("Train"), request_serializer=serialize, response_deserializer=deserializer(pb.TrainResponse)
+        )
+        call = method()
+
+        async def read() -> Any:
+            packet = await call.read()
+            return None if packet is grpc.aio.EOF else packet
+
+        stream: Duplex[pb.TrainRequest, pb.TrainResponse] = Duplex(
+            pb.TrainRequest,
+            read=read,
+            write=call.write,
+            assembler=Assembler(lambda _frame: None, aligned_buffer),
+            chunk_bytes=64 * 1024,
+            window_bytes=1 << 20,
+            on_delivered=lambda *_: None,
+        )
+        attach = pb.Attach(
+            session_id=session, session_epoch=1, position=pb.Position(), protocol_version=PROTOCOL_VERSION
+        )
+        await call.write(Packet(pb.TrainRequest(attach=attach)))
+        await stream.receive()
+        yield Stepper(stream, session)
+        call.cancel()
