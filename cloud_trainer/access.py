@@ -33,6 +33,7 @@ SCOPES: dict[str, Scope | None] = {
     f"/{SERVICE}/UploadBlock": Scope.TRAIN,
     f"/{SERVICE}/DownloadBlock": Scope.TRAIN,
     f"/{SERVICE}/MeasureStage": Scope.TRAIN,
+    f"/{SERVICE}/TrainCopy": Scope.TRAIN,
     f"/{SERVICE}/CommitMigration": Scope.CONTROL,
     f"/{SERVICE}/CloseSession": Scope.CONTROL,
     f"/{SERVICE}/GetSession": Scope.READ,

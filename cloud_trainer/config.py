@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, JsonValue, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from shared.config import (
     MAX_CHUNK_BYTES,
@@ -11,6 +11,7 @@ from shared.config import (
     ComputeConfig,
     Config,
     ControlConfig,
+    FactoryName,
     LinkConfig,
     ListenAddress,
     LogConfig,
@@ -113,6 +114,36 @@ class TrainerCheckpointsConfig(CheckpointsConfig):
     trainer starts, and every hour."""
 
 
+class StandInConfig(Section):
+    factory: FactoryName
+    """What builds the dataset: it returns something with a length whose items are (input tensor, label)."""
+    kwargs: dict[str, JsonValue] = Field(default={})
+    """Keyword arguments of the factory."""
+
+
+class CalibrationConfig(Section):
+    train: StandInConfig | None = Field(default=None, examples=[{"factory": "edge_agent.data:fashion_mnist"}])
+    """Samples on which copies of edges' models are trained for `edge-agent profile --calibrate --on trainer`: a public data
+    set like the edges' own. Left out, such a calibration is refused."""
+    test: StandInConfig | None = Field(
+        default=None, examples=[{"factory": "edge_agent.data:fashion_mnist", "kwargs": {"split": "test"}}]
+    )
+    """Samples that the copies are compared on; none of those in train."""
+    max_epochs: PositiveFloat = 10.0
+    """Longest training of one copy that an edge may ask for."""
+    max_seconds: PositiveFloat = 3600.0
+    """Longest that one copy may take, after which its process is ended. One copy is trained at a time, in a process of its
+    own beside the sessions."""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        if (self.train is None) != (self.test is None):
+            raise ValueError("train and test belong together; set both or neither")
+        if self.train is not None and self.train == self.test:
+            raise ValueError("train and test are the same; copies must be compared on samples that they have not seen")
+        return self
+
+
 class TrainerConfig(Config):
     environment_prefix: ClassVar[str] = "CLOUD_TRAINER_"
 
@@ -124,6 +155,8 @@ class TrainerConfig(Config):
     """Who may call."""
     models: ModelsConfig = ModelsConfig()
     """Which networks may be run here."""
+    calibration: CalibrationConfig = CalibrationConfig()
+    """Whether edges may have copies of their models trained here, and on which samples."""
     compute: ComputeConfig = ComputeConfig()
     """What this side computes with."""
     link: LinkConfig = LinkConfig()

@@ -45,6 +45,9 @@ def handlers(service: TrainerService, metrics: TrainerMetrics) -> grpc.GenericRp
                 request_deserializer=message_deserializer(pb.DownloadBlockRequest),
                 response_serializer=serialize,
             ),
+            "TrainCopy": grpc.unary_stream_rpc_method_handler(
+                method(service.copies.train_copy), **message(pb.TrainCopyRequest)
+            ),
             "Train": grpc.stream_stream_rpc_method_handler(
                 method(service.training.train), **packets(pb.TrainRequest, serialize)
             ),

@@ -13,6 +13,7 @@ from cloud_trainer.blocks import BlockReceiver, send_block
 from cloud_trainer.compute import Compute
 from cloud_trainer.config import TrainerCheckpointsConfig, TrainerConfig
 from cloud_trainer.control import TrainerControl
+from cloud_trainer.copies import Copies
 from cloud_trainer.evaluation import evaluate
 from cloud_trainer.keeper import Keeper, Record
 from cloud_trainer.limits import Limits
@@ -59,6 +60,7 @@ class TrainerService:
         self._keeper = Keeper(_kept_files(config.checkpoints), config.checkpoints.keep)
         self._attaching = Attaching(self.sessions, self._keeper, self._compute, self._build)
         self._saving = Saving(self._keeper, self._compute)
+        self.copies = Copies(config, self._limits, on)
         self.training = TrainingCalls(
             config.link,
             self._limits,

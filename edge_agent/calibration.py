@@ -1,15 +1,16 @@
 """What a model bears: the largest K, and at each cut the least bit width, that keep its accuracy within a budget.
 
-Every question is a training or several, so few are asked. Assumed is that harm is monotone: what holds at some K holds at
-every smaller one, and what holds at some width holds at every larger one. So K is tried in float32, the most first and then by
-halves, each cut going on from what the cuts before it have left of it; the width is found by halves at that K, so that both
-hold together. Near the budget chance decides: a difference within what the serial training differs by itself from seed to
-seed is no loss. Knows nothing of how a network is trained.
+Every question is a training or several, so few are asked, and most of them short. Assumed is that harm is monotone: what
+holds at some K holds at every smaller one, and what holds at some width holds at every larger one. So candidates are halved:
+each answer leaves half of them, and each question is trained for twice as long as the one before. What is left at the end is
+trained at full length before it is believed, K and width together. Near the budget chance decides: a difference within what
+the serial training differs by itself from seed to seed is no loss. Knows nothing of how a network is trained.
 """
 
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import structlog
 
@@ -17,7 +18,17 @@ from shared.planning.profile import BIT_WIDTHS
 
 _log = structlog.get_logger(__name__)
 FULL_BITS = BIT_WIDTHS[-1]
+WHOLE = 1.0
+"""Length of a training whose answer is believed; shorter ones are shares of it."""
+LONGEST_SHORT = WHOLE / 2
 _ROUNDING = 1e-9
+
+
+class CalibrateOn(StrEnum):
+    """Who trains what is asked for."""
+
+    DEVICE = "device"
+    TRAINER = "trainer"
 
 
 @dataclass(frozen=True)
@@ -37,38 +48,83 @@ class Calibrated:
     min_bits: dict[int, int]
     """By cut."""
     baseline: tuple[float, ...]
-    """Accuracies of the serial training, one a seed."""
+    """Accuracies of the whole serial training, one a seed."""
 
 
-Accuracies = Callable[[Candidate], Awaitable[Sequence[float]]]
-"""Trains a candidate with every seed; the share of the test samples that each got right."""
+Accuracies = Callable[[Candidate, float], Awaitable[Sequence[float]]]
+"""Trains a candidate with every seed for a share of the full length; the share of samples that each got right."""
 
 
-async def calibrate(accuracies: Accuracies, cuts: Sequence[int], most_staleness: int, budget: float) -> Calibrated:
-    """Find what keeps within `budget` of the serial training's mean accuracy, a share of 1; `cuts` are not empty."""
-    baseline = tuple(await accuracies(Candidate(cuts[0], 0, FULL_BITS)))
-    spread = max(baseline) - min(baseline)
-    if spread > budget:
-        _log.warning(
-            "serial accuracy differs from seed to seed by more than the budget; more epochs would tell more",
-            spread_points=round(100 * spread, 2),
-            budget_points=round(100 * budget, 2),
-        )
-    allowed, target = max(budget, spread), statistics.fmean(baseline)
+async def calibrate(
+    accuracies: Accuracies,
+    cuts: Sequence[int],
+    most_staleness: int,
+    budget: float,
+    bit_widths: Sequence[int] = BIT_WIDTHS,
+) -> Calibrated:
+    """Find what keeps within `budget` of the serial training's mean accuracy, a share of 1; `cuts` are not empty.
 
-    async def holds(candidate: Candidate) -> bool:
-        return target - statistics.fmean(await accuracies(candidate)) <= allowed + _ROUNDING
-
-    staleness = most_staleness
+    bit_widths: those to try, rising; the last is float32's.
+    """
+    judge = _Judge(accuracies, Candidate(cuts[0], 0, FULL_BITS), budget)
+    baseline = tuple(await judge.serial(WHOLE))
+    _warn_of_spread(baseline, budget)
+    staleness, min_bits = most_staleness, dict[int, int]()
     for cut in cuts:
-        if staleness and not await holds(Candidate(cut, staleness, FULL_BITS)):
-            fewer = [Candidate(cut, fewer, FULL_BITS) for fewer in range(staleness)]
-            staleness = (await last_that_holds(fewer, holds)).staleness
-    min_bits = {}
-    for cut in cuts:
-        narrowing = [Candidate(cut, staleness, bits) for bits in reversed(BIT_WIDTHS)]
-        min_bits[cut] = (await last_that_holds(narrowing, holds)).bits
+        while cut not in min_bits:
+            staleness = await judge.halve_staleness(cut, staleness)
+            widths = [Candidate(cut, staleness, bits) for bits in reversed(bit_widths)]
+            held = await judge.confirmed(widths, await judge.halve(widths))
+            if held is not None:
+                min_bits[cut] = held.bits
+            else:  # not even float32 holds at this K, which only a whole training showed
+                fewer = [Candidate(cut, fewer, FULL_BITS) for fewer in range(staleness)]
+                staleness = (await last_that_holds(fewer, judge.whole)).staleness
     return Calibrated(staleness, min_bits, baseline)
+
+
+class _Judge:
+    """Whether candidates hold."""
+
+    def __init__(self, accuracies: Accuracies, serial: Candidate, budget: float) -> None:
+        self._accuracies, self._serial, self._budget = accuracies, serial, budget
+
+    async def serial(self, share: float) -> Sequence[float]:
+        """Accuracies of the serial training of this length."""
+        return await self._accuracies(self._serial, share)
+
+    async def holds(self, candidate: Candidate, share: float) -> bool:
+        """Compared with serial trainings of the same length. One that is exact is serial, wherever the cut is."""
+        if (candidate.staleness, candidate.bits) == (0, FULL_BITS):
+            return True
+        baseline = await self.serial(share)
+        allowed = max(self._budget, max(baseline) - min(baseline))
+        lost = statistics.fmean(baseline) - statistics.fmean(await self._accuracies(candidate, share))
+        return lost <= allowed + _ROUNDING
+
+    async def whole(self, candidate: Candidate) -> bool:
+        """At full length."""
+        return await self.holds(candidate, WHOLE)
+
+    async def halve_staleness(self, cut: int, most: int) -> int:
+        """The largest K at a cut as short trainings see it; the most is asked first, for models mostly bear it."""
+        if most == 0 or await self.holds(Candidate(cut, most, FULL_BITS), LONGEST_SHORT):
+            return most
+        return (await self.halve([Candidate(cut, fewer, FULL_BITS) for fewer in range(most)])).staleness
+
+    async def halve(self, candidates: Sequence[Candidate]) -> Candidate:
+        """The last one that holds as short trainings see it, each twice as long as the one before."""
+        shares = iter(short_shares(len(candidates)))
+        return await last_that_holds(candidates, lambda candidate: self.holds(candidate, next(shares)))
+
+    async def confirmed(self, candidates: Sequence[Candidate], found: Candidate) -> Candidate | None:
+        """`found`, or the last one before it that holds at full length; None where not even the first does."""
+        if await self.whole(found):
+            return found
+        less = candidates[: candidates.index(found)]
+        if not less or not await self.whole(less[0]):
+            return None
+        return await last_that_holds(less, self.whole)
 
 
 async def last_that_holds(candidates: Sequence[Candidate], holds: Callable[[Candidate], Awaitable[bool]]) -> Candidate:
@@ -83,7 +139,25 @@ async def last_that_holds(candidates: Sequence[Candidate], holds: Callable[[Cand
     return candidates[low]
 
 
-def most_candidates(cuts: int, most_staleness: int) -> int:
-    """How many candidates `calibrate` asks for at most."""
-    staleness = 1 + max(most_staleness - 1, 0).bit_length() if most_staleness else 0
-    return 1 + cuts * (staleness + (len(BIT_WIDTHS) - 1).bit_length())
+def short_shares(candidates: int) -> list[float]:
+    """Lengths of the questions that halve so many candidates: the last is half a training, each before it half as long."""
+    questions = max(candidates - 1, 0).bit_length()
+    return [LONGEST_SHORT / 2**later for later in reversed(range(questions))]
+
+
+def usual_shares(cuts: int, most_staleness: int, bit_widths: Sequence[int] = BIT_WIDTHS) -> list[float]:
+    """Lengths of the trainings of one seed that `calibrate` asks for where no short training misleads and K holds."""
+    widths = short_shares(len(bit_widths))
+    staleness = [LONGEST_SHORT] if most_staleness else []
+    serial = sorted({*widths, *staleness})
+    return [WHOLE, *serial, *cuts * [*staleness, *widths, WHOLE]]
+
+
+def _warn_of_spread(baseline: Sequence[float], budget: float) -> None:
+    spread = max(baseline) - min(baseline)
+    if spread > budget:
+        _log.warning(
+            "serial accuracy differs from seed to seed by more than the budget; more epochs would tell more",
+            spread_points=round(100 * spread, 2),
+            budget_points=round(100 * budget, 2),
+        )

@@ -1,7 +1,6 @@
-"""`edge-agent profile --calibrate`: trains copies of the model on this device, and puts into the profile what it bears.
+"""`edge-agent profile --calibrate`: trains copies of the model, and puts into the profile what it bears.
 
-Both halves of a copy run in this process (`shared/split_simulation.py`): accuracy depends on the order of updates and on what
-codecs leave of a feature, not on the link. It is taken from the test set. Each training is written down when it ends.
+Each training is written down when it ends, so that a calibration that was interrupted goes on where it was.
 """
 
 import asyncio
@@ -10,22 +9,21 @@ from dataclasses import asdict, dataclass, replace
 
 import structlog
 import xxhash
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from edge_agent.calibration import FULL_BITS, Calibrated, Candidate, calibrate, most_candidates
-from edge_agent.data import Dataset, evaluation_batches
-from edge_agent.engine_inputs import codec_of
+from edge_agent.calibration import FULL_BITS, WHOLE, Calibrated, CalibrateOn, Candidate, calibrate, usual_shares
+from edge_agent.calibration_copies import Copies
+from edge_agent.config import EdgeConfig
 from edge_agent.experiment import Experiment
 from edge_agent.profile_parts import Part, PartFile
-from edge_agent.workers import Workers
-from shared.codec import FeedbackMode, seed_stochastic_rounding
 from shared.config import Section
+from shared.copy_training import Timing
 from shared.errors import ConfigError
-from shared.model.random_state import derive_seed
-from shared.planning.profile import Profile
-from shared.split_simulation import Scheme, Simulation, steady_events
+from shared.planning import DEFAULT_BITS
+from shared.planning.profile import BIT_WIDTHS, Profile
 
 _log = structlog.get_logger(__name__)
+_TIMED_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -35,13 +33,17 @@ class CalibrationSettings:
     budget_points: float = 1.0
     """Accuracy that may be lost, in points of 100."""
     epochs: int = 5
-    """Of each training; its schedule is as long."""
+    """Of a whole training, to which its schedule is fitted; most trainings are a half of it or less."""
     seeds: int = 3
     """Trainings of each candidate, with training.seed and the seeds after it."""
     most_staleness: int = 8
     """Largest K that is tried."""
     cuts: tuple[int, ...] | None = None
     """Cuts to calibrate; None takes all that were measured. No other can be planned with afterwards."""
+    bits: tuple[int, ...] = DEFAULT_BITS
+    """Widths to try; float32 is taken where none of them holds."""
+    on: CalibrateOn = CalibrateOn.DEVICE
+    """Who trains the copies, and so on which samples."""
 
 
 class Training(Section):
@@ -51,14 +53,26 @@ class Training(Section):
     staleness: int
     bits: int
     seed: int
+    share: PositiveFloat = Field(le=WHOLE)
+    """Its length as a part of a whole training's."""
     accuracy: NonNegativeFloat = Field(le=1.0)
-    """Share of the test samples that it got right."""
+    """Share of the samples that it got right."""
 
 
 class Trainings(Part):
     """Those of an unfinished calibration."""
 
     done: tuple[Training, ...] = ()
+
+
+@dataclass(frozen=True)
+class Watching:
+    """Who is told how a calibration goes."""
+
+    on_estimate: Callable[[str], None] = lambda _sentence: None
+    """Told, before anything is trained, how long it will take and how that was found."""
+    on_training: Callable[[int, int], None] = lambda _done, _of: None
+    """Told how many of how many trainings are done."""
 
 
 class Calibration:
@@ -68,29 +82,18 @@ class Calibration:
         self,
         experiment: Experiment,
         settings: CalibrationSettings,
-        workers: Workers,
+        copies: Copies,
         file: PartFile[Trainings],
-        on_training: Callable[[int, int], None],
+        watching: Watching,
     ) -> None:
-        """on_training: told how many of at most how many trainings are done.
-
-        Raises ConfigError without a test set, and for a cut out of range.
-        """
-        if experiment.test is None:
-            raise ConfigError("data.test is not set; a calibration compares accuracies on the test set")
-        blocks = len(experiment.chain.blocks)
-        self._wanted = range(1, blocks) if settings.cuts is None else sorted(set(settings.cuts))
-        if not set(self._wanted) <= set(range(1, blocks)):
-            raise ConfigError(
-                f"the cuts to calibrate are {_listed(self._wanted)}; with {blocks} blocks they must be from 1 to {blocks - 1}"
-            )
-        self._config, self._test = experiment.config, experiment.test
+        self._config = experiment.config
+        self._wanted = wanted_cuts(experiment, settings)
         self._settings = settings
-        self._workers = workers
+        self._copies = copies
         self._file = file
         self._trainings = Trainings(of="")
-        self._on_training = on_training
-        self._most = 0
+        self._watching = watching
+        self._expected = 0
 
     async def of(self, profile: Profile) -> Profile:
         """The profile with `min_bits` and `max_staleness`, and with how they were found. Raises IsthmusError."""
@@ -99,9 +102,15 @@ class Calibration:
         if not cuts:
             raise ConfigError(f"nothing to calibrate: of the cuts {_listed(self._wanted)} none could be measured")
         self._trainings = await asyncio.to_thread(self._file.load, self._identity())
-        self._most = settings.seeds * most_candidates(len(cuts), settings.most_staleness)
-        found = await calibrate(self._accuracies, cuts, settings.most_staleness, settings.budget_points / 100)
-        self._on_training(self._most, self._most)
+        widths = bit_widths(settings)
+        shares = usual_shares(len(cuts), settings.most_staleness, widths)
+        self._expected = settings.seeds * len(shares)
+        timing = await self._copies.time(Candidate(cuts[len(cuts) // 2], settings.most_staleness, _TIMED_BITS))
+        self._watching.on_estimate(estimate(timing, shares, cuts, settings, self._copies.where))
+        budget = settings.budget_points / 100
+        found = await calibrate(self._accuracies, cuts, settings.most_staleness, budget, widths)
+        done = len(self._trainings.done)
+        self._watching.on_training(done, done)
         return calibrated(profile, found, settings, self._trainings.done)
 
     def _identity(self) -> str:
@@ -109,74 +118,61 @@ class Calibration:
         config = self._config
         sections = (config.model, config.data, config.training, config.compute)
         deployment = (config.deployment.backward, config.deployment.feedback, config.deployment.codec)
-        parts = (*(section.model_dump_json() for section in sections), deployment, self._settings.epochs)
+        on = (self._settings.on, *_place(config, self._settings.on))
+        parts = (*(section.model_dump_json() for section in sections), deployment, self._settings.epochs, on)
         return xxhash.xxh3_64_hexdigest(repr(parts).encode())
 
-    async def _accuracies(self, candidate: Candidate) -> Sequence[float]:
+    async def _accuracies(self, candidate: Candidate, share: float) -> Sequence[float]:
         first = self._config.training.seed
-        return [await self._accuracy(candidate, seed) for seed in range(first, first + self._settings.seeds)]
+        return [await self._accuracy(candidate, share, seed) for seed in range(first, first + self._settings.seeds)]
 
-    async def _accuracy(self, candidate: Candidate, seed: int) -> float:
-        asked = {**asdict(candidate), "seed": seed}
+    async def _accuracy(self, candidate: Candidate, share: float, seed: int) -> float:
+        asked = {**asdict(candidate), "seed": seed, "share": share}
         for training in self._trainings.done:
             if training.model_dump(exclude={"accuracy"}) == asked:
                 return training.accuracy
-        accuracy = await self._train(candidate, seed)
+        accuracy = await self._copies.train(candidate, seed, share * self._settings.epochs, share)
         _log.info("calibration: a copy was trained", **asked, accuracy=round(accuracy, 4))
         done = (*self._trainings.done, Training(**asked, accuracy=accuracy))
         self._trainings = self._trainings.model_copy(update={"done": done})
         await asyncio.to_thread(self._file.save, self._trainings)
-        self._on_training(len(done), self._most)
+        self._watching.on_training(len(done), max(self._expected, len(done)))
         return accuracy
 
-    async def _train(self, candidate: Candidate, seed: int) -> float:
-        """An epoch at a time, so that an interruption is heard."""
-        changes = {"seed": seed, "epochs": self._settings.epochs, "max_steps": None}
-        training = self._config.training.model_copy(update=changes)
-        experiment = await asyncio.to_thread(Experiment, self._config.model_copy(update={"training": training}))
-        copy = await self._workers.compute.run(_Copy, experiment, candidate)
-        for epoch in range(self._settings.epochs):
-            await self._workers.compute.run(copy.train, epoch)
-        return await self._workers.compute.run(copy.accuracy, self._test)
 
-
-class _Copy:
-    """A copy of the model that is trained as a candidate says; float32 error gradients. Used on the compute thread."""
-
-    def __init__(self, experiment: Experiment, candidate: Candidate) -> None:
-        deployment = experiment.config.deployment
-        self._experiment = experiment
-        self._scheme = Scheme(
-            candidate.staleness,
-            deployment.backward,
-            FeedbackMode(deployment.feedback),
-            "fp32" if candidate.bits == FULL_BITS else codec_of(candidate.bits, deployment.codec),
+def wanted_cuts(experiment: Experiment, settings: CalibrationSettings) -> Sequence[int]:
+    """The cuts to calibrate. Raises ConfigError for one out of range."""
+    blocks = len(experiment.chain.blocks)
+    wanted = range(1, blocks) if settings.cuts is None else sorted(set(settings.cuts))
+    if not set(wanted) <= set(range(1, blocks)):
+        raise ConfigError(
+            f"the cuts to calibrate are {_listed(wanted)}; with {blocks} blocks they must be from 1 to {blocks - 1}"
         )
-        self._simulation = Simulation(
-            experiment.chain, candidate.cut, experiment.recipe, self._scheme, experiment.stage.device
-        )
-        seed_stochastic_rounding(derive_seed(experiment.recipe.seed, "codecs"))
+    return wanted
 
-    def train(self, epoch: int) -> None:
-        """One epoch. Raises ConfigError where the loss counts no right answers."""
-        loader = self._experiment.loader
-        steps = (epoch * loader.steps_per_epoch, (epoch + 1) * loader.steps_per_epoch)
-        batches = ((batch.inputs, batch.labels) for batch in loader.iterate(*steps))
-        losses = self._simulation.run(steady_events(*steps, self._scheme.staleness), batches)
-        if losses[-1].correct is None:
-            raise ConfigError(
-                "a calibration compares accuracies; it needs class numbers as labels and one output a class, which "
-                f"this model and training.loss {self._experiment.config.training.loss!r} do not have"
-            )
 
-    def accuracy(self, test: Dataset) -> float:
-        """Share of the test samples that are right."""
-        data = self._experiment.config.data
-        losses = [
-            self._simulation.evaluate(batch.inputs, batch.labels)
-            for batch in evaluation_batches(test, data.batch_size, data.workers)
-        ]
-        return sum(loss.correct or 0 for loss in losses) / sum(loss.samples for loss in losses)
+def bit_widths(settings: CalibrationSettings) -> Sequence[int]:
+    """The widths to try, rising, float32's the last. Raises ConfigError for one that there is not."""
+    widths = sorted({*settings.bits, FULL_BITS})
+    if not set(widths) <= set(BIT_WIDTHS):
+        raise ConfigError(f"the bits to calibrate are {_listed(widths)}; there are {_listed(BIT_WIDTHS)}")
+    return widths
+
+
+def estimate(
+    timing: Timing, shares: Sequence[float], cuts: Sequence[int], settings: CalibrationSettings, where: str
+) -> str:
+    """How long a calibration will take, and how that was found, as one sentence for a person who may change his mind."""
+    seconds = settings.seeds * sum(timing.seconds(share * settings.epochs) for share in shares)
+    whole = settings.seeds * sum(share == WHOLE for share in shares)
+    around = timing.start_seconds + timing.judged_batches * timing.seconds_per_judged_batch
+    return (
+        f"calibrating at the cuts {_listed(cuts)} {where} takes about {_span(seconds)}: "
+        f"{settings.seeds * len(shares)} trainings, {whole} of them of {settings.epochs} epochs of "
+        f"{timing.steps_per_epoch} steps and the others of a half of that or less, at "
+        f"{1e3 * timing.seconds_per_step:.3g} ms a step, as the mean of a few steps was just now, and {_span(around)} to "
+        "start and judge each; a short training that misleads adds whole ones"
+    )
 
 
 def calibrated(
@@ -186,6 +182,7 @@ def calibrated(
     cuts = range(len(profile))
     spread = max(found.baseline) - min(found.baseline)
     how = {
+        "on": settings.on.value,
         "budget_points": settings.budget_points,
         "epochs": settings.epochs,
         "serial_accuracy": list(found.baseline),
@@ -198,6 +195,18 @@ def calibrated(
         max_staleness=found.max_staleness,
         extra={**profile.extra, "calibration": how},
     )
+
+
+def _place(config: EdgeConfig, on: CalibrateOn) -> tuple[str, ...]:
+    """Another trainer may have other samples."""
+    return (config.trainer.address,) if on is CalibrateOn.TRAINER else ()
+
+
+def _span(seconds: float) -> str:
+    for unit, length in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.2g} s"
 
 
 def _listed(cuts: Sequence[int]) -> str:

@@ -142,6 +142,26 @@ class TrainerClient:
         request = pb.MeasureStageRequest(session_id=session_id, cut=cut, repeats=repeats)
         return list((await self._call("MeasureStage", request, pb.MeasureStageResponse, of=repeats)).seconds)
 
+    async def train_copy(self, request: pb.TrainCopyRequest) -> pb.TrainCopyResponse:
+        """See `TrainerService.TrainCopy`; returns how it ended. The trainer may train for long, and not be silent for long."""
+        method: Any = self._control.unary_stream(
+            _PREFIX + "TrainCopy",
+            request_serializer=pb.TrainCopyRequest.SerializeToString,
+            response_deserializer=message_deserializer(pb.TrainCopyResponse),
+        )
+        call = method(request, metadata=self._access.metadata())
+        end: pb.TrainCopyResponse | None = None
+        try:
+            async with self.patience("TrainCopy") as patience:
+                while (answer := await self.answered(call.read())) is not grpc.aio.EOF:
+                    patience.renew()
+                    end = answer
+        finally:
+            call.cancel()
+        if end is None:
+            raise ProtocolError("the trainer ended the training of a copy without an answer")
+        return end
+
     async def close_session(self, session_id: str, fence: pb.Fence, *, resumable: bool) -> None:
         """See `TrainerService.CloseSession`."""
         request = pb.CloseSessionRequest(session_id=session_id, fence=fence, resumable=resumable)

@@ -129,6 +129,11 @@ class DataConfig(Section):
     """The samples to train on."""
     test: DatasetConfig | None = DatasetConfig(factory=_DIGITS, kwargs={"split": "test"})
     """The samples to evaluate on. Left out while another dataset is trained on, there is no evaluation."""
+    calibration: DatasetConfig | None = Field(
+        default=None, examples=[{"factory": "my_data:frames", "kwargs": {"split": "calibration"}}]
+    )
+    """The samples that `profile --calibrate` compares accuracies on. They are neither trained on nor tested on, so that
+    what the calibration chooses does not flatter the test."""
     batch_size: PositiveInt = 32
     """Samples of one step."""
     drop_last: bool = True

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from edge_agent import plan_commands, timeline_command
+from edge_agent.calibration import CalibrateOn
 from edge_agent.config import EdgeConfig, OutputConfig
 from edge_agent.control import commands as control_commands
 from edge_agent.doctor import command as doctor_command
@@ -107,14 +108,20 @@ def profile(
     repeats: Annotated[int, typer.Option(help="Steps timed at each cut.", min=2, max=1000)] = 10,
     calibrate: Annotated[
         bool,
-        typer.Option(
-            "--calibrate", help="Train copies of the model here to find the least bits and the largest K too."
-        ),
+        typer.Option("--calibrate", help="Train copies of the model to find the least bits and the largest K too."),
     ] = False,
+    on: Annotated[
+        CalibrateOn,
+        typer.Option(
+            "--on", help="Who trains the copies: this device on data.train, or the trainer on its operator's stand-in."
+        ),
+    ] = CalibrateOn.DEVICE,
     budget: Annotated[
         float, typer.Option("--calibrate-budget", help="Accuracy that they may cost, in points.", min=0.0, max=100.0)
     ] = 1.0,
-    epochs: Annotated[int, typer.Option("--calibrate-epochs", help="Of each training.", min=1)] = 5,
+    epochs: Annotated[
+        int, typer.Option("--calibrate-epochs", help="Of a whole training; most are a half or less.", min=1)
+    ] = 5,
     seeds: Annotated[int, typer.Option("--calibrate-seeds", help="Trainings of each candidate.", min=1)] = 3,
     staleness: Annotated[int, typer.Option("--calibrate-staleness", help="Largest K to try.", min=0)] = 8,
     cuts: Annotated[
@@ -123,18 +130,31 @@ def profile(
             "--calibrate-cuts", help="Cuts to calibrate, as 2,3; only these can be planned with. All if absent."
         ),
     ] = None,
+    bits: Annotated[str, typer.Option("--calibrate-bits", help="Bit widths to try, beside 32.")] = "2,4,8",
 ) -> None:
     """Measure what each cut of the model costs on this device and on the trainer; an interrupted run goes on."""
-    from edge_agent.calibration_trainings import CalibrationSettings
+    from edge_agent.calibration_trainings import CalibrationSettings, Watching
     from edge_agent.profiling import profile_model
 
-    settings = CalibrationSettings(budget, epochs, seeds, staleness, None if cuts is None else _cuts(cuts))
+    if on is not CalibrateOn.DEVICE and not calibrate:
+        raise ConfigError(f"--on {on} says who trains copies; it goes with --calibrate")
+    settings = CalibrationSettings(
+        budget_points=budget,
+        epochs=epochs,
+        seeds=seeds,
+        most_staleness=staleness,
+        cuts=None if cuts is None else _numbers("--calibrate-cuts", cuts),
+        bits=_numbers("--calibrate-bits", bits),
+        on=on,
+    )
     flags = [*(overrides or []), *([f"trainer.address={trainer}"] if trainer else [])]
     loaded = load_config(EdgeConfig, config, flags)
     configure_logs(loaded.log.level, loaded.log.format)
     works = ("profiling cuts", "training copies") if calibrate else ("profiling cuts",)
-    with counting_bars(Console(stderr=True), *works) as (on_cut, *on_training):
-        asyncio.run(profile_model(loaded, repeats, out, on_cut, settings if calibrate else None, *on_training))
+    console = Console(stderr=True)
+    with counting_bars(console, *works) as (on_cut, *on_training):
+        watching = Watching(console.print, *on_training)
+        asyncio.run(profile_model(loaded, repeats, out, on_cut, settings if calibrate else None, watching))
     typer.echo(f"profile: {out}")
 
 
@@ -185,13 +205,11 @@ def _resume_command(config: Path | None, flags: list[str]) -> str:
     return shlex.join(["edge-agent", "run", "--resume", *file, *shown])
 
 
-def _cuts(text: str) -> tuple[int, ...]:
+def _numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(field) for field in text.split(","))
     except ValueError as error:
-        raise ConfigError(
-            f'--calibrate-cuts is "{text}"; it must be whole numbers with commas between, as 2,3'
-        ) from error
+        raise ConfigError(f'{option} is "{text}"; it must be whole numbers with commas between, as 2,3') from error
 
 
 def _make_folders(output: OutputConfig) -> None:

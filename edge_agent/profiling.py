@@ -16,7 +16,16 @@ import torch
 import xxhash
 
 from edge_agent.access import trainer_access
-from edge_agent.calibration_trainings import Calibration, CalibrationSettings, Trainings
+from edge_agent.calibration import CalibrateOn
+from edge_agent.calibration_copies import DeviceCopies, TrainerCopies
+from edge_agent.calibration_trainings import (
+    Calibration,
+    CalibrationSettings,
+    Trainings,
+    Watching,
+    bit_widths,
+    wanted_cuts,
+)
 from edge_agent.client import TrainerClient
 from edge_agent.config import EdgeConfig
 from edge_agent.endurance import Endurance
@@ -213,11 +222,11 @@ async def profile_model(
     out: Path,
     on_cut: OnDone = lambda _done, _of: None,
     calibration: CalibrationSettings | None = None,
-    on_training: OnDone = lambda _done, _of: None,
+    watching: Watching | None = None,
 ) -> Profile:
     """Measure the profile of a configuration's model, calibrate it where that is asked for, and write it to `out`.
 
-    Raises IsthmusError.
+    watching: told how a calibration goes. Raises IsthmusError, for what cannot be calibrated before anything is measured.
     """
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
@@ -225,12 +234,17 @@ async def profile_model(
     parts = PartFile(out.with_name(out.name + ".parts"), Measurements)
     trainings = PartFile(out.with_name(out.name + ".trainings"), Trainings)
     with Workers.started() as workers:
+        here = None
         if calibration is not None:
-            calibrating = Calibration(experiment, calibration, workers, trainings, on_training)
+            wanted_cuts(experiment, calibration)
+            bit_widths(calibration)
+            here = DeviceCopies(experiment, workers) if calibration.on is CalibrateOn.DEVICE else None
         async with TrainerClient(config.trainer, config.link, access=trainer_access(config)) as client:
             profile = await Profiler(experiment, workers, repeats, parts).measure(client, on_cut)
-        if calibration is not None:
-            profile = await calibrating.of(profile)
+            if calibration is not None:
+                copies = here or TrainerCopies(experiment, client)
+                calibrating = Calibration(experiment, calibration, copies, trainings, watching or Watching())
+                profile = await calibrating.of(profile)
     await asyncio.to_thread(LocalFiles(out.parent).write, out.name, profile_to_json(profile).encode())
     await asyncio.to_thread(parts.remove)
     await asyncio.to_thread(trainings.remove)

@@ -28,10 +28,10 @@ class Sequences:
 class FlatDigits:
     """The digits as vectors of 64."""
 
-    def __init__(self) -> None:
+    def __init__(self, split: str = "train") -> None:
         from edge_agent.data import digits
 
-        self._digits = digits("train")
+        self._digits = digits(split)
 
     def __len__(self) -> int:
         return len(self._digits)

@@ -17,6 +17,7 @@ from shared.transport.ending import Ending
 from shared.transport.packets import serialize
 from shared.transport.tls import TlsFiles, channel_credentials
 from shared.transport.tokens import AN_AGENTS, Scope, make_token
+from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import control_pb2 as control
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.wire import SERVICE, attach, batch_packets, block_packets, open_request
@@ -52,6 +53,7 @@ def message(method: str, session: str) -> bytes:
         "DownloadBlock": pb.DownloadBlockRequest(session_id=session, block=1),
         "CommitMigration": pb.CommitMigrationRequest(session_id=session, deployment=pb.Deployment(epoch=1, cut=2)),
         "MeasureStage": pb.MeasureStageRequest(session_id=session, cut=1, repeats=1),
+        "TrainCopy": pb.TrainCopyRequest(protocol_version=PROTOCOL_VERSION, epochs=1),
         "GetSession": pb.GetSessionRequest(session_id=session),
         "CloseSession": pb.CloseSessionRequest(session_id=session),
         "Check": health_pb2.HealthCheckRequest(),

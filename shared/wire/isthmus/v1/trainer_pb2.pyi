@@ -877,6 +877,168 @@ class MeasureStageResponse(_message.Message):
 Global___MeasureStageResponse: _TypeAlias = MeasureStageResponse  # noqa: Y015
 
 @_typing.final
+class TrainCopyRequest(_message.Message):
+    """Asks for a training of a copy."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    EXAMPLE_FIELD_NUMBER: _builtins.int
+    RECIPE_JSON_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
+    STALENESS_FIELD_NUMBER: _builtins.int
+    CODEC_FIELD_NUMBER: _builtins.int
+    BACKWARD_FIELD_NUMBER: _builtins.int
+    FEEDBACK_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    TIMING_ONLY_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """The version of this contract that the edge speaks."""
+    recipe_json: _builtins.str
+    """Optimizer, schedule, loss and seed, a JSON object as in OpenSession. The trainer sets the length."""
+    cut: _builtins.int
+    """Where the copy is cut."""
+    staleness: _builtins.int
+    """How many steps each gradient is late."""
+    codec: _builtins.str
+    """The codec of the features; error gradients are in float32."""
+    backward: _builtins.str
+    """"replay" or "stash"."""
+    feedback: _builtins.str
+    """"batch", "literal" or "off"."""
+    epochs: _builtins.float
+    """Length of the training; a fraction trains on a part of the data set."""
+    timing_only: _builtins.bool
+    """Times a few steps and judges a few batches, instead of the whole."""
+    @_builtins.property
+    def model(self) -> Global___Model:
+        """The model."""
+
+    @_builtins.property
+    def example(self) -> _tensor_pb2.TensorHeader:
+        """One batch of input as the edge feeds it; codec and encoded_bytes are not used. The operator's samples must be of this
+        shape and type, and batches are as large.
+        """
+
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        model: Global___Model | None = ...,
+        example: _tensor_pb2.TensorHeader | None = ...,
+        recipe_json: _builtins.str = ...,
+        cut: _builtins.int = ...,
+        staleness: _builtins.int = ...,
+        codec: _builtins.str = ...,
+        backward: _builtins.str = ...,
+        feedback: _builtins.str = ...,
+        epochs: _builtins.float = ...,
+        timing_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["example", b"example", "model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "codec", b"codec", "cut", b"cut", "epochs", b"epochs", "example", b"example", "feedback", b"feedback", "model", b"model", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json", "staleness", b"staleness", "timing_only", b"timing_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrainCopyRequest: _TypeAlias = TrainCopyRequest  # noqa: Y015
+
+@_typing.final
+class TrainCopyResponse(_message.Message):
+    """How a training of a copy goes, and how it ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    JUDGED_FIELD_NUMBER: _builtins.int
+    TIMING_FIELD_NUMBER: _builtins.int
+    steps: _builtins.int
+    """Steps that are done."""
+    @_builtins.property
+    def judged(self) -> Global___CopyJudged:
+        """At the end of a training."""
+
+    @_builtins.property
+    def timing(self) -> Global___CopyTiming:
+        """At the end of a timing."""
+
+    def __init__(
+        self,
+        *,
+        steps: _builtins.int = ...,
+        judged: Global___CopyJudged | None = ...,
+        timing: Global___CopyTiming | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["judged", b"judged", "timing", b"timing"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["judged", b"judged", "steps", b"steps", "timing", b"timing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrainCopyResponse: _TypeAlias = TrainCopyResponse  # noqa: Y015
+
+@_typing.final
+class CopyJudged(_message.Message):
+    """What a trained copy gets right."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    CORRECT_FIELD_NUMBER: _builtins.int
+    samples: _builtins.int
+    """Samples that were judged."""
+    correct: _builtins.int
+    """Those of them whose label was the largest output."""
+    def __init__(
+        self,
+        *,
+        samples: _builtins.int = ...,
+        correct: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correct", b"correct", "samples", b"samples"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyJudged: _TypeAlias = CopyJudged  # noqa: Y015
+
+@_typing.final
+class CopyTiming(_message.Message):
+    """What a copy takes on the trainer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECONDS_PER_STEP_FIELD_NUMBER: _builtins.int
+    SECONDS_PER_JUDGED_BATCH_FIELD_NUMBER: _builtins.int
+    STEPS_PER_EPOCH_FIELD_NUMBER: _builtins.int
+    JUDGED_BATCHES_FIELD_NUMBER: _builtins.int
+    seconds_per_step: _builtins.float
+    """Mean seconds of a step."""
+    seconds_per_judged_batch: _builtins.float
+    """Mean seconds of a batch that is judged."""
+    steps_per_epoch: _builtins.int
+    """Steps that see each sample of the operator's training set once."""
+    judged_batches: _builtins.int
+    """Batches that the operator's test set makes."""
+    def __init__(
+        self,
+        *,
+        seconds_per_step: _builtins.float = ...,
+        seconds_per_judged_batch: _builtins.float = ...,
+        steps_per_epoch: _builtins.int = ...,
+        judged_batches: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["judged_batches", b"judged_batches", "seconds_per_judged_batch", b"seconds_per_judged_batch", "seconds_per_step", b"seconds_per_step", "steps_per_epoch", b"steps_per_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyTiming: _TypeAlias = CopyTiming  # noqa: Y015
+
+@_typing.final
 class GetSessionRequest(_message.Message):
     """Asks what a session is doing."""
 

@@ -82,6 +82,11 @@ class TrainerServiceStub:
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.MeasureStageRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.MeasureStageResponse.FromString,
                 _registered_method=True)
+        self.TrainCopy = channel.unary_stream(
+                '/isthmus.v1.TrainerService/TrainCopy',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.TrainCopyRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.TrainCopyResponse.FromString,
+                _registered_method=True)
         self.GetSession = channel.unary_unary(
                 '/isthmus.v1.TrainerService/GetSession',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.GetSessionRequest.SerializeToString,
@@ -182,6 +187,20 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TrainCopy(self, request, context):
+        """Trains a copy of a model on the data set that the trainer's operator has put there for calibrations (`[calibration]`),
+        with both halves in a process of its own, and says how many samples it then gets right. It is about no session, and no
+        sample of the edge is sent. Answers come while it trains, so that its end can be waited for; the last one has `judged`,
+        or `timing` where only that was asked for. Ending the call ends the training.
+        FAILED_PRECONDITION: the operator has put no data there, its samples are not like the edge's, or another protocol
+        version. INVALID_ARGUMENT: what cannot be trained, or for longer than the operator lets one copy be. PERMISSION_DENIED:
+        a factory that is not allowed. RESOURCE_EXHAUSTED: another copy is trained now (with a google.rpc.RetryInfo), or this
+        one would take more memory or time than one may have (without).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSession(self, request, context):
         """What a session is doing.
         """
@@ -237,6 +256,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.MeasureStage,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.MeasureStageRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.MeasureStageResponse.SerializeToString,
+            ),
+            'TrainCopy': grpc.unary_stream_rpc_method_handler(
+                    servicer.TrainCopy,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.TrainCopyRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.TrainCopyResponse.SerializeToString,
             ),
             'GetSession': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSession,
@@ -451,6 +475,33 @@ class TrainerService:
             '/isthmus.v1.TrainerService/MeasureStage',
             isthmus_dot_v1_dot_trainer__pb2.MeasureStageRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.MeasureStageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TrainCopy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/TrainCopy',
+            isthmus_dot_v1_dot_trainer__pb2.TrainCopyRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.TrainCopyResponse.FromString,
             options,
             channel_credentials,
             insecure,
