@@ -122,7 +122,9 @@ class StandInConfig(Section):
 
 
 class CalibrationConfig(Section):
-    train: StandInConfig | None = Field(default=None, examples=[{"factory": "edge_agent.data:fashion_mnist"}])
+    train: StandInConfig | None = Field(
+        default=None, examples=[{"factory": "edge_agent.data:fashion_mnist", "kwargs": {"split": "train"}}]
+    )
     """Samples on which copies of edges' models are trained for `edge-agent profile --calibrate --on trainer`: a public data
     set like the edges' own. Left out, such a calibration is refused."""
     test: StandInConfig | None = Field(
