@@ -44,8 +44,8 @@ class CopyOrder(Section):
     test: StandInConfig
     allowed: tuple[str, ...]
     """What models may be (models.allowed)."""
-    session_bytes: PositiveInt
-    """Memory that it may take by estimate (server.max_session_bytes)."""
+    limits: Limits
+    """What its model may take, as a session's."""
     device: str
     threads: NonNegativeInt
     """Of torch; 0 leaves it to torch."""
@@ -94,7 +94,7 @@ def order_of(request: TrainCopyRequest, config: TrainerConfig, limits: Limits, d
                 "train": bounds.train,
                 "test": bounds.test,
                 "allowed": config.models.allowed,
-                "session_bytes": limits.session_bytes,
+                "limits": limits,
                 "device": device,
                 "threads": config.compute.threads,
             }

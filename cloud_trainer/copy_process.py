@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader
 from cloud_trainer.config import StandInConfig
 from cloud_trainer.copy_orders import CopyOrder
 from cloud_trainer.failures import failures_of
-from cloud_trainer.limits import Limits
 from shared.copy_training import Copy, steps_of
 from shared.errors import DataError, IsthmusError, ProtocolError, one_line
 from shared.factory import load_factory
 from shared.model.build import build_checked_chain, check_cut, parse_kwargs
 from shared.model.footprint import estimate_training_bytes, state_bytes
+from shared.model.losses import LossHead
 from shared.model.optimizer import state_keys
 from shared.model.random_state import derive_seed
 from shared.model.spec import TensorSpec
@@ -77,18 +77,28 @@ def train(order: CopyOrder, report: TextIO) -> None:
     """Train and judge. Raises IsthmusError."""
     if order.threads:
         torch.set_num_threads(order.threads)
+    LossHead(order.recipe.loss, order.allowed)  # refuses one that the operator has not allowed
     data = _StandIn(order)
     steps = steps_of(order.epochs, data.steps_per_epoch)
     recipe = order.recipe.model_copy(update={"steps_per_epoch": data.steps_per_epoch, "total_steps": steps})
     example = TensorSpec(order.shape, next(data.batches(0, 1))[0].dtype)
     kwargs, states = parse_kwargs(order.kwargs_json), len(state_keys(recipe.optimizer))
-    limits = Limits(example.bytes, order.staleness, order.session_bytes)
-    estimate = estimate_training_bytes(order.factory, kwargs, example, states, allowed_prefixes=order.allowed)
+    limits = order.limits
+    estimate = estimate_training_bytes(
+        order.factory, kwargs, example, states, allowed=order.allowed, limits=limits.of_a_build
+    )
     # Stashing keeps activations and weights of every batch in flight, replaying their inputs alone.
     held = order.staleness + 1 if order.backward == "stash" else 1
     limits.check_memory(held * (estimate or 0))
     chain = build_checked_chain(
-        order.factory, kwargs, recipe.seed, example.example(), frozen=recipe.frozen, allowed_prefixes=order.allowed
+        order.factory,
+        kwargs,
+        recipe.seed,
+        example.example(),
+        frozen=recipe.frozen,
+        allowed=order.allowed,
+        limits=limits.of_a_build,
+        check=lambda module: limits.check_memory(held * state_bytes(module, states)),
     )
     check_cut(order.cut, chain)
     in_flight = (order.staleness + 1) * (chain.features[order.cut].bytes + example.bytes)

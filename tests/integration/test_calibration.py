@@ -112,11 +112,18 @@ async def test_what_the_operator_does_not_give_to_a_copy_is_refused_in_words(
                 await TrainerCopies(experiment, client).train(candidate, 0, 1.0, 1.0)
 
 
-async def test_a_model_that_is_not_allowed_is_not_trained_either():
-    async with running_trainer(*STAND_IN, 'models.allowed=["my_models"]') as server:
-        config = edge_config(*NETWORK, f"trainer.address={server.address}")
+@pytest.mark.parametrize(
+    ("operator", "flags", "says"),
+    [
+        ("my_models", [], "my_models"),
+        ("shared.model.zoo", ["training.loss=os:system"], "os:system"),
+    ],
+)
+async def test_what_is_not_allowed_is_not_run_for_a_copy_either(operator, flags, says):
+    async with running_trainer(*STAND_IN, f'models.allowed=["{operator}"]') as server:
+        config = edge_config(*NETWORK, *flags, f"trainer.address={server.address}")
         async with TrainerClient(config.trainer, config.link) as client:
-            with pytest.raises(RefusedError, match="my_models"):
+            with pytest.raises(RefusedError, match=says):
                 await TrainerCopies(Experiment(config), client).train(Candidate(2, 0, 32), 0, 1.0, 1.0)
 
 
