@@ -4,6 +4,7 @@ Knows nothing of the stream that is attached.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 
 import grpc
 import structlog
@@ -22,6 +23,8 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 _log = structlog.get_logger(__name__)
 MAX_CHECKPOINTS = 64
 """That an edge may name."""
+_STORAGE_RETRY_SECONDS = 30.0
+"""When a disk that is full may have room again: an operator has to make it."""
 
 
 class Attaching:
@@ -45,8 +48,11 @@ class Attaching:
         """Whether a session is being attached just now."""
         return session_id in self._busy
 
-    async def attach(self, attach: pb.Attach) -> tuple[Session, pb.Attached]:
-        """The session, fenced for this edge alone, and the answer. Raises Refusal or ProtocolError; see `Train`."""
+    async def attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[Session, pb.Attached]:
+        """The session, fenced for this edge alone, and the answer. Raises Refusal or ProtocolError; see `Train`.
+
+        uses: the session counts as used until it is closed, so nobody takes its place between the answer and the stream.
+        """
         check_version(attach.protocol_version)
         if len(attach.checkpoints) > MAX_CHECKPOINTS:
             raise ProtocolError(f"{len(attach.checkpoints)} checkpoints are named; {MAX_CHECKPOINTS} can be")
@@ -55,15 +61,16 @@ class Attaching:
             raise Refusal(grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being attached just now; try again")
         self._busy.add(session_id)
         try:
-            return await self._attach(attach)
+            return await self._attach(attach, uses)
         finally:
             self._busy.discard(session_id)
 
-    async def _attach(self, attach: pb.Attach) -> tuple[Session, pb.Attached]:
-        session = self._sessions.find(attach.session_id)
+    async def _attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[Session, pb.Attached]:
         subject = caller().subject
         self._sessions.check_owner(attach.session_id)
-        if session is not None:
+        session: Session | None = None
+        if self._sessions.find(attach.session_id) is not None:
+            session = uses.enter_context(self._sessions.using(attach.session_id))
             record = Record(session.request, session.session_epoch, subject)
         else:
             record = await self._kept(attach.session_id, subject)
@@ -86,13 +93,45 @@ class Attaching:
                 grpc.StatusCode.NOT_FOUND,
                 f"session {attach.session_id} cannot go on: the edge has {_listed(sorted(edges))} and the trainer none of them",
             )
-        await self._keeper.keep_record(attach.session_id, Record(record.request, attach.session_epoch, subject))
+        if session is None:
+            self._sessions.reserve(attach.session_id)  # first, so that one for which there is no room writes nothing
+        try:
+            await self._fence(attach, record)
+        except BaseException:
+            if session is None:
+                self._sessions.remove(attach.session_id)
+            raise
         if session is not None:
             session.session_epoch = attach.session_epoch
             await session.end_stream()
             if await self._compute.of(session.id).run(session.continues, attach):
                 return session, pb.Attached(next_step=session.next_step, deployment=session.deployment)
-        return await self._go_back(attach, record, session, shared)
+        try:
+            return await self._go_back(attach, record, session, shared, uses)
+        except BaseException:
+            if self._sessions.find(attach.session_id) is None:
+                self._sessions.remove(attach.session_id)  # the place that was reserved
+            raise
+
+    async def _fence(self, attach: pb.Attach, record: Record) -> None:
+        """Keep the epoch before anything is done in its name. Raises Refusal."""
+        try:
+            if await self._keeper.fence(attach.session_id, record, attach.session_epoch):
+                return
+        except StorageError as failure:
+            _log.warning(
+                "session not attached: its epoch cannot be kept", session=attach.session_id, reason=str(failure)
+            )
+            raise Refusal(
+                grpc.StatusCode.UNAVAILABLE,
+                f"session {attach.session_id} cannot be attached now: the trainer cannot write what keeps other agents out "
+                "of it; is its disk full?",
+                _STORAGE_RETRY_SECONDS,
+            ) from failure
+        raise Refusal(
+            grpc.StatusCode.ABORTED,
+            f"session {attach.session_id} was attached with epoch {attach.session_epoch} or a later one: another agent has it",
+        )
 
     async def _may_continue(self, session: Session | None, attach: pb.Attach) -> bool:
         """Whether it is worth to end the stream that is attached: only then is it sure what the session has come to."""
@@ -107,7 +146,12 @@ class Attaching:
         return record
 
     async def _go_back(
-        self, attach: pb.Attach, record: Record, session: Session | None, shared: Sequence[CheckpointName]
+        self,
+        attach: pb.Attach,
+        record: Record,
+        session: Session | None,
+        shared: Sequence[CheckpointName],
+        uses: ExitStack,
     ) -> tuple[Session, pb.Attached]:
         """Load the newest checkpoint that both sides have."""
         for name in shared:
@@ -116,7 +160,7 @@ class Attaching:
             except StorageError as failure:
                 _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
                 continue
-            session = session or await self._rebuilt(attach.session_id, record)
+            session = session or await self._rebuilt(attach.session_id, record, uses)
             session.session_epoch = attach.session_epoch
             try:
                 await self._compute.of(session.id).aside(session.go_back, checkpoint, attach.session_epoch)
@@ -137,15 +181,10 @@ class Attaching:
             "state that the edge has in memory",
         )
 
-    async def _rebuilt(self, session_id: str, record: Record) -> Session:
-        self._sessions.reserve(session_id)
-        try:
-            session = await self._build(record.request, session_id)
-        except BaseException:
-            self._sessions.remove(session_id)
-            raise
-        self._sessions.add(session)
-        return session
+    async def _rebuilt(self, session_id: str, record: Record, uses: ExitStack) -> Session:
+        """Built again in the place that was reserved for it."""
+        self._sessions.add(await self._build(record.request, session_id))
+        return uses.enter_context(self._sessions.using(session_id))
 
 
 def check_version(version: int) -> None:

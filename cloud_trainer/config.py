@@ -43,6 +43,9 @@ class ServerConfig(Section):
     """How long a session is kept in memory that no call uses and no training stream is attached to: an edge that died says
     nothing. Above what an edge does between two calls, such as measuring itself for a profile. One that comes back later,
     or after a new session has needed the place, goes on from its newest checkpoint."""
+    unattached_seconds: PositiveFloat = 60.0
+    """How long a session is kept in memory that no call uses and no training stream was ever attached to. An upload that
+    goes on is a call, however slow its link is."""
     max_message_bytes: Annotated[int, Field(ge=MAX_CHUNK_BYTES + _HEADER_ROOM_BYTES)] = 8 * 1024 * 1024
     """Largest message taken from a peer. The bound lets every chunk through that an edge may choose to send."""
     max_tensor_bytes: PositiveInt = 1024**3
@@ -108,6 +111,12 @@ class TrainerCheckpointsConfig(CheckpointsConfig):
     location: str = Field(default="auto", examples=["s3://bucket/isthmus"])
     """Where sessions and their checkpoints are kept: a folder or a URL that fsspec knows (s3://, gs://; its driver must be
     installed). "auto" is the state directory of the service or of the user, "none" keeps nothing."""
+    max_sessions_per_subject: PositiveInt = 64
+    """Sessions of one subject (auth.tokens) of which something is kept, in memory or not. Those without a checkpoint give
+    their place up first; then one more is refused, until one is finished or closed (`cloud-trainer close`)."""
+    max_bytes_per_subject: PositiveInt = 256 * 1024**3
+    """What the checkpoints of one subject may take. A checkpoint that would take more is not written, and its edge is
+    told so."""
     forget_after_days: PositiveFloat = 30.0
     """How long a session is kept here that was not finished and of which nothing was written, by this machine's clock. Then
     its edge is held to have given it up, and its folder is removed; sessions in memory are not judged. Looked at when the

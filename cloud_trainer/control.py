@@ -70,11 +70,10 @@ class TrainerControl:
         sessions = self._open_sessions()
         for status in sessions:
             status.checkpoint_steps.extend(await self._checkpoint_steps(status.session_id))
-        for session_id in sorted(await self._keeper.ids()):
-            record = None if session_id in self._sessions else await self._keeper.record(session_id)
-            if record is None or not _sees(record.subject):
+        for session_id, (record, names) in (await self._keeper.listed(_sees)).items():
+            if session_id in self._sessions:
                 continue
-            steps = await self._checkpoint_steps(session_id)
+            steps = [name.step for name in names]
             sessions.append(
                 pb.TrainerSessionStatus(
                     session_id=session_id,

@@ -21,6 +21,15 @@ from shared.transport.status import Refusal
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
 _MAX_RECIPE_CHARACTERS = 64 * 1024
+MAX_REQUEST_BYTES = 256 * 1024
+"""Of all that opens a session: its recipe, its model's arguments and the names of a thousand blocks. It is kept as long as
+the session is."""
+
+
+def check_request(request: OpenSessionRequest) -> None:
+    """Refuse one that is too large to be kept. Raises ProtocolError."""
+    if (size := request.ByteSize()) > MAX_REQUEST_BYTES:
+        raise ProtocolError(f"what opens the session has {size} bytes; it may have {MAX_REQUEST_BYTES}")
 
 
 def open_session(

@@ -15,16 +15,16 @@ from cloud_trainer.config import TrainerCheckpointsConfig, TrainerConfig
 from cloud_trainer.control import TrainerControl
 from cloud_trainer.copies import Copies
 from cloud_trainer.evaluation import evaluate
-from cloud_trainer.keeper import Keeper, Record
+from cloud_trainer.keeper import Keeper, Quota, Record
 from cloud_trainer.limits import Limits
 from cloud_trainer.metrics import TrainerMetrics
-from cloud_trainer.opening import open_session
+from cloud_trainer.opening import check_request, open_session
 from cloud_trainer.saving import Saving
 from cloud_trainer.session import Session
 from cloud_trainer.sessions import Sessions
 from cloud_trainer.training_calls import TrainingCalls
 from shared.checkpoint import Files, open_files
-from shared.errors import ProtocolError
+from shared.errors import ProtocolError, StorageError
 from shared.step_log import StepLog
 from shared.transport.callers import caller
 from shared.transport.packets import Damaged, Packet
@@ -52,12 +52,16 @@ class TrainerService:
         self.sessions = Sessions(
             config.server.max_sessions,
             config.server.session_idle_seconds,
+            config.server.unattached_seconds,
             self._expired,
             config.server.max_sessions_per_subject,
         )
         metrics.watch(self.sessions)
         self._compute = Compute()
-        self._keeper = Keeper(_kept_files(config.checkpoints), config.checkpoints.keep)
+        kept = config.checkpoints
+        quota = Quota(kept.max_sessions_per_subject, kept.max_bytes_per_subject)
+        self._keeper = Keeper(_kept_files(kept), kept.keep, quota)
+        self._forgetting: set[asyncio.Task[None]] = set()
         self._attaching = Attaching(self.sessions, self._keeper, self._compute, self._build)
         self._saving = Saving(self._keeper, self._compute)
         self.copies = Copies(config, self._limits, on)
@@ -78,12 +82,16 @@ class TrainerService:
     async def tidy(self) -> None:
         """Remove what is kept of sessions that nobody has gone on with for too long."""
         after_seconds = self._config.checkpoints.forget_after_days * 86_400
-        await self._keeper.forget_abandoned(
-            after_seconds, lambda session_id: session_id in self.sessions or session_id in self._attaching
-        )
+        await self._keeper.forget_abandoned(after_seconds, self._is_live)
+
+    def _is_live(self, session_id: str) -> bool:
+        return session_id in self.sessions or session_id in self._attaching
 
     def close(self, seconds: float) -> bool:
         """End the threads; called when the server has stopped. Returns whether all computation ended in so many seconds."""
+        self.sessions.close()
+        for forgetting in self._forgetting:
+            forgetting.cancel()
         ended = self._compute.close(seconds)
         self._keeper.close()
         return ended
@@ -91,8 +99,11 @@ class TrainerService:
     async def open_session(self, request: pb.OpenSessionRequest, _context: Context) -> pb.OpenSessionResponse:
         """Build a session from what the edge asks for."""
         check_version(request.protocol_version)
+        self.training.check_open()
+        check_request(request)
         session_id = self.sessions.reserve()
         try:
+            await self._make_room()
             session = await self._build(request, session_id)
             digests = await self._compute.build(session.block_digests)
             await self._keeper.keep_record(session_id, Record(request, 0, caller().subject))
@@ -106,6 +117,22 @@ class TrainerService:
             block_digests=digests,
             max_message_bytes=self._config.server.max_message_bytes,
             max_staleness=self._limits.staleness,
+        )
+
+    async def _make_room(self) -> None:
+        """Raises Refusal where no further session of the caller can be kept."""
+        subject = caller().subject
+        try:
+            if await self._keeper.make_room(subject, self._is_live):
+                return
+        except StorageError as failure:
+            _log.warning("kept sessions cannot be listed", reason=str(failure))
+            return
+        limit = self._config.checkpoints.max_sessions_per_subject
+        raise Refusal(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"{limit} unfinished sessions of {subject or 'this caller'!r} are kept, which is the limit of one subject "
+            "(checkpoints.max_sessions_per_subject); close one that is not needed (cloud-trainer close)",
         )
 
     async def _build(self, request: pb.OpenSessionRequest, session_id: str) -> Session:
@@ -208,8 +235,12 @@ class TrainerService:
         if not resumable:
             await self._keeper.forget(session_id)
 
-    def _expired(self, session_id: str) -> None:
-        _log.warning("session freed: nobody used it", session=session_id)
+    def _expired(self, session: Session) -> None:
+        _log.warning("session freed: nobody used it", session=session.id, attached_before=session.begun)
+        if not session.begun:  # there is no checkpoint, so nobody can come back to it
+            forgetting = asyncio.create_task(self._keeper.forget(session.id))
+            self._forgetting.add(forgetting)
+            forgetting.add_done_callback(self._forgetting.discard)
 
 
 def _kept_files(config: TrainerCheckpointsConfig) -> Files | None:

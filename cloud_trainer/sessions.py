@@ -40,12 +40,21 @@ class Sessions:
     """
 
     def __init__(
-        self, limit: int, idle_seconds: float, on_expired: Callable[[str], None], limit_per_subject: int | None = None
+        self,
+        limit: int,
+        idle_seconds: float,
+        unattached_seconds: float,
+        on_expired: Callable[[Session], None],
+        limit_per_subject: int | None = None,
     ) -> None:
-        """idle_seconds: how long a session is kept that no call uses. on_expired: told of each that is freed so."""
+        """idle_seconds: how long a session is kept that no call uses; unattached_seconds: where none was ever attached.
+
+        on_expired: told of each that is freed so.
+        """
         self.limit = limit
         self._limit_per_subject = limit_per_subject
         self._idle_seconds = idle_seconds
+        self._unattached_seconds = unattached_seconds
         self._on_expired = on_expired
         self._places: dict[str, _Place] = {}
 
@@ -115,7 +124,7 @@ class Sessions:
             yield place.session
         finally:
             place.calls -= 1
-            if place.calls == 0 and session_id in self._places:
+            if place.calls == 0 and self._places.get(session_id) is place:
                 self._expire_later(session_id, place)
 
     def check_owner(self, session_id: str) -> None:
@@ -130,30 +139,44 @@ class Sessions:
         if place is not None and place.expiry is not None:
             place.expiry.cancel()
 
+    def close(self) -> None:
+        """Expire nothing any more."""
+        for place in self._places.values():
+            if place.expiry is not None:
+                place.expiry.cancel()
+
     def not_found(self, session_id: str) -> Refusal:
         """What is said of a session that is not there, or not the caller's."""
         return Refusal(
             grpc.StatusCode.NOT_FOUND,
             f"there is no session {session_id[:40]!r}; it was closed, left unused for {self._idle_seconds:g} s "
-            "(server.session_idle_seconds), or never opened",
+            f"(server.session_idle_seconds) or, before it was attached, for {self._unattached_seconds:g} s "
+            "(server.unattached_seconds), or never opened",
         )
 
     def _give_up_lost(self) -> None:
         """Free the place of the session that lost its edge first, if any did."""
         lost = [
-            place.session
-            for place in self._places.values()
+            (place.session.lost_seconds, session_id, place)
+            for session_id, place in self._places.items()
             if place.session is not None and place.session.lost_seconds is not None and place.calls == 0
         ]
         if lost:
-            self._expire(min(lost, key=lambda session: session.lost_seconds or 0.0).id)
+            _, session_id, place = min(lost, key=lambda each: each[0])
+            self._expire(session_id, place)
 
     def _expire_later(self, session_id: str, place: _Place) -> None:
-        place.expiry = asyncio.get_running_loop().call_later(self._idle_seconds, self._expire, session_id)
+        assert place.session is not None, "a session that is being built does not expire"
+        if place.expiry is not None:
+            place.expiry.cancel()
+        seconds = self._idle_seconds if place.session.begun else self._unattached_seconds
+        place.expiry = asyncio.get_running_loop().call_later(seconds, self._expire, session_id, place)
 
-    def _expire(self, session_id: str) -> None:
+    def _expire(self, session_id: str, place: _Place) -> None:
+        if self._places.get(session_id) is not place or place.session is None:
+            return  # the place was freed; the session that has the id now is another
         self.remove(session_id)
-        self._on_expired(session_id)
+        self._on_expired(place.session)
 
 
 def _no_place(sentence: str) -> Refusal:

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import grpc
@@ -55,6 +55,11 @@ class TrainingCalls:
         self._streams: dict[str, TrainingStream] = {}
         self._stopping = False
 
+    def check_open(self) -> None:
+        """Refuse what begins or goes on with a training once the trainer is about to stop. Raises Refusal."""
+        if self._stopping:
+            raise Refusal(grpc.StatusCode.UNAVAILABLE, "the trainer is about to stop; try again")
+
     async def stop(self, seconds: float) -> None:
         """Let every attached edge end its batches and take a checkpoint; returns when all have, or after so many seconds."""
         self._stopping = True
@@ -75,10 +80,9 @@ class TrainingCalls:
         attach = first.message.attach
         if first.message != pb.TrainRequest(attach=attach) or first.payload:
             raise ProtocolError("a training stream begins with a message that attaches it and does nothing else")
-        if self._stopping:
-            raise Refusal(grpc.StatusCode.UNAVAILABLE, "the trainer is about to stop; try again")
-        session, answer = await self._attaching.attach(attach)
-        with self._sessions.using(session.id):
+        self.check_open()
+        with ExitStack() as uses:
+            session, answer = await self._attaching.attach(attach, uses)
             await self._serve_attached(session, attach, answer, context)
 
     async def _serve_attached(self, session: Session, attach: pb.Attach, answer: pb.Attached, context: Context) -> None:

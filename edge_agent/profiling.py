@@ -74,12 +74,13 @@ class Profiler:
         endurance = Endurance(0)  # a lost trainer ends the measurement, which goes on when asked again
         session = await EdgeSession.open(client, self._experiment, self._workers, endurance)
         try:
-            for cut in range(1, blocks + 1):
-                if str(cut) not in parts.cuts:
-                    measured = {str(cut): await self._measure_cut(session, cut)}
-                    parts = parts.model_copy(update={"cuts": parts.cuts | measured})
-                    await asyncio.to_thread(self._parts.save, parts)
-                on_cut(cut, blocks)
+            async with session.kept():
+                for cut in range(1, blocks + 1):
+                    if str(cut) not in parts.cuts:
+                        measured = {str(cut): await self._measure_cut(session, cut)}
+                        parts = parts.model_copy(update={"cuts": parts.cuts | measured})
+                        await asyncio.to_thread(self._parts.save, parts)
+                    on_cut(cut, blocks)
         finally:
             await session.close()
         done = {cut: parts.cuts[str(cut)] for cut in range(1, blocks + 1)}

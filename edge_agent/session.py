@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 import torch
@@ -24,6 +24,8 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
 
 _log = structlog.get_logger(__name__)
+REMINDER_SECONDS = 15.0
+"""Well below what a trainer keeps a session for that was never attached (server.unattached_seconds)."""
 _FAREWELL_SECONDS = 5.0
 """A trainer that does not hear of our end frees the session by itself, later."""
 
@@ -124,6 +126,22 @@ class EdgeSession:
     async def measure_cloud(self, cut: int, repeats: int) -> list[float]:
         """Seconds of each of `repeats` steps of the cloud's blocks at `cut`; the session cannot train afterwards."""
         return await self._client.measure_stage(self.id, cut, repeats)
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Meanwhile the trainer is reminded of the session, which it would free if no call of it came for a minute."""
+
+        async def remind() -> None:
+            while True:
+                await asyncio.sleep(REMINDER_SECONDS)
+                with suppress(IsthmusError):  # the next call that needs the session says what is wrong
+                    await self._client.get_session(self.id)
+
+        reminding = asyncio.create_task(remind())
+        try:
+            yield
+        finally:
+            reminding.cancel()
 
     async def deployment(self) -> pb.Deployment:
         """The deployment that the trainer holds."""

@@ -27,6 +27,12 @@ class Files(Protocol):
         Raises StorageError.
         """
 
+    def create(self, name: str, data: bytes) -> bool:
+        """Put a file unless there is one of that name; whether this call has put it. It outlives a crash once this returns.
+
+        Of several that try at one time, in other processes or on other machines, one succeeds. Raises StorageError.
+        """
+
     def read(self, name: str) -> bytes | None:
         """The file, None where there is none. Raises StorageError."""
 
@@ -35,6 +41,9 @@ class Files(Protocol):
 
     def written_seconds(self) -> float | None:
         """When a file of this folder was last written, in seconds since 1970; None without files. Raises StorageError."""
+
+    def total_bytes(self) -> int:
+        """Of all whole files. Raises StorageError."""
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there. Raises StorageError."""
@@ -62,10 +71,7 @@ class LocalFiles:
         """See `Files`."""
         target, scratch = self.path / name, self.path / (name + _SCRATCH)
         try:
-            if not self.path.is_dir():
-                make_folder(self.path)
-                _sync_directory(self.path.parent)
-            close_folder(self.path)
+            self._make()
             with os.fdopen(open_file(scratch, os.O_WRONLY | os.O_TRUNC), "wb") as file:
                 file.write(data)
                 file.flush()
@@ -76,6 +82,28 @@ class LocalFiles:
             with suppress(OSError):  # a full disk wants its room back
                 scratch.unlink(missing_ok=True)
             raise StorageError(f"{target} cannot be written: {cause.strerror or cause}") from cause
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Files`."""
+        target = self.path / name
+        try:
+            self._make()
+            handle = open_file(target, os.O_WRONLY | os.O_EXCL)
+        except FileExistsError:
+            return False
+        except OSError as cause:
+            raise StorageError(f"{target} cannot be written: {cause.strerror or cause}") from cause
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            _sync_directory(self.path)
+        except OSError as cause:
+            with suppress(OSError):
+                target.unlink(missing_ok=True)
+            raise StorageError(f"{target} cannot be written: {cause.strerror or cause}") from cause
+        return True
 
     def read(self, name: str) -> bytes | None:
         """See `Files`."""
@@ -94,6 +122,13 @@ class LocalFiles:
         """See `Files`."""
         try:
             return max((entry.stat().st_mtime for entry in self._entries() if entry.is_file()), default=None)
+        except OSError as cause:
+            raise StorageError(f"{self.path} cannot be read: {cause.strerror or cause}") from cause
+
+    def total_bytes(self) -> int:
+        """See `Files`."""
+        try:
+            return sum(entry.stat().st_size for entry in self._entries() if entry.is_file())
         except OSError as cause:
             raise StorageError(f"{self.path} cannot be read: {cause.strerror or cause}") from cause
 
@@ -125,6 +160,12 @@ class LocalFiles:
         except OSError as cause:
             raise StorageError(f"{self.path} cannot be removed: {cause.strerror or cause}") from cause
 
+    def _make(self) -> None:
+        if not self.path.is_dir():
+            make_folder(self.path)
+            _sync_directory(self.path.parent)
+        close_folder(self.path)
+
     def _entries(self) -> list[Path]:
         try:
             return list(self.path.iterdir())
@@ -150,6 +191,16 @@ class FsspecFiles:
             self._system.makedirs(self._path, exist_ok=True)
             self._system.pipe_file(f"{self._path}/{name}", data)
 
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Files`; as sure as the driver's own exclusive creation is (docs/recovery.md)."""
+        with _storage_failures(f"{self}/{name}", "written"):
+            self._system.makedirs(self._path, exist_ok=True)
+            try:
+                self._system.pipe_file(f"{self._path}/{name}", data, mode="create")
+            except FileExistsError:
+                return False
+        return True
+
     def read(self, name: str) -> bytes | None:
         """See `Files`."""
         with _storage_failures(f"{self}/{name}", "read"):
@@ -160,13 +211,17 @@ class FsspecFiles:
 
     def names(self) -> list[str]:
         """See `Files`."""
-        return [name for name, kind in self._entries() if kind == "file"]
+        return [name for name, kind, _ in self._entries() if kind == "file"]
 
     def written_seconds(self) -> float | None:
         """See `Files`."""
         names = self.names()
         with _storage_failures(str(self), "read"):
             return max((self._system.modified(f"{self._path}/{name}").timestamp() for name in names), default=None)
+
+    def total_bytes(self) -> int:
+        """See `Files`."""
+        return sum(size for _, kind, size in self._entries() if kind == "file")
 
     def remove(self, name: str) -> None:
         """See `Files`."""
@@ -179,21 +234,25 @@ class FsspecFiles:
 
     def folders(self) -> list[str]:
         """See `Files`."""
-        return [name for name, kind in self._entries() if kind == "directory"]
+        return [name for name, kind, _ in self._entries() if kind == "directory"]
 
     def clear(self) -> None:
         """See `Files`."""
         with _storage_failures(str(self), "removed"), suppress(FileNotFoundError):
             self._system.rm(self._path, recursive=True)
 
-    def _entries(self) -> list[tuple[str, str]]:
+    def _entries(self) -> list[tuple[str, str, int]]:
+        """Names, kinds and bytes."""
         with _storage_failures(str(self), "read"):
             try:
                 self._system.invalidate_cache(self._path)
                 found = self._system.ls(self._path, detail=True)
             except FileNotFoundError:
                 return []
-            return [(entry["name"].rstrip("/").rpartition("/")[2], entry["type"]) for entry in found]
+            return [
+                (entry["name"].rstrip("/").rpartition("/")[2], entry["type"], int(entry["size"] or 0))
+                for entry in found
+            ]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from cloud_trainer import TrainerConfig
-from cloud_trainer.keeper import Keeper
+from cloud_trainer.keeper import Keeper, Quota
 from cloud_trainer.limits import Limits
 from cloud_trainer.opening import open_session
 from edge_agent import EdgeConfig
@@ -193,7 +193,7 @@ def _read_parts(path: Path) -> object:
 def _read_trainer_record(folder: Path, data: bytes) -> object:
     files = LocalFiles(folder)
     files.folder(SESSION_ID).write("session.json", data)
-    keeper = Keeper(files, 1)
+    keeper = Keeper(files, 1, Quota(1, 1))
     try:
         return _believed(asyncio.run(keeper.record(SESSION_ID)))
     finally:
@@ -228,7 +228,7 @@ def kinds() -> Mapping[str, Kind]:
     manifest = {"format": FORMAT, "lineage": NAME.lineage, "step": NAME.step, "facts": facts}
     manifest |= {"bytes": len(stage_file), "xxh3_128": xxhash.xxh3_128_hexdigest(stage_file)}
     request = b64encode(open_request().SerializeToString()).decode()
-    trainer_record = {"request": request, "session_epoch": 3, "subject": "ours"}
+    trainer_record = {"request": request, "subject": "ours"}
     tokens = make_token("pi-7", list(Scope))[1] + make_token("pi-8", [Scope.READ])[1]
     return {
         "edge configuration": Kind(_config_files(_EDGE), _a_file("edge.toml", _read_configuration(EdgeConfig))),

@@ -126,6 +126,7 @@ def test_a_token_is_not_shown_with_the_configuration():
 
 
 class Built:
+    begun = True
     """A session, as far as `Sessions` looks at it."""
 
     def __init__(self, session_id):
@@ -139,7 +140,7 @@ def calls_as():
 
 
 def sessions_of(limit, limit_per_subject=None):
-    return Sessions(limit, 60.0, lambda _expired: None, limit_per_subject)
+    return Sessions(limit, 60.0, 60.0, lambda _expired: None, limit_per_subject)
 
 
 async def test_a_session_is_there_for_its_owner_alone(calls_as):

@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cloud_trainer.control import TrainerControl
-from cloud_trainer.keeper import Keeper
+from cloud_trainer.keeper import Keeper, Quota
 from cloud_trainer.main import app as trainer_app
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.sessions import Sessions
@@ -237,12 +237,13 @@ def trainer_control(sessions):
     async def end(session_id, _resumable):
         sessions.remove(session_id)
 
-    return TrainerControl(sessions, Keeper(None, 1), TrainerMetrics(CollectorRegistry()), end, asyncio.Event(), "cpu")
+    keeper = Keeper(None, 1, Quota(1, 1))
+    return TrainerControl(sessions, keeper, TrainerMetrics(CollectorRegistry()), end, asyncio.Event(), "cpu")
 
 
 @pytest.mark.parametrize(("who", "sees"), [(OURS, True), (THEIRS, False), (OPERATOR, True), (ANYONE, True)])
 async def test_a_session_is_there_for_its_subject_and_for_who_operates(who, sees):
-    sessions = Sessions(3, 60.0, lambda _: None)
+    sessions = Sessions(3, 60.0, 60.0, lambda _: None)
     control = trainer_control(sessions)
     set_caller(OURS)
     session_id = sessions.reserve()

@@ -1,18 +1,22 @@
 """What a trainer has kept of a session: believed whole or not at all, and removed when nobody comes for it."""
 
+import asyncio
 import os
+import threading
 from base64 import b64encode
 
+import fsspec
 import pytest
+import torch
 
-from cloud_trainer.keeper import Keeper
-from shared.checkpoint import LocalFiles, seal
+from cloud_trainer.keeper import Keeper, Quota, Record
+from shared.checkpoint import CheckpointName, FsspecFiles, LocalFiles, seal
 from tests.support.wire import open_request
 
 SESSION_ID = "0123456789abcdef" * 2
+QUOTA = Quota(100, 1 << 30)
 RIGHT = {
     "request": b64encode(open_request().SerializeToString()).decode(),
-    "session_epoch": 3,
     "subject": "ours",
 }
 
@@ -20,7 +24,9 @@ RIGHT = {
 async def record_of(folder, document):
     files = LocalFiles(folder)
     files.folder(SESSION_ID).write("session.json", seal(document))
-    keeper = Keeper(files, 1)
+    for epoch in (2, 3):
+        files.folder(SESSION_ID).create(f"epoch-{epoch}", b"")
+    keeper = Keeper(files, 1, QUOTA)
     try:
         return await keeper.record(SESSION_ID)
     finally:
@@ -39,10 +45,6 @@ async def test_a_record_is_read_as_it_was_written(tmp_path):
         {"request": "é"},
         {"request": "A"},
         {"request": b64encode(b"\xff\xff").decode()},
-        {"session_epoch": "x"},
-        {"session_epoch": None},
-        {"session_epoch": float("inf")},
-        {"session_epoch": float("nan")},
     ],
 )
 async def test_a_record_that_says_something_else_is_not_believed(tmp_path, wrong):
@@ -63,7 +65,7 @@ async def left(folder, age_seconds, live=()):
     for name, seconds in {"session.json": WRITTEN_SECONDS - 900, "checkpoint-0-5.json": WRITTEN_SECONDS}.items():
         files.folder(SESSION_ID).write(name, b"{}")
         os.utime(folder / SESSION_ID / name, (seconds, seconds))
-    keeper = Keeper(files, 1, clock=lambda: WRITTEN_SECONDS + age_seconds)
+    keeper = Keeper(files, 1, QUOTA, clock=lambda: WRITTEN_SECONDS + age_seconds)
     try:
         await keeper.forget_abandoned(AFTER_SECONDS, live.__contains__)
     finally:
@@ -86,3 +88,90 @@ async def test_what_is_no_session_is_left_alone(tmp_path):
     (tmp_path / "somebodys").mkdir()
     (tmp_path / "somebodys" / "file").touch()
     assert await left(tmp_path, 1e9) == ["somebodys"]
+
+
+RECORD = Record(open_request(), 0, "ours")
+
+
+@pytest.fixture(params=["folder", "store"])
+def place(request, tmp_path):
+    """A folder of this machine, and an object store."""
+    return (
+        LocalFiles(tmp_path) if request.param == "folder" else FsspecFiles(fsspec.filesystem("memory"), str(tmp_path))
+    )
+
+
+async def test_an_epoch_is_taken_once_however_many_trainers_share_a_store(place):
+    trainers = [Keeper(place, 1, QUOTA) for _ in range(4)]
+    try:
+        await trainers[0].keep_record(SESSION_ID, RECORD)
+        for epoch in (1, 2, 7):
+            taken = await asyncio.gather(*(trainer.fence(SESSION_ID, RECORD, epoch) for trainer in trainers))
+            assert sum(taken) == 1
+        assert not await trainers[1].fence(SESSION_ID, RECORD, 6), "a later one has it"
+        record = await trainers[2].record(SESSION_ID)
+        assert record.session_epoch == 7
+    finally:
+        for trainer in trainers:
+            trainer.close()
+
+
+async def test_a_record_that_could_not_be_written_is_written_with_the_first_attach(place):
+    keeper = Keeper(place, 1, QUOTA)
+    try:
+        assert await keeper.fence(SESSION_ID, RECORD, 1)
+        record = await keeper.record(SESSION_ID)
+    finally:
+        keeper.close()
+    assert (record.request, record.session_epoch, record.subject) == (open_request(), 1, "ours")
+
+
+async def test_checkpoints_of_one_subject_take_no_more_than_they_may(tmp_path):
+    keeper = Keeper(LocalFiles(tmp_path), 3, Quota(100, 10_000))
+    other = "f" * 32
+    try:
+        await keeper.keep_record(SESSION_ID, RECORD)
+        await keeper.keep_record(other, Record(open_request(), 0, "theirs"))
+        state = {"0/weight": torch.zeros(1000)}
+        saved = [await keeper.save(SESSION_ID, CheckpointName(1, step), {}, state, ()) for step in (1, 2, 3)]
+        assert saved == [True, True, False], "a third of 4,000 bytes would be too much"
+        assert await keeper.names(SESSION_ID) == [(1, 2), (1, 1)], "what was there is whole"
+        assert await keeper.save(other, CheckpointName(1, 1), {}, state, ()), "another subject's room is its own"
+    finally:
+        keeper.close()
+
+
+async def test_who_lists_his_sessions_has_no_record_of_others_read_and_none_on_the_loop(tmp_path, monkeypatch):
+    keeper, reads = Keeper(LocalFiles(tmp_path), 1, QUOTA), []
+    read = LocalFiles.read
+
+    def noted(files, name):
+        reads.append((files.path.name, threading.current_thread()))
+        return read(files, name)
+
+    try:
+        for number in range(8):
+            subject = "ours" if number == 3 else "theirs"
+            await keeper.keep_record(f"{number:032x}", Record(open_request(), 0, subject))
+        await keeper.learn()
+        monkeypatch.setattr(LocalFiles, "read", noted)
+        assert list(await keeper.listed(lambda subject: subject == "ours")) == [f"{3:032x}"]
+    finally:
+        keeper.close()
+    assert {session for session, _ in reads} == {f"{3:032x}"}
+    assert threading.current_thread() not in {thread for _, thread in reads}
+
+
+async def test_sessions_that_nobody_can_go_on_with_make_room_for_new_ones_and_others_do_not(tmp_path):
+    keeper = Keeper(LocalFiles(tmp_path), 1, Quota(2, 1 << 20))
+    useless, resumable = "a" * 32, "b" * 32
+    try:
+        for session in (useless, resumable):
+            await keeper.keep_record(session, RECORD)
+        await keeper.save(resumable, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
+        assert not await keeper.make_room("ours", {useless}.__contains__), "while it is in memory it may become useful"
+        assert await keeper.make_room("ours", lambda _: False)
+        assert await keeper.record(useless) is None
+        assert await keeper.record(resumable) is not None
+    finally:
+        keeper.close()

@@ -121,7 +121,8 @@ class TrainerServiceServicer:
         INVALID_ARGUMENT: a model, recipe, cut or codec that cannot be. PERMISSION_DENIED: a factory that the operator has
         not allowed. FAILED_PRECONDITION: another protocol version, or another chain of blocks than the edge's.
         RESOURCE_EXHAUSTED: no further session is taken now (with a google.rpc.RetryInfo), or this one would take more memory
-        than a session may have (without).
+        than a session may have, or the caller has as many unfinished sessions as one may have (without). UNAVAILABLE: the
+        trainer is about to stop; try again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -211,7 +212,7 @@ class TrainerServiceServicer:
     def CloseSession(self, request, context):
         """Ends a session and frees what it holds; a training stream that is attached ends with ABORTED. Closing one that is not
         there is no error. A session that is not closed is freed when no call has used it for as long as the trainer is
-        configured to keep it (server.session_idle_seconds), or when its edge was lost and another needs its place; it can be
+        configured to keep it (server.session_idle_seconds; server.unattached_seconds before it was attached), or when its edge was lost and another needs its place; it can be
         attached again from its checkpoints then.
         ABORTED: the session was attached by another since.
         """

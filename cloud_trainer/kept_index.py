@@ -1,0 +1,61 @@
+"""Which sessions something is kept of, whose they are and how much it is: what quotas and lists are made from.
+
+Knows nothing of files. A session's subject never changes, so its record is read once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class KeptEntry:
+    """Of one session."""
+
+    subject: str
+    kept_bytes: int = 0
+    resumable: bool = False
+    """Whether there is a checkpoint, without which nobody can go on with it."""
+
+
+class KeptIndex:
+    """By session id. Used on the event loop."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, KeptEntry] = {}
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._entries
+
+    def put(self, session_id: str, entry: KeptEntry) -> None:
+        """Something is kept of a session from now on, or it is another amount."""
+        self._entries[session_id] = entry
+
+    def remove(self, session_id: str) -> None:
+        """Nothing is kept of it any more; nothing happens where nothing was."""
+        self._entries.pop(session_id, None)
+
+    def retain(self, session_ids: set[str]) -> None:
+        """Nothing is kept of any other."""
+        for gone in self._entries.keys() - session_ids:
+            del self._entries[gone]
+
+    def seen_by(self, sees: Callable[[str], bool]) -> list[str]:
+        """The sessions whose subject may be seen, in the order of their ids."""
+        return sorted(session_id for session_id, entry in self._entries.items() if sees(entry.subject))
+
+    def count(self, subject: str) -> int:
+        """Sessions of a subject."""
+        return sum(entry.subject == subject for entry in self._entries.values())
+
+    def total_bytes(self, subject: str) -> int:
+        """That are kept for a subject."""
+        return sum(entry.kept_bytes for entry in self._entries.values() if entry.subject == subject)
+
+    def subject(self, session_id: str) -> str | None:
+        """Whose a session is; None where nothing is kept of it."""
+        entry = self._entries.get(session_id)
+        return None if entry is None else entry.subject
+
+    def useless(self, subject: str) -> list[str]:
+        """The sessions of a subject that nobody can go on with from what is kept."""
+        return [name for name, entry in self._entries.items() if entry.subject == subject and not entry.resumable]
