@@ -215,9 +215,9 @@ class EngineSection(Section):
     """Part of the time per step that a change must save, its own cost included. Below it, noise would be followed."""
     dwell_seconds: PositiveFloat = 5.0
     """Least time between two changes."""
-    allow_edge_only: bool = False
-    """Whether all blocks may be put here, the loss alone being left to the trainer. Then training says nothing of the link,
-    so that is probed about once a minute, with up to 6 MB each way."""
+    allow_edge_only: bool = True
+    """Whether all blocks may be put here where that is fastest; the trainer still computes the loss. Then training says little
+    of the link, so that is probed about once a minute, with up to 6 MB each way."""
 
 
 class EdgeCheckpointsConfig(CheckpointsConfig):

@@ -39,6 +39,8 @@ from shared.wire.isthmus.v1 import trainer_pb2
 _log = structlog.get_logger(__name__)
 
 INTERVAL_SECONDS = 1.0
+TELLING_STEPS = 20
+"""After which a stream that says nothing of the link's rates will not say it: what a step sends is little for such a link."""
 
 
 class Planner(StrEnum):
@@ -70,6 +72,7 @@ class DecisionLoop:
         self,
         profile: Profile,
         settings: EngineSection,
+        space: SearchSpace,
         codec: str,
         deployment: trainer_pb2.Deployment,
         total_steps: int,
@@ -77,12 +80,12 @@ class DecisionLoop:
         metrics: EngineMetrics,
         probe: LinkProbe,
     ) -> None:
-        """codec: of the kind to use. deployment: what the run begins with.
+        """space: what may be chosen. codec: of the kind to use. deployment: what the run begins with.
 
         Raises PlanError when the profile leaves nothing to choose.
         """
         self._codec = codec
-        self._space = space_of(settings)
+        self._space = space
         self._profile = profile_under(profile, settings, deployment.downlink_codec)
         self.planner = Planner.GREEDY
         self._free_space = self._space
@@ -193,6 +196,7 @@ class DecisionLoop:
             meter.steps,
             rates.uplink,
             rates.downlink,
+            rates.round_trip_seconds,
             self._edge_seconds(deployer.deployment),
             meter.cloud_seconds.take(),
         )
@@ -202,13 +206,17 @@ class DecisionLoop:
 
     def _rates(self, deployer: Changes, seconds: float) -> LinkRates:
         """What the link carries, by the training stream or, where that hardly uses it, by a probe."""
-        if deployer.deployment.cut < len(self._profile):
-            self._probe.forget()
-        elif deployer.moving:
+        if deployer.moving:
             self._probe.end()
-        elif self._only_cut != len(self._profile):
+        elif deployer.deployment.cut == len(self._profile):
+            if self._only_cut != len(self._profile):
+                self._probe.want(seconds)
+        elif self._meter.knows_the_link:
+            self._probe.forget()
+        elif self._meter.steps >= TELLING_STEPS:
             self._probe.want(seconds)
-        measured = LinkRates(self._meter.uplink_bits_per_second, self._meter.downlink_bits_per_second)
+        meter = self._meter
+        measured = LinkRates(meter.uplink_bits_per_second, meter.downlink_bits_per_second, meter.round_trip_seconds)
         return self._probe.found.over(measured)
 
     def _edge_seconds(self, deployment: trainer_pb2.Deployment) -> float | None:
@@ -279,7 +287,8 @@ def open_decisions(
         return None
     config, start, steps = experiment.config, experiment.deployment, experiment.steps
     probe = link_probe(config)
-    return DecisionLoop(profile, config.engine, config.deployment.codec, start, steps, meter, metrics, probe)
+    space = space_of(config.engine, experiment.chain)
+    return DecisionLoop(profile, config.engine, space, config.deployment.codec, start, steps, meter, metrics, probe)
 
 
 def _numbers(deployment: trainer_pb2.Deployment) -> Deployment:

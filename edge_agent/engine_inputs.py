@@ -6,16 +6,16 @@ from dataclasses import replace
 from edge_agent.config import EngineSection
 from edge_agent.experiment import Experiment
 from shared.codec import codec_bits
-from shared.errors import ConfigError, PlanError
+from shared.errors import ConfigError, ModelError, PlanError
 from shared.model.build import check_cut
+from shared.model.chain import Chain
 from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
 
 
 def profile_of(experiment: Experiment) -> Profile | None:
     """What the engine plans with, if anything; it fits the experiment.
 
-    Raises PlanError for a profile that cannot be read or is of something else, ConfigError where an epoch sets K as well,
-    ModelError for a model that cannot be on the edge as a whole where that is allowed.
+    Raises PlanError for a profile that cannot be read or is of something else, ConfigError where an epoch sets K as well.
     """
     config = experiment.config
     path = config.engine.profile
@@ -29,8 +29,6 @@ def profile_of(experiment: Experiment) -> Profile | None:
     profile = load_profile(path)
     names = tuple(block.name for block in experiment.chain.blocks)
     check_profile(profile, names, config.data.batch_size, str(path))
-    if config.engine.allow_edge_only:
-        check_cut(len(names), experiment.chain)
     return profile
 
 
@@ -49,17 +47,17 @@ def check_profile(profile: Profile, names: tuple[str, ...], batch_size: int, whe
         )
 
 
-def space_of(settings: EngineSection) -> SearchSpace:
-    """What the configuration lets the engine choose from."""
-    return SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only)
+def space_of(settings: EngineSection, chain: Chain) -> SearchSpace:
+    """What the configuration lets the engine choose from, and the model."""
+    return SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only and _can_be_on_the_edge(chain))
 
 
 def profile_under(profile: Profile, settings: EngineSection, downlink_codec: str) -> Profile:
-    """The profile as this configuration would have it."""
+    """The profile as this configuration would have it, in a run whose loss the trainer computes wherever the cut is."""
     if settings.max_staleness is not None:
         profile = replace(profile, max_staleness=settings.max_staleness)
     # The schema has float32 error gradients; the downlink's codec is not the engine's to choose.
-    return profile.with_gradient_bits(codec_bits(downlink_codec))
+    return replace(profile.with_gradient_bits(codec_bits(downlink_codec)), loss_on_trainer=True)
 
 
 def codec_of(bits: int, configured: str) -> str:
@@ -70,3 +68,12 @@ def codec_of(bits: int, configured: str) -> str:
         return "fp32"
     kind = re.fullmatch(r"uniform\d+(.*)", configured)
     return f"uniform{bits}{kind[1] if kind else ''}"
+
+
+def _can_be_on_the_edge(chain: Chain) -> bool:
+    """Whether all blocks can be there: a model whose output has no batch in front cannot send it for its loss."""
+    try:
+        check_cut(len(chain.blocks), chain)
+    except ModelError:
+        return False
+    return True

@@ -37,16 +37,18 @@ ROUND_TRIPS = 3
 
 @dataclass(frozen=True, slots=True)
 class LinkRates:
-    """Bits per second each way; None is not known."""
+    """Bits per second each way, and seconds there and back; None is not known."""
 
     uplink: float | None = None
     downlink: float | None = None
+    round_trip_seconds: float | None = None
 
     def over(self, older: "LinkRates") -> "LinkRates":
         """These, and the older ones where these are not known."""
         return LinkRates(
             older.uplink if self.uplink is None else self.uplink,
             older.downlink if self.downlink is None else self.downlink,
+            older.round_trip_seconds if self.round_trip_seconds is None else self.round_trip_seconds,
         )
 
 
@@ -97,6 +99,16 @@ async def probe_link(config: EdgeConfig) -> LinkRates:
     return await _bounded(_measured(config, trainer_access(config)))
 
 
+async def probe_round_trip(config: EdgeConfig) -> float | None:
+    """Seconds to the configured trainer and back; None where that cannot be measured. Raises ConfigError as `probe_link`."""
+    async with Asking(config.trainer.address, trainer_access(config), config.link, CALL_SECONDS) as asking:
+        try:
+            return await measure_round_trip(asking, ROUND_TRIPS)
+        except NotMeasuredError as why:
+            _log.warning("round trip not measured", reason=str(why))
+            return None
+
+
 async def _bounded(measuring: Awaitable[LinkRates]) -> LinkRates:
     """What is found in time, which may be nothing."""
     try:
@@ -105,7 +117,12 @@ async def _bounded(measuring: Awaitable[LinkRates]) -> LinkRates:
     except (IsthmusError, NotMeasuredError, TimeoutError) as why:
         _log.debug("link not probed", reason=str(why))
         return LinkRates()
-    _log.debug("link probed", uplink_bits_per_second=found.uplink, downlink_bits_per_second=found.downlink)
+    _log.debug(
+        "link probed",
+        uplink_bits_per_second=found.uplink,
+        downlink_bits_per_second=found.downlink,
+        round_trip_seconds=found.round_trip_seconds,
+    )
     return found
 
 
@@ -115,6 +132,7 @@ async def _measured(config: EdgeConfig, access: TrainerAccess) -> LinkRates:
         return LinkRates(
             await _known(measure_uplink(asking, round_trip_seconds)),
             await _known(measure_downlink(asking, round_trip_seconds)),
+            round_trip_seconds,
         )
 
 

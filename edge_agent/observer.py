@@ -31,6 +31,7 @@ class Progress:
     accuracy: float | None = None
     uplink_bits_per_second: float | None = None
     downlink_bits_per_second: float | None = None
+    round_trip_seconds: float | None = None
 
 
 class RunObserver:
@@ -153,6 +154,8 @@ class RunObserver:
             self.span("cloud", "forward, backward", report.step, began, began + report.compute_seconds)
             self.progress.uplink_bits_per_second = self._stream.link.bits_per_second
             self.progress.downlink_bits_per_second = report.downlink_bits_per_second or None
+            self.progress.round_trip_seconds = self._stream.round_trip.seconds
+            self.meter.round_trip_seconds = self.progress.round_trip_seconds
             self.meter.uplink_bits_per_second = self.progress.uplink_bits_per_second
             self.meter.downlink_bits_per_second = self.progress.downlink_bits_per_second
             self._metrics.uplink_rate.set((self.progress.uplink_bits_per_second or 0.0) / 8)

@@ -4,13 +4,14 @@ Parse, call shared.planning, print. What is wrong raises PlanError; the app make
 """
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from edge_agent.plan_reasons import not_taken, uncalibrated
 from shared.errors import PlanError
 from shared.planning import (
     DEFAULT_BITS,
@@ -30,6 +31,7 @@ from shared.planning import (
     load_profile,
     load_trace,
     parse_rate,
+    parse_seconds,
 )
 
 
@@ -43,7 +45,13 @@ class PlannerName(StrEnum):
 
 
 ProfileFile = Annotated[Path, typer.Option("--profile", help="Profile of the model on the pair, a JSON file.")]
-AllowEdgeOnly = Annotated[bool, typer.Option("--allow-edge-only", help="Let all blocks be on the edge.")]
+AllowEdgeOnly = Annotated[
+    bool, typer.Option("--allow-edge-only/--no-edge-only", help="Whether all blocks may be on the edge.")
+]
+RoundTrip = Annotated[
+    str | None,
+    typer.Option(help="From the edge to the trainer and back, as 40ms; as the profile was measured when absent."),
+]
 Staleness = Annotated[
     int | None, typer.Option(help="K to plan with; searched up to the profile's max_staleness when absent.")
 ]
@@ -63,6 +71,7 @@ def plan(
     profile: ProfileFile,
     uplink: Annotated[str, typer.Option(help="Rate from the edge to the trainer, as 10mbit.")],
     downlink: Annotated[str, typer.Option(help="Rate from the trainer to the edge, as 50mbit.")],
+    round_trip: RoundTrip = None,
     staleness: Staleness = None,
     from_cut: Annotated[int | None, typer.Option(help="Today's cut; without it nothing needs to move.")] = None,
     horizon: Annotated[
@@ -71,15 +80,22 @@ def plan(
     bits: Bits = _BITS_TEXT,
     planner: Annotated[PlannerName, typer.Option(help="Who chooses.")] = PlannerName.GREEDY,
     cut: Annotated[int | None, typer.Option(help="The only cut to consider; what --planner fixed needs.")] = None,
-    allow_edge_only: AllowEdgeOnly = False,
+    allow_edge_only: AllowEdgeOnly = True,
     as_json: AsJson = False,
 ) -> None:
     """Choose cut, staleness and bit width for a link."""
     loaded = load_profile(profile)
-    rates = Rates(parse_rate(uplink, "--uplink"), parse_rate(downlink, "--downlink"))
+    rates = Rates(
+        parse_rate(uplink, "--uplink"), parse_rate(downlink, "--downlink"), round_trip_seconds(round_trip, loaded)
+    )
     space = SearchSpace(parse_bits(bits), staleness, cut, allow_edge_only)
+    if planner is not PlannerName.EDGE_ONLY:  # which asks for a training without a trainer
+        loaded = replace(loaded, loss_on_trainer=True)
     chosen = choose(planner, loaded, rates, space, horizon, from_cut)
-    typer.echo(json.dumps(plan_fields(chosen)) if as_json else describe_plan(chosen, loaded))
+    notes = uncalibrated(loaded, chosen)
+    if planner is PlannerName.GREEDY:
+        notes += not_taken(loaded, rates, space, horizon, from_cut, chosen)
+    typer.echo(json.dumps(plan_fields(chosen, notes)) if as_json else describe_plan(chosen, notes, loaded))
 
 
 def simulate_command(
@@ -88,7 +104,7 @@ def simulate_command(
     downlink_trace: Annotated[Path | None, typer.Option(help="Trace of the downlink.")] = None,
     downlink: Annotated[str | None, typer.Option(help="Constant rate of the downlink, as 50mbit.")] = None,
     trace_run: Annotated[int | None, typer.Option(help="Which run of a list of 5G runs.")] = None,
-    latency_ms: Annotated[float, typer.Option(help="One way.")] = 0.0,
+    round_trip: RoundTrip = None,
     seconds: Annotated[
         float | None,
         typer.Option(help="Length of the run; the trace begins anew when it ends. Once through when absent."),
@@ -99,7 +115,7 @@ def simulate_command(
     ] = None,
     staleness: Staleness = None,
     bits: Bits = _BITS_TEXT,
-    allow_edge_only: AllowEdgeOnly = False,
+    allow_edge_only: AllowEdgeOnly = True,
     png: Annotated[
         Path | None, typer.Option(help="Plot rates, cut and bits of the first planner over time to this file.")
     ] = None,
@@ -107,7 +123,7 @@ def simulate_command(
 ) -> None:
     """Replay a bandwidth trace through the planners and print the time of 100 steps for each."""
     loaded = load_profile(profile)
-    link = open_link(trace, downlink_trace, downlink, trace_run, latency_ms)
+    link = open_link(trace, downlink_trace, downlink, trace_run, round_trip_seconds(round_trip, loaded))
     space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
     duration = link.duration_seconds if seconds is None else seconds
     results = compare(loaded, link, space, duration, tuple(planner or runnable(loaded)))
@@ -127,6 +143,11 @@ def parse_bits(text: str) -> tuple[int, ...]:
         raise PlanError(f'--bits is "{text}"; it must be whole numbers with commas between, as 2,4,8,32') from error
 
 
+def round_trip_seconds(text: str | None, profile: Profile) -> float:
+    """What --round-trip says, or the profile where it says nothing."""
+    return profile.round_trip_seconds or 0.0 if text is None else parse_seconds(text, "--round-trip")
+
+
 def choose(
     planner: PlannerName, profile: Profile, rates: Rates, space: SearchSpace, horizon: int, from_cut: int | None
 ) -> Plan:
@@ -141,13 +162,11 @@ def choose(
 
 
 def open_link(
-    trace: Path, downlink_trace: Path | None, downlink: str | None, trace_run: int | None, latency_ms: float
+    trace: Path, downlink_trace: Path | None, downlink: str | None, trace_run: int | None, round_trip_seconds: float
 ) -> Link:
     """Both directions from what was given for them."""
     if downlink_trace is not None and downlink is not None:
         raise PlanError("the downlink is given twice; give either --downlink-trace or --downlink")
-    if not 0.0 <= latency_ms < float("inf"):
-        raise PlanError(f"--latency-ms is {latency_ms}; it must be 0 or more")
     up = load_trace(trace, trace_run)
     if downlink_trace is not None:
         down = load_trace(downlink_trace)
@@ -155,7 +174,7 @@ def open_link(
         down = Trace.constant(parse_rate(downlink, "--downlink"))
     else:
         down = up
-    return Link(up, down, latency_ms / 1000)
+    return Link(up, down, round_trip_seconds)
 
 
 def runnable(profile: Profile) -> list[str]:
@@ -163,19 +182,20 @@ def runnable(profile: Profile) -> list[str]:
     return [name for name in PLANNERS if name != PlannerName.EDGE_ONLY or profile.edge_seconds[-1] is not None]
 
 
-def plan_fields(chosen: Plan) -> dict[str, object]:
-    """A plan as its JSON object."""
+def plan_fields(chosen: Plan, notes: list[str]) -> dict[str, object]:
+    """A plan as its JSON object, with what there is to say of it."""
     return {
         **asdict(chosen.deployment),
         "seconds_per_step": chosen.seconds_per_step,
         "stage_seconds": list(chosen.stage_seconds),
         "migration_seconds": chosen.migration_seconds,
         "evaluated": chosen.evaluated,
+        "notes": notes,
     }
 
 
-def describe_plan(chosen: Plan, profile: Profile) -> str:
-    """A plan in words."""
+def describe_plan(chosen: Plan, notes: list[str], profile: Profile) -> str:
+    """A plan in words, and what there is to say of it."""
     deployment = chosen.deployment
     where = (
         "edge-only" if deployment.cut == len(profile) else f"blocks [0, {deployment.cut}) of {len(profile)} on the edge"
@@ -188,7 +208,7 @@ def describe_plan(chosen: Plan, profile: Profile) -> str:
     ]
     if chosen.migration_seconds:
         lines.append(f"  {chosen.migration_seconds:.4g} s to move the blocks there")
-    return "\n".join([*lines, f"  best of {chosen.evaluated}"])
+    return "\n".join([*lines, f"  best of {chosen.evaluated}", *(f"  note: {note}" for note in notes)])
 
 
 def result_fields(result: Result) -> dict[str, object]:

@@ -26,12 +26,14 @@ async def planned_start(experiment: Experiment, profile: Profile) -> Deployment 
         return None
     downlink_codec = experiment.deployment.downlink_codec
     usable = profile_under(profile, config.engine, downlink_codec)
-    planned = first_deployment(usable, Rates(found.uplink, found.downlink), space_of(config.engine))
+    rates = Rates(found.uplink, found.downlink, found.round_trip_seconds or 0.0)
+    planned = first_deployment(usable, rates, space_of(config.engine, experiment.chain))
     _log.info(
         "beginning as planned",
         deployment=str(planned),
         uplink_bits_per_second=round(found.uplink),
         downlink_bits_per_second=round(found.downlink),
+        round_trip_seconds=rates.round_trip_seconds,
     )
     codec = codec_by_name(codec_of(planned.bits, config.deployment.codec)).name
     return Deployment(cut=planned.cut, staleness=planned.staleness, codec=codec, downlink_codec=downlink_codec)

@@ -30,6 +30,7 @@ from edge_agent.client import TrainerClient
 from edge_agent.config import EdgeConfig
 from edge_agent.endurance import Endurance
 from edge_agent.experiment import Experiment
+from edge_agent.link_probe import probe_round_trip
 from edge_agent.memory import available_bytes
 from edge_agent.profile_parts import MeasuredCut, Measurements, PartFile
 from edge_agent.session import EdgeSession
@@ -87,7 +88,8 @@ class Profiler:
         encode, decode = await self._workers.codec.run(_codec_fits, self._repeats, self._experiment)
         overheads = await self._overheads(client, done, encode)
         state_bytes = await self._workers.compute.run(self._block_bytes)
-        return self._profile(done, encode, decode, state_bytes, overheads)
+        round_trip_seconds = await probe_round_trip(self._experiment.config)
+        return self._profile(done, encode, decode, state_bytes, overheads, round_trip_seconds)
 
     async def _measure_cut(self, session: EdgeSession, cut: int) -> MeasuredCut:
         needed, available = self._needed_bytes(cut), available_bytes()
@@ -173,6 +175,7 @@ class Profiler:
         decode: Fit,
         state_bytes: list[int],
         overheads: tuple[Overhead, float],
+        round_trip_seconds: float | None,
     ) -> Profile:
         chain = self._experiment.chain
         cuts = [MeasuredCut(skipped="the raw input would leave the edge"), *done.values()]
@@ -192,6 +195,7 @@ class Profiler:
             serial_edge_seconds=tuple(_mean(cut.serial) for cut in cuts),
             overhead=overheads[0],
             serial_overhead_seconds=overheads[1],
+            round_trip_seconds=round_trip_seconds,
             extra={
                 "decode": decode,
                 "edge_seconds_spread": [_spread(cut.edge) for cut in cuts],

@@ -55,3 +55,9 @@ class StepMeter:
         self.compute_seconds, self.encode_seconds, self.cloud_seconds = Mean(), Mean(), Mean()
         self.uplink_bits_per_second: float | None = None
         self.downlink_bits_per_second: float | None = None
+        self.round_trip_seconds: float | None = None
+
+    @property
+    def knows_the_link(self) -> bool:
+        """Whether training has been enough for the link to show what it carries, each way."""
+        return self.uplink_bits_per_second is not None and self.downlink_bits_per_second is not None

@@ -33,6 +33,7 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
         stages=_stages(of),
         uplink_bits_per_second=progress.uplink_bits_per_second,
         downlink_bits_per_second=progress.downlink_bits_per_second,
+        round_trip_seconds=progress.round_trip_seconds,
         bytes_up=progress.bytes_up,
         bytes_down=progress.bytes_down,
         loss=None if math.isnan(progress.loss) else progress.loss,

@@ -42,7 +42,7 @@ def status_table(status: pb.EdgeStatus) -> Table:
         f"{queues.load} batches to compute, {queues.upload} to send, {queues.apply} gradients to apply; "
         f"{status.batches_in_flight} in flight",
     )
-    table.add_row("link", f"up {_rate(status, 'uplink')}, down {_rate(status, 'downlink')}")
+    table.add_row("link", f"up {_rate(status, 'uplink')}, down {_rate(status, 'downlink')}{_round_trip(status)}")
     table.add_row("sent", f"{size(status.bytes_up)} up, {size(status.bytes_down)} down")
     table.add_row("loss", f"{status.loss:.4g}" if status.HasField("loss") else "-")
     table.add_row("accuracy", f"{status.accuracy:.2%}" if status.HasField("accuracy") else "-")
@@ -113,6 +113,11 @@ def _stage(stages: pb.StageSeconds, field: str) -> str:
 def _rate(status: pb.EdgeStatus, link: str) -> str:
     rate = _known(status).get(f"{link}_bits_per_second")
     return "not known yet" if rate is None else f"{rate / 1e6:.1f} Mbit/s"
+
+
+def _round_trip(status: pb.EdgeStatus) -> str:
+    known = status.HasField("round_trip_seconds")
+    return f", {status.round_trip_seconds * 1e3:.1f} ms there and back" if known else ""
 
 
 def _checkpoint(status: pb.EdgeStatus) -> str:

@@ -29,7 +29,7 @@ from shared.planning.profile import (
     parse_profile,
     profile_to_json,
 )
-from shared.planning.rates import parse_rate
+from shared.planning.rates import parse_rate, parse_seconds
 from shared.planning.simulator import Run, Switch, clairvoyant_steps, simulate
 from shared.planning.trace_files import load_trace
 from shared.planning.traces import Link, Trace
@@ -74,6 +74,7 @@ __all__ = [
     "migration_seconds",
     "parse_profile",
     "parse_rate",
+    "parse_seconds",
     "pipeline_seconds",
     "profile_to_json",
     "simulate",

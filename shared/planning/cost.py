@@ -36,12 +36,19 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Rates:
-    """What the link carries, in bits per second, each way. PlanError for a rate that is not above 0 and finite."""
+    """What the link carries, in bits per second, each way, and how long it takes there and back.
+
+    PlanError for a rate that is not above 0 and finite, and for a round trip that is below 0 or not finite.
+    """
 
     uplink: float
     downlink: float
+    round_trip_seconds: float = 0.0
+    """What a byte takes up and its answer takes down, whatever the rates."""
 
     def __post_init__(self) -> None:
+        if not 0.0 <= self.round_trip_seconds < math.inf:
+            raise PlanError(f"the round trip is {self.round_trip_seconds} s; it must be 0 or more and finite")
         for name, rate in (("uplink", self.uplink), ("downlink", self.downlink)):
             if not 0.0 < rate < math.inf:
                 raise PlanError(f"the {name} rate is {rate} bit/s; it must be above 0 and finite")
@@ -57,14 +64,16 @@ class Stages(NamedTuple):
     busy: Floats
     """How long a step keeps the edge at work: at K = 0 more than T1 where keeping the stream going takes more of it, which
     goes on while the batch is away."""
+    round_trip: Floats
+    """How long a batch is on the way beside them. It keeps no module busy."""
 
     def longest(self) -> Floats:
         """T_max."""
         return np.maximum(np.maximum(self.busy, self.uplink), np.maximum(self.cloud, self.downlink))
 
     def total(self) -> Floats:
-        """T_sum."""
-        return self.edge + self.uplink + self.cloud + self.downlink
+        """T_sum, and the round trip: from the start of a batch until it is settled, where it waits for no other."""
+        return self.edge + self.uplink + self.cloud + self.downlink + self.round_trip
 
     def filling(self) -> Floats:
         """Seconds until an empty pipeline is full."""
@@ -90,6 +99,8 @@ class Work(NamedTuple):
     """What keeping the stream going takes of the edge beside both."""
     serial_overhead_seconds: Floats
     """The part of it that a batch waits for at K = 0; the rest goes on while it is away."""
+    round_trips: Floats
+    """How often a batch goes up and comes back: once, or never where the edge does all."""
 
     def computing(self, *, serial: bool | Bools) -> Floats:
         """Seconds of computing and encoding on the edge. serial: at K = 0, for all or each."""
@@ -114,6 +125,7 @@ class Work(NamedTuple):
             self.cloud_seconds * cloud_factor,
             self.downlink_bits / rates.downlink,
             np.maximum(edge, computing + self.overhead_seconds),
+            self.round_trips * rates.round_trip_seconds,
         )
 
     def measured(self) -> Bools:
@@ -136,7 +148,8 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
 
     T1 takes encoding in when bits < 32, and the overhead of the stream where it was measured. Only the feature
     is compressed, not the error gradient (paper 000, 4.4).
-    At edge-only nothing is sent and nothing is left for the trainer: the output that goes up counts for nothing.
+    At edge-only nothing is sent and nothing is left for the trainer. Where the trainer computes the loss all the same, the
+    bytes of the output count for nothing, but the round trip and the work of the stream do.
     """
     cuts, bits = np.asarray(cuts, dtype=np.int64), np.asarray(bits, dtype=np.int64)
     feature_bytes, gradient_bytes, edge_seconds, serial_seconds, cloud_seconds = (
@@ -155,6 +168,7 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
     else:
         encode_seconds = profile.encode.seconds_per_byte * feature_bytes + profile.encode.seconds
     split = cuts < len(profile)
+    attended = split | profile.loss_on_trainer
     added_seconds = np.where(split & (bits < FLOAT32_BITS), encode_seconds, 0.0)
     uplink_bits = np.where(split, feature_bytes * 8 * bits / FLOAT32_BITS, 0.0)
     downlink_bits = np.where(split, gradient_bytes * 8, 0.0)
@@ -167,8 +181,9 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
         np.where(split, cloud_seconds, 0.0),
         downlink_bits,
         serial_seconds + added_seconds,
-        np.where(split, overhead_seconds, 0.0),
-        np.where(split, profile.serial_overhead_seconds, 0.0),
+        np.where(attended, overhead_seconds, 0.0),
+        np.where(attended, profile.serial_overhead_seconds, 0.0),
+        attended.astype(np.float64),
     )
 
 
@@ -184,7 +199,9 @@ def pipeline_seconds(stages: Stages, staleness: int | Ints, horizon_steps: int) 
 
 
 def steady_seconds(stages: Stages, staleness: int | Ints) -> Floats:
-    """Seconds per step once the pipeline is full: Eq. 12 over an endless horizon, max(T_max, T_sum / (K + 1)), shape (n,).
+    """Seconds per step once the pipeline is full, shape (n,): Eq. 12 over an endless horizon, with the round trip.
+
+    It is max(T_max, (T_sum + round trip) / (K + 1)).
 
     staleness: K, one for all or one for each.
     """
@@ -202,6 +219,7 @@ def migration_bits(profile: Profile, from_cuts: ArrayLike, to_cuts: ArrayLike) -
 
 
 def migration_seconds(profile: Profile, from_cuts: ArrayLike, to_cuts: ArrayLike, rates: Rates) -> Floats:
-    """U of Eq. 13: seconds to move the blocks between two cuts; 0 where the cut stays."""
+    """U of Eq. 13: seconds to move the blocks between two cuts, with the round trip of asking; 0 where the cut stays."""
     up, down = migration_bits(profile, from_cuts, to_cuts)
-    return up / rates.uplink + down / rates.downlink
+    asking_seconds = np.where(np.asarray(from_cuts) != np.asarray(to_cuts), rates.round_trip_seconds, 0.0)
+    return up / rates.uplink + down / rates.downlink + asking_seconds

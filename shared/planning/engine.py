@@ -82,7 +82,9 @@ class Engine:
         self._profile = profile
         self._config = config or EngineConfig()
         self._total_steps = total_steps
-        self._estimates = Estimates(self._config.window_seconds, self._config.limits.memory_seconds)
+        self._estimates = Estimates(
+            self._config.window_seconds, self._config.limits.memory_seconds, profile.round_trip_seconds or 0.0
+        )
         self._seconds: float | None = None
         self._changed_seconds = self._steady_seconds = -math.inf
         self._step = self._event_step = 0
@@ -119,6 +121,7 @@ class Engine:
         step: int,
         uplink: float,
         downlink: float,
+        round_trip_seconds: float | None = None,
         edge_seconds: float | None = None,
         cloud_seconds: float | None = None,
     ) -> Decision | None:
@@ -126,7 +129,8 @@ class Engine:
 
         seconds: any clock that never goes back; call about once a second, also while nothing is sent.
         step: batches settled so far. uplink, downlink: mean rates since the last observation in bits per second, 0 when dead.
-        edge_seconds, cloud_seconds: T1 (with encode) and T3 as measured with today's deployment; None leaves what was known.
+        round_trip_seconds: there and back, as measured since. edge_seconds, cloud_seconds: T1 (with encode) and T3 as measured
+        with today's deployment. None leaves what was known.
         """
         if self._seconds is None:
             self._seconds, self._step, self._event_step = seconds - FIRST_INTERVAL_SECONDS, step, step
@@ -135,7 +139,7 @@ class Engine:
         if since <= 0.0:
             return None
         self._estimates.note_compute(edge_seconds, cloud_seconds, self._current)
-        self._estimates.note_rates(since, uplink, downlink, self._current)
+        self._estimates.note_link(since, uplink, downlink, round_trip_seconds, self._current)
         self._count(since, done_steps)
         self._note_event()
         if self._proposal is not None:

@@ -1,4 +1,4 @@
-"""What the engine believes: the link's rates now and over the last minute, and how fast each candidate would train over it.
+"""What the engine believes: what the link is now and over the last minute, and how fast each candidate would train over it.
 
 Rates are noisy and the pipeline smooths them itself, so they are smoothed as it does before a speed is made of them. Speeds are
 averaged then, not rates: the mean of what a rate allows is not what the mean rate allows. And where a deployment was tried,
@@ -50,8 +50,10 @@ class Estimates:
     mean_speeds: Floats
     """Over the last minute, shape (n,)."""
 
-    def __init__(self, window_seconds: float, memory_seconds: float) -> None:
+    def __init__(self, window_seconds: float, memory_seconds: float, round_trip_seconds: float) -> None:
+        """round_trip_seconds: what a way there and back is taken for until one is measured."""
         self._window_seconds, self._memory_seconds = window_seconds, memory_seconds
+        self._round_trip_seconds = round_trip_seconds
         self._edge_factor = self._cloud_factor = 1.0
         self._rates_now, self._rates_mean, self._rates_usual = Mean(), Mean(), Mean()
         self._modelled_steps: dict[tuple[int, int, int], float] = {}
@@ -69,12 +71,19 @@ class Estimates:
         if len(self._rates_now.value):
             self._derive(self._window_seconds, current)
 
-    def note_rates(self, seconds: float, uplink: float, downlink: float, current: int) -> None:
-        """Take in the mean rates of the last `seconds`; `current` is today's candidate, whose pipeline does the smoothing."""
+    def note_link(
+        self, seconds: float, uplink: float, downlink: float, round_trip_seconds: float | None, current: int
+    ) -> None:
+        """Take in what the link was for the last `seconds`: its mean rates, and its round trip where that was measured.
+
+        current: today's candidate, whose pipeline does the smoothing.
+        """
         memory_seconds = MOST_MEMORY_SECONDS
         if len(self._speeds_mean.value):
             memory_seconds = min(memory_seconds, float((self._staleness + 1)[current] / self.mean_speeds[current]) / 2)
-        observed = np.maximum([uplink, downlink], LEAST_RATE)
+        if round_trip_seconds is not None:
+            self._round_trip_seconds = round_trip_seconds
+        observed = np.array([max(uplink, LEAST_RATE), max(downlink, LEAST_RATE), self._round_trip_seconds])
         self._rates_now.add(seconds, memory_seconds, observed)
         self._rates_mean.add(seconds, self._window_seconds, observed)
         self._rates_usual.add(seconds, self._memory_seconds, observed)
@@ -115,8 +124,34 @@ class Estimates:
     def _corrections(self, current: int) -> Floats:
         """What was done over what was modelled, shape (n,).
 
-        Where a candidate was never tried, it is expected to miss the model as today's does, but not to beat it.
+        Where a candidate was never tried, it is expected to miss the model by what it shares with today's, but not to beat it.
         """
         known = {key: self._done_steps[key] / modelled for key, modelled in self._modelled_steps.items()}
-        unknown = min(1.0, known.get(self._keys[current], 1.0))
-        return np.array([known.get(key, unknown) for key in self._keys])
+        shared = self._shared_shortfall(current, known.get(self._keys[current], 1.0))
+        return np.array([known.get(key, part) for key, part in zip(self._keys, shared.tolist(), strict=True)])
+
+    def _shared_shortfall(self, current: int, done_part: float) -> Floats:
+        """Part of its modelled speed that each candidate keeps when today's does `done_part` of its own, shape (n,).
+
+        What is missing is put where it shows today. A batch that waits for its way there and back waits for longer than the
+        model says, and that delay is shared by all that go this way, once for K + 1 steps. Where a module is never idle, it
+        is that module which is slower, for all that use it.
+        """
+        if done_part >= 1.0:
+            return np.ones(len(self._keys))
+        stages, windows = self.stages(self.now), self._staleness + 1
+        slower = 1.0 / done_part
+        longest_seconds, total_seconds = float(stages.longest()[current]), float(stages.total()[current])
+        if total_seconds > windows[current] * longest_seconds:
+            delay_seconds = (slower - 1.0) * total_seconds * self._work.round_trips
+            slowed = stages._replace(round_trip=stages.round_trip + delay_seconds)
+        elif float(stages.busy[current]) == longest_seconds:
+            slowed = stages._replace(edge=stages.edge * slower, busy=stages.busy * slower)
+        elif float(stages.uplink[current]) == longest_seconds:
+            slowed = stages._replace(uplink=stages.uplink * slower)
+        elif float(stages.cloud[current]) == longest_seconds:
+            slowed = stages._replace(cloud=stages.cloud * slower)
+        else:
+            slowed = stages._replace(downlink=stages.downlink * slower)
+        kept: Floats = steady_seconds(stages, self._staleness) / steady_seconds(slowed, self._staleness)
+        return kept

@@ -36,8 +36,8 @@ class SearchSpace:
     """K; None searches 0..max_staleness of the profile."""
     cut: int | None = None
     """The only cut allowed; None allows all."""
-    allow_edge_only: bool = False
-    """Whether all blocks may be on the edge."""
+    allow_edge_only: bool = True
+    """Whether all blocks may be on the edge, where the profile has measured that."""
 
     def staleness_range(self, profile: Profile) -> range:
         """All values of K that may be chosen."""
@@ -130,7 +130,7 @@ def first_deployment(profile: Profile, rates: Rates, space: SearchSpace) -> Depl
 def jointdnn(
     profile: Profile,
     rates: Rates,
-    allow_edge_only: bool = False,
+    allow_edge_only: bool = True,
     horizon_steps: int = DEFAULT_HORIZON_STEPS,
     from_cut: int | None = None,
 ) -> Plan:

@@ -81,6 +81,11 @@ class Profile:
     """What a step costs the edge beside computing and encoding: the stream, the data, the handing over between threads."""
     serial_overhead_seconds: float = 0.0
     """The part of it that a batch waits for at K = 0; the rest is done while the edge waits, as far as it does."""
+    round_trip_seconds: float | None = None
+    """There and back between the pair, as it was when the profile was measured; None where it was not."""
+    loss_on_trainer: bool = False
+    """Whether the trainer computes the loss even with all blocks on the edge, so that a step there waits for it. Not a part
+    of the file: it is what a run does, and no measurement."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the file beyond the schema, kept as they were."""
 
@@ -118,19 +123,22 @@ def parse_profile(mapping: object, where: str) -> Profile:
         raise PlanError(f'{where}: schema is {_shown(mapping.get("schema"))}; this version reads "{SCHEMA}"')
     reader = _Reader(mapping, where)
     blocks = reader.blocks()
-    entries = {name: reader.entries(name, len(blocks) + 1) for name in _BY_CUT}
     profile = Profile(
         model=reader.text("model"),
         batch_size=reader.whole("batch_size", least=1),
         blocks=blocks,
+        feature_bytes=reader.entries("feature_bytes", len(blocks) + 1),
+        gradient_bytes=reader.entries("gradient_bytes", len(blocks) + 1),
+        edge_seconds=reader.entries("edge_seconds", len(blocks) + 1),
+        cloud_seconds=reader.entries("cloud_seconds", len(blocks) + 1),
         encode=reader.encode(),
         min_bits=reader.min_bits(len(blocks) + 1),
         serial_edge_seconds=reader.optional_entries("serial_edge_seconds", len(blocks) + 1),
         overhead=NO_OVERHEAD if mapping.get("overhead") is None else Overhead(*reader.line("overhead")),
         serial_overhead_seconds=reader.number("serial_overhead_seconds", mapping.get("serial_overhead_seconds", 0.0)),
+        round_trip_seconds=reader.optional_number("round_trip_seconds"),
         max_staleness=reader.whole("max_staleness", least=0),
         extra={key: value for key, value in mapping.items() if key not in _KEYS},
-        **entries,
     )
     if not any(_is_measured(profile, cut) for cut in range(1, len(profile) + 1)):
         raise PlanError(
@@ -158,11 +166,13 @@ def profile_to_json(profile: Profile) -> str:
         mapping["overhead"] = asdict(profile.overhead)
     if profile.serial_overhead_seconds:
         mapping["serial_overhead_seconds"] = profile.serial_overhead_seconds
+    if profile.round_trip_seconds is not None:
+        mapping["round_trip_seconds"] = profile.round_trip_seconds
     return json.dumps(mapping | dict(profile.extra), indent=2, allow_nan=False) + "\n"
 
 
 _BY_CUT = ("feature_bytes", "gradient_bytes", "edge_seconds", "cloud_seconds")
-_ADDED = ("serial_edge_seconds", "overhead", "serial_overhead_seconds")
+_ADDED = ("serial_edge_seconds", "overhead", "serial_overhead_seconds", "round_trip_seconds")
 _KEYS = {
     "schema",
     "model",
@@ -229,6 +239,10 @@ class _Reader:
             raise self.refuse(key, value, f"a finite number of 0 or more{or_null}")
         assert isinstance(value, int | float)
         return value
+
+    def optional_number(self, key: str) -> float | None:
+        value = self.mapping.get(key)
+        return None if value is None else self.number(key, value, ", or null where it was not measured")
 
     def listed(self, key: str, length: int) -> list[Any]:
         values = self.take(key)

@@ -83,7 +83,7 @@ class Pipeline:
         self._busy_seconds = max(self._edge_seconds, float(computing + work.overhead_seconds[0]))
         self._uplink_bits = float(work.uplink_bits[0])
         self._cloud_seconds, self._downlink_bits = float(work.cloud_seconds[0]), float(work.downlink_bits[0])
-        self._latency_seconds = self._link.latency_seconds if deployment.cut < len(self._profile) else 0.0
+        self._one_way_seconds = float(work.round_trips[0]) * self._link.round_trip_seconds / 2
 
     def next_start(self) -> float:
         """When the next batch may start: the edge is free and the batch K + 1 before it is settled."""
@@ -95,12 +95,12 @@ class Pipeline:
         start = self.next_start()
         ready, self._edge_free = start + self._edge_seconds, start + self._busy_seconds
         self._uplink_free = self._link.uplink.finish(max(ready, self._uplink_free), self._uplink_bits)
-        arrived = self._uplink_free + self._latency_seconds
+        arrived = self._uplink_free + self._one_way_seconds
         self._cloud_free = max(arrived, self._cloud_free) + self._cloud_seconds
         self._downlink_free = self._link.downlink.finish(
             max(self._cloud_free, self._downlink_free), self._downlink_bits
         )
-        self.settled.append(self._downlink_free + self._latency_seconds)
+        self.settled.append(self._downlink_free + self._one_way_seconds)
 
     def drained(self) -> float:
         """When the last batch admitted is settled."""
@@ -110,10 +110,8 @@ class Pipeline:
         """Drain, move the blocks, go on with `deployment`, or with the old one when that takes too long. Seconds of pause."""
         start = self.drained()
         up, down = migration_bits(self._profile, self.deployment.cut, deployment.cut)
-        end = (
-            self._link.downlink.finish(self._link.uplink.finish(start, float(up)), float(down))
-            + self._link.latency_seconds
-        )
+        carried = self._link.downlink.finish(self._link.uplink.finish(start, float(up)), float(down))
+        end = carried + self._link.round_trip_seconds
         if end - start <= abandon_after_seconds:
             self.change(deployment)
         end = min(end, start + abandon_after_seconds)
@@ -169,6 +167,7 @@ class _Monitor:
                 bisect_right(self._pipeline.settled, self._observed),
                 self._link.uplink.mean_between(since, self._observed),
                 self._link.downlink.mean_between(since, self._observed),
+                self._link.round_trip_seconds,
             )
             first = first or decision
         return first

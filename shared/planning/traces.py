@@ -103,8 +103,8 @@ class Link:
 
     uplink: Trace
     downlink: Trace
-    latency_seconds: float = 0.0
-    """One way: from the last bit sent to its arrival."""
+    round_trip_seconds: float = 0.0
+    """What a bit takes up and its answer takes down, half of it each way, whatever the rates."""
 
     @property
     def duration_seconds(self) -> float:

@@ -13,6 +13,7 @@ from shared.transport.framing import Assembler, WireTensor, chunks
 from shared.transport.link_rate import LinkRate
 from shared.transport.packets import Damaged, Packet
 from shared.transport.peer_clock import PeerClock
+from shared.transport.round_trip import RoundTrip
 from shared.transport.sending import LEAST_CHUNK_BYTES, allowance
 from shared.transport.status import DamagedError
 from shared.wire.isthmus.v1.tensor_pb2 import Ack
@@ -67,11 +68,12 @@ class Duplex(Generic[Out, In]):
         self._ack_timer: asyncio.TimerHandle | None = None
         self._ack_task: asyncio.Task[None] | None = None
         self._tensors_under_way: deque[tuple[int, float, WireTensor]] = deque()
-        self._chunks_under_way: deque[tuple[int, float]] = deque()
+        self._chunks_under_way: deque[tuple[int, int, float]] = deque()
         self._on_delivered = on_delivered
         self._credits = SendCredits(INITIAL_WINDOW_BYTES)
         self._ledger = ReceiveLedger(window_bytes)
         self.link = LinkRate()
+        self.round_trip = RoundTrip()
         self._link_is_known = False
         self.peer_clock = PeerClock()
         self._waiting_since = time.monotonic()
@@ -105,7 +107,7 @@ class Duplex(Generic[Out, In]):
                 self.link.idle()
                 self._waiting_since = time.monotonic()
             await self._credits.take(len(payload))
-            self._chunks_under_way.append((self._credits.sent_bytes, time.monotonic()))
+            self._chunks_under_way.append((self._credits.sent_bytes, len(payload), time.monotonic()))
             await self.write(self._outgoing(frame=frame), payload)
 
     async def receive(self) -> tuple[In, WireTensor | None] | None:
@@ -177,14 +179,16 @@ class Duplex(Generic[Out, In]):
                 await self.write(self._outgoing())
 
     def _acknowledged(self, ack: Ack) -> None:
-        now, written = time.monotonic(), None
+        now, written, chunk_bytes = time.monotonic(), None, 0
         self._credits.acknowledge(ack)
         while self._chunks_under_way and self._chunks_under_way[0][0] <= ack.received_bytes:
-            _, written = self._chunks_under_way.popleft()
+            _, chunk_bytes, written = self._chunks_under_way.popleft()
         if written is not None:
             self.peer_clock.observe(written, now, ack.receiver_nanoseconds)
             self._link_is_known = self.link.bits_per_second is not None and now - written < SUSPICIOUS_SECONDS
             self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, written, now)
+            unqueued_seconds = now - written - self.link.queue_seconds
+            self.round_trip.observe(unqueued_seconds, chunk_bytes, self.link.bits_per_second, now)
             self._allow(ack.received_bytes)
         while self._tensors_under_way and self._tensors_under_way[0][0] <= ack.received_bytes:
             _, started, tensor = self._tensors_under_way.popleft()

@@ -138,13 +138,32 @@ async def test_where_the_link_cannot_be_probed_a_run_begins_with_half_of_the_blo
 async def test_a_probe_finds_what_the_link_carries_each_way():
     async with running_trainer() as server:
         host, _, port = server.address.rpartition(":")
-        async with Relay(host, int(port), uplink_bits_per_second=4e6, downlink_bits_per_second=1.6e7) as relay:
+        ways = {"uplink_bits_per_second": 4e6, "downlink_bits_per_second": 1.6e7, "one_way_delay_seconds": 0.02}
+        async with Relay(host, int(port), **ways) as relay:
             probe = link_probe.link_probe(edge_config(f"trainer.address={relay.address}"))
             probe.want(0.0)
             async with asyncio.timeout(30):
                 await probe._task
     assert probe.found.uplink == pytest.approx(4e6, rel=0.3)
     assert probe.found.downlink == pytest.approx(1.6e7, rel=0.3)
+    assert 0.04 <= probe.found.round_trip_seconds < 0.2
+
+
+async def test_over_a_long_way_the_engine_takes_batches_in_flight_and_shows_the_round_trip(profile):
+    _, path = profile
+    async with running_trainer() as server:
+        host, _, port = server.address.rpartition(":")
+        async with Relay(host, int(port), one_way_delay_seconds=0.05) as relay:
+            shown = []
+
+            def reached(deployment, progress):
+                shown.append(progress.round_trip_seconds)
+                return deployment.staleness == 2
+
+            more = ("deployment.cut=3", "deployment.staleness=0", "engine.bits=[32]", "engine.allow_edge_only=false")
+            await train_until(settings(relay.port, path, *more), reached)
+    assert shown[-1] is not None
+    assert 0.1 <= shown[-1] < 0.3
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ AT_8_MBIT = Rates(8 * MBIT, 8 * MBIT)
 
 seconds = st.floats(0.001, 10.0)
 sizes = st.floats(1.0, 1e8)
-rates = st.builds(Rates, st.floats(1e4, 1e9), st.floats(1e4, 1e9))
+rates = st.builds(Rates, st.floats(1e4, 1e9), st.floats(1e4, 1e9), st.just(0.0) | st.floats(0.0, 2.0))
 
 
 def maybe(strategy: st.SearchStrategy) -> st.SearchStrategy:
@@ -62,4 +62,5 @@ def profiles(draw, max_blocks: int = 8, complete: bool = False) -> Profile:
         serial_edge_seconds=draw(st.none() | st.tuples(*[maybe(seconds)] * (count + 1))),
         overhead=draw(st.builds(Overhead, st.just(0.0) | st.floats(0.0, 1e-6), st.just(0.0) | seconds)),
         serial_overhead_seconds=draw(st.just(0.0) | seconds),
+        round_trip_seconds=draw(st.none() | st.floats(0.0, 2.0)),
     )

@@ -149,7 +149,7 @@ def test_what_was_found_stands_in_the_file_and_is_read_again():
 
 
 def test_a_plan_keeps_to_what_was_calibrated():
-    slow, space = Rates(MBIT, MBIT), SearchSpace(bits=(1, 2, 4, 8, 32))
+    slow, space = Rates(MBIT, MBIT), SearchSpace(bits=(1, 2, 4, 8, 32), allow_edge_only=False)
     free = greedy(small_profile(max_staleness=5), slow, space).deployment
     assert (free.cut, free.bits) == (3, 1)
     assert greedy(CALIBRATED, slow, space).deployment.bits == 4
@@ -159,7 +159,7 @@ def test_a_plan_keeps_to_what_was_calibrated():
 
 
 def test_the_engine_keeps_to_what_was_calibrated():
-    engine = Engine(CALIBRATED, SearchSpace(bits=(1, 2, 4, 8, 32)), Deployment(3, 5, 1))
+    engine = Engine(CALIBRATED, SearchSpace(bits=(1, 2, 4, 8, 32), allow_edge_only=False), Deployment(3, 5, 1))
     decision = engine.observe(1.0, 1, MBIT, MBIT)
     assert decision is not None, "today's deployment was not calibrated"
     assert decision.deployment == Deployment(cut=2, staleness=2, bits=4)

@@ -302,6 +302,7 @@ FULL = pb.EdgeStatus(
     staleness=1,
     stages=pb.StageSeconds(edge=0.004, uplink=0.008, cloud=0.002),
     uplink_bits_per_second=2.5e7,
+    round_trip_seconds=0.0405,
     loss=0.5,
     accuracy=0.875,
     seconds_per_step=0.009,
@@ -326,7 +327,7 @@ def test_a_status_is_shown_whole_and_on_one_line():
         "greedy, which predicted 8.5 ms a step",
         "8.00 ms " + "█" * 30,
         "4.00 ms " + "█" * 15 + " ",
-        "up 25.0 Mbit/s, down not known yet",
+        "up 25.0 Mbit/s, down not known yet, 40.5 ms there and back",
         "87.50%",
         "step 40, 2.0 h ago",
     ):

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -13,7 +14,7 @@ from edge_agent.link_probe import LinkProbe, LinkRates
 from edge_agent.metrics import EngineMetrics
 from edge_agent.step_meter import StepMeter
 from shared.errors import PlanError
-from shared.planning import Block
+from shared.planning import Block, SearchSpace
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 from tests.unit.planning_cases import MBIT, small_profile
 
@@ -52,11 +53,12 @@ class Run:
     def __init__(self, profile=LIGHT, settings=None, **deployment):
         self.meter, self.deployer = StepMeter(), Deployer(**deployment)
         self.metrics = EngineMetrics(CollectorRegistry())
-        settings = settings or EngineSection(bits=(2, 4, 8, 32))
+        settings = settings or EngineSection(bits=(2, 4, 8, 32), allow_edge_only=False)
         self.probed, self.probes = LinkRates(), 0
         deployment, probe = self.deployer.deployment, LinkProbe(self._probe)
+        space = SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only)
         self.loop = DecisionLoop(
-            profile, settings, deployment.codec, deployment, 10_000, self.meter, self.metrics, probe
+            profile, settings, space, deployment.codec, deployment, 10_000, self.meter, self.metrics, probe
         )
         self.seconds = 0.0
         self.meter.is_flowing = True
@@ -162,6 +164,40 @@ async def test_on_a_bad_link_it_takes_all_blocks_where_that_is_allowed_and_gives
     await run.watch_with_probes(300, 1000.0)
     assert run.probes == probes, "from now on the stream says what the link carries"
     assert run.loop._engine.mean_rates.uplink > 9e8
+
+
+def waiting_for_the_link():
+    """A profile by which a short way is waited for and a long one bridged."""
+    serial_seconds, cloud_seconds = (None, 0.5, 1.0, 1.5, 5.0), (None, 0.04, 0.03, 0.02, 0.0)
+    return replace(LIGHT, serial_edge_seconds=serial_seconds, cloud_seconds=cloud_seconds)
+
+
+def test_a_round_trip_that_becomes_long_while_training_is_bridged_by_batches_in_flight():
+    run = Run(waiting_for_the_link(), cut=1, staleness=0)
+    run.meter.round_trip_seconds = 0.001
+    run.watch(60, 1000.0, 1 / 0.605)
+    assert run.deployer.deployment.staleness == 0
+    run.meter.round_trip_seconds = 1.5
+    run.watch(300, 1000.0, 1 / 2.1)
+    assert run.deployer.deployment.staleness == 3
+    assert not run.deployer.moving
+
+
+async def test_where_training_says_nothing_of_the_link_a_probe_does():
+    run = Run(waiting_for_the_link(), cut=1, staleness=0)
+    run.probed = LinkRates(1e9, 1e9, 1.5)
+    for second in range(300):
+        run.meter.steps = second // 2
+        run.loop.look(run.deployer, float(second))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert run.probes == 0 or second >= 40, "the first steps may say it yet"
+    assert run.probes > 1
+    assert run.deployer.deployment.staleness == 3
+    probes = run.probes
+    run.seconds = 300.0
+    await run.watch_with_probes(300, 1000.0, 0.5)
+    assert run.probes == probes
 
 
 async def test_it_does_not_take_all_blocks_where_that_is_not_allowed():

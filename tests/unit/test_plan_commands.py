@@ -1,6 +1,7 @@
 """`edge-agent plan` and `edge-agent simulate` as a user meets them: what they print, and how they refuse."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -55,6 +56,7 @@ def test_a_plan_prints_the_fields_that_are_promised(edge_agent, profile_path):
         "stage_seconds": list(expected.stage_seconds),
         "migration_seconds": expected.migration_seconds,
         "evaluated": expected.evaluated,
+        "notes": printed["notes"],
     }
 
 
@@ -71,8 +73,68 @@ def test_each_planner_can_be_asked(edge_agent, profile_path):
     assert (fixed["cut"], fixed["staleness"], fixed["bits"], fixed["evaluated"]) == (2, 1, 8, 1)
     assert answer("--bits", "4")["bits"] == 4
     slow = ("--uplink", "1kbit", "--downlink", "1kbit")
-    assert answer(*slow)["cut"] == 3
-    assert answer(*slow, "--allow-edge-only")["cut"] == 4
+    assert answer(*slow)["cut"] == 4
+    assert answer(*slow, "--no-edge-only")["cut"] == 3
+
+
+def test_a_plan_over_a_long_way_keeps_more_batches_in_flight(edge_agent, profile_path):
+    def answer(*more):
+        code, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, "--no-edge-only", *more)
+        assert code == 0
+        return json.loads(out)
+
+    waiting = ("--planner", "fixed", "--cut", "3", "--bits", "32", "--staleness", "0")
+    near, far = answer(*waiting), answer(*waiting, "--round-trip", "250ms")
+    assert far["seconds_per_step"] - near["seconds_per_step"] == pytest.approx(0.25)
+    expected = greedy(small_profile(), Rates(10e6, 50e6, 8.0), SearchSpace(allow_edge_only=False))
+    assert answer("--round-trip", "8 s")["staleness"] == expected.deployment.staleness == 3
+    profile_path.write_text(profile_to_json(small_profile(round_trip_seconds=0.25)))
+    assert answer(*waiting)["seconds_per_step"] == far["seconds_per_step"], "as the pair was when it was measured"
+    assert answer(*waiting, "--round-trip", "0ms")["seconds_per_step"] == near["seconds_per_step"]
+
+
+def test_a_plan_with_all_blocks_on_the_edge_waits_for_the_loss_and_training_without_a_trainer_does_not(
+    edge_agent, profile_path
+):
+    def seconds(*more):
+        _, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, "--round-trip", "2s", *more)
+        return json.loads(out)["seconds_per_step"]
+
+    assert seconds("--planner", "edge-only") == pytest.approx(5.0)
+    assert seconds("--planner", "fixed", "--cut", "4", "--bits", "32", "--staleness", "0") == pytest.approx(7.0)
+
+
+def notes_of(edge_agent, profile_path, *more):
+    code, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, *more)
+    assert code == 0
+    said = json.loads(out)["notes"]
+    code, in_words, _ = edge_agent("plan", "--profile", profile_path, *PLAN[:-1], *more)
+    assert all(note in in_words for note in said)
+    return said
+
+
+def test_a_plan_says_where_nothing_was_calibrated(edge_agent, profile_path):
+    (said,) = notes_of(edge_agent, profile_path, "--bits", "2", "--staleness", "3", "--no-edge-only", "--cut", "1")
+    assert "nothing was calibrated" in said
+    assert "2 bits and K = 3" in said
+    assert notes_of(edge_agent, profile_path, "--bits", "32", "--staleness", "0", "--cut", "1") == []
+    profile_path.write_text(profile_to_json(small_profile(min_bits=(None, 2, 2, 2, None))))
+    assert notes_of(edge_agent, profile_path, "--bits", "2", "--staleness", "3", "--cut", "1") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "said"),
+    [
+        ({"edge_seconds": (None, 1.0, 2.0, 3.0, 0.5)}, ("--no-edge-only",), "0.5 s a step .*--no-edge-only forbids it"),
+        ({"edge_seconds": (None, 1.0, 2.0, 3.0, 0.5), "max_staleness": 0}, ("--round-trip", "1s"), "would wait for it"),
+        ({}, ("--from-cut", "3", "--no-edge-only", "--horizon", "1"), "to move the blocks there takes"),
+        ({"min_bits": (None, 32, 32, 32, None)}, ("--no-edge-only",), "the calibration found"),
+    ],
+)
+def test_a_plan_says_why_it_did_not_take_what_looks_faster(edge_agent, profile_path, changes, arguments, said):
+    profile_path.write_text(profile_to_json(small_profile(**({"min_bits": (None, 8, 8, 8, None)} | changes))))
+    assert any(re.search(said, note) for note in notes_of(edge_agent, profile_path, *arguments))
+    assert notes_of(edge_agent, profile_path, "--cut", "1", "--bits", "32") == [], "who names the cut means it"
 
 
 def test_a_plan_in_words_says_where_the_blocks_are(edge_agent, profile_path):
@@ -122,8 +184,10 @@ def test_a_profile_without_edge_only_leaves_that_planner_out(edge_agent, profile
         (("--downlink", "nanmbit"), "--downlink"),
         (("--from-cut", "5"), "from 1 to 4"),
         (("--from-cut", "0"), "from 1 to 4"),
-        (("--cut", "4"), "from 1 to 3"),
-        (("--cut", "0"), "from 1 to 3"),
+        (("--cut", "4", "--no-edge-only"), "from 1 to 3"),
+        (("--cut", "0"), "from 1 to 4"),
+        (("--round-trip", "40"), "--round-trip"),
+        (("--round-trip", "-40ms"), "--round-trip"),
         (("--staleness", "-1"), "staleness"),
         (("--horizon", "0"), "horizon"),
         (("--bits", "9"), "bit widths"),
@@ -175,7 +239,7 @@ def test_a_broken_profile_is_refused_by_name(edge_agent, profile_path, trace_pat
         (("--trace", "absent.csv"), "absent.csv"),
         (("--seconds", "0"), "above 0"),
         (("--seconds", "nan"), "above 0"),
-        (("--latency-ms", "-1"), "--latency-ms"),
+        (("--round-trip", "-1ms"), "--round-trip"),
         (("--downlink", "0mbit"), "--downlink"),
         (("--downlink", "1mbit", "--downlink-trace", "x"), "twice"),
         (("--planner", "best"), '"best"'),

@@ -12,7 +12,11 @@ from shared.planning import Overhead, Rates, Stages, migration_seconds, pipeline
 from tests.unit.planning_cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
 
 stage_times = st.floats(0.0, 100.0)
-stages = st.builds(lambda *times: Stages(*(np.array([time]) for time in (*times, times[0]))), *[stage_times] * 4)
+stages = st.builds(
+    lambda round_trip, *times: Stages(*(np.array([time]) for time in (*times, times[0], round_trip))),
+    st.just(0.0) | stage_times,
+    *[stage_times] * 4,
+)
 horizons = st.integers(1, 1000)
 
 
@@ -64,6 +68,25 @@ def test_at_no_staleness_what_the_stream_takes_is_waited_for_where_the_batch_is_
     assert serial.filling().tolist() == pytest.approx([chain - max(busy, serial.uplink[0]), 0.0, 0.0])
 
 
+def test_a_step_waits_for_the_round_trip_once_for_all_batches_in_flight():
+    near, far = Rates(8 * MBIT, 8 * MBIT), Rates(8 * MBIT, 8 * MBIT, 12.0)
+    work = work_of(small_profile(), [3, 3, 4], [32, 32, 32])
+    # At cut 3, T = 3, 1, 0.2, 1; at edge-only T1 = 5 and nothing crosses the link.
+    assert steady_seconds(work.stages(near), np.array([0, 3, 0])).tolist() == pytest.approx([5.2, 3.0, 5.0])
+    assert steady_seconds(work.stages(far), np.array([0, 3, 0])).tolist() == pytest.approx([17.2, 17.2 / 4, 5.0])
+    assert pipeline_seconds(work.stages(far), 3, 8)[0] == pytest.approx(7 * 3.0 + 17.2 + (17.2 - 4 * 3.0))
+
+
+def test_where_the_trainer_computes_the_loss_a_step_waits_for_it_with_all_blocks_on_the_edge():
+    profile = small_profile(
+        loss_on_trainer=True, overhead=Overhead(1e-7, 0.25), serial_overhead_seconds=0.125, max_staleness=3
+    )
+    stages = work_of(profile, [4], [32]).stages(Rates(8 * MBIT, 8 * MBIT, 2.0), serial=True)
+    assert steady_seconds(stages, 0).tolist() == pytest.approx([5.0 + 0.125 + 2.0])
+    late = work_of(profile, [4], [32]).stages(Rates(8 * MBIT, 8 * MBIT, 30.0))
+    assert steady_seconds(late, 3).tolist() == pytest.approx([(5.25 + 30.0) / 4])
+
+
 @given(stages, horizons)
 def test_without_staleness_steps_follow_one_another(times, horizon):
     assert pipeline_seconds(times, 0, horizon) == pytest.approx(horizon * times.total())  # Eq. 10
@@ -94,7 +117,7 @@ def test_blocks_go_up_when_they_leave_the_edge_and_down_when_they_come(profile, 
     start, end = data.draw(cuts), data.draw(cuts)
     moved_bytes = sum(block.bytes for block in profile.blocks[min(start, end) : max(start, end)])
     rate = link.uplink if end < start else link.downlink
-    expected = moved_bytes * 8 / rate
+    expected = moved_bytes * 8 / rate + (link.round_trip_seconds if start != end else 0.0)
     tolerance = 1e-6 * sum(block.bytes for block in profile.blocks) * 8 / rate
     assert float(migration_seconds(profile, start, end, link)) == pytest.approx(expected, abs=tolerance)
 
@@ -102,6 +125,12 @@ def test_blocks_go_up_when_they_leave_the_edge_and_down_when_they_come(profile, 
 def test_a_migration_by_hand():
     profile, link = small_profile(), Rates(8 * MBIT, 16 * MBIT)
     assert migration_seconds(profile, 2, [1, 2, 3, 4], link).tolist() == pytest.approx([2.0, 0.0, 1.5, 3.5])
+
+
+@pytest.mark.parametrize("bad", [-0.001, math.nan, math.inf])
+def test_a_round_trip_that_cannot_be_is_refused(bad):
+    with pytest.raises(PlanError, match=r"the round trip is .* must be 0 or more and finite"):
+        Rates(1.0, 1.0, bad)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])

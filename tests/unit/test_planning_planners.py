@@ -42,9 +42,11 @@ def exact_costs(profile, link, space, horizon, from_cut):
                 moved = sum((8 * Fraction(block.bytes) for block in crossing), Fraction(0)) / (
                     up if cut < from_cut else down
                 )
+                moved += Fraction(link.round_trip_seconds) if cut != from_cut else 0
             for staleness in range(profile.max_staleness + 1) if space.staleness is None else [space.staleness]:
                 *stages, busy = exact_stages(profile, cut, bits, up, down, serial=staleness == 0)
-                longest, total = max(*stages, busy), sum(stages)
+                away = Fraction(link.round_trip_seconds) if cut < last else Fraction(0)
+                longest, total = max(*stages, busy), sum(stages) + away
                 groups = -(-horizon // (staleness + 1))
                 waiting = max(Fraction(0), total - (staleness + 1) * longest)
                 costs[Deployment(cut, staleness, bits)] = (
@@ -118,7 +120,8 @@ def test_jointdnn_is_the_serial_optimum(profile, link, allow_edge_only, horizon)
 
 
 def test_a_plan_by_hand():
-    plan = greedy(small_profile(), AT_8_MBIT, SearchSpace((32,), staleness=1), horizon_steps=4, from_cut=3)
+    split = SearchSpace((32,), staleness=1, allow_edge_only=False)
+    plan = greedy(small_profile(), AT_8_MBIT, split, horizon_steps=4, from_cut=3)
     # At cut 3, T = 3, 1, 0.2, 1; T_sum - 2 T_max < 0, so Eq. 12 is 3 x 3 + 5.2. Cut 2 has 2 x 3 + 6.3 + 0.3, and 3 to move.
     assert plan.deployment == Deployment(3, 1, 32)
     assert plan.stage_seconds == pytest.approx((3.0, 1.0, 0.2, 1.0))
@@ -153,14 +156,15 @@ def flat_profile(**changes) -> Profile:
 
 def test_of_equals_it_takes_todays_cut_then_the_smallest():
     at = Rates(8.0, 8.0)
-    space = SearchSpace((32,))
+    space = SearchSpace((32,), allow_edge_only=False)
     assert greedy(flat_profile(), at, space, from_cut=3).deployment.cut == 3
     assert greedy(flat_profile(), at, space).deployment.cut == 1
     assert greedy(flat_profile(edge_seconds=(None, None, 1.0, 1.0, 1.0, 1.0)), at, space).deployment.cut == 2
 
 
 def test_of_equals_it_takes_most_bits_and_least_staleness():
-    plan = greedy(flat_profile(feature_bytes=(0.0,) * 6), Rates(8.0, 8.0), SearchSpace((2, 8, 32)), horizon_steps=64)
+    space = SearchSpace((2, 8, 32), allow_edge_only=False)
+    plan = greedy(flat_profile(feature_bytes=(0.0,) * 6), Rates(8.0, 8.0), space, horizon_steps=64)
     assert plan.deployment.bits == 32
     assert plan.deployment.staleness == 2  # T = 1, 0, 1, 1: three batches keep every module busy
 
@@ -170,10 +174,10 @@ def test_the_data_stays_on_the_edge():
     assert greedy(free_cloud, Rates(8.0, 8.0)).deployment.cut >= 1
 
 
-def test_edge_only_needs_to_be_allowed():
+def test_edge_only_is_chosen_where_it_is_the_quickest_and_is_not_forbidden():
     quick = flat_profile(edge_seconds=(None, 9.0, 9.0, 9.0, 9.0, 0.5))
-    assert greedy(quick, Rates(8.0, 8.0)).deployment.cut < 5
-    plan = greedy(quick, Rates(8.0, 8.0), SearchSpace(allow_edge_only=True))
+    assert greedy(quick, Rates(8.0, 8.0), SearchSpace(allow_edge_only=False)).deployment.cut < 5
+    plan = greedy(quick, Rates(8.0, 8.0))
     assert plan.deployment == Deployment(5, 0, 32)
     assert plan.stage_seconds == (0.5, 0.0, 0.0, 0.0)
     assert plan == edge_only(quick, Rates(8.0, 8.0)) or plan.evaluated > 1
@@ -182,11 +186,11 @@ def test_edge_only_needs_to_be_allowed():
 
 def test_what_the_calibration_found_bounds_the_bits():
     profile = small_profile(min_bits=(None, 32, None, 8, None))
-    plan = greedy(profile, AT_8_MBIT, SearchSpace((2, 4, 8)))
+    plan = greedy(profile, AT_8_MBIT, SearchSpace((2, 4, 8), allow_edge_only=False))
     assert plan.deployment.cut == 3
     assert plan.deployment.bits == 8
     with pytest.raises(PlanError, match="no deployment to choose at any cut with 2, 4 bits"):
-        greedy(profile, AT_8_MBIT, SearchSpace((2, 4)))
+        greedy(profile, AT_8_MBIT, SearchSpace((2, 4), allow_edge_only=False))
 
 
 def test_a_staleness_that_is_given_is_taken():
@@ -205,9 +209,10 @@ def test_a_fixed_deployment_is_costed_as_it_is():
 @pytest.mark.parametrize(
     ("space", "said"),
     [
-        (SearchSpace(cut=0), "the cut is 0; with 4 blocks it must be from 1 to 3"),
-        (SearchSpace(cut=4), "edge-only is not allowed"),
-        (SearchSpace(cut=5, allow_edge_only=True), "must be from 1 to 4"),
+        (SearchSpace(cut=0, allow_edge_only=False), "the cut is 0; with 4 blocks it must be from 1 to 3"),
+        (SearchSpace(cut=4, allow_edge_only=False), "edge-only is not allowed"),
+        (SearchSpace(cut=0), "the cut is 0; with 4 blocks it must be from 1 to 4"),
+        (SearchSpace(cut=5), "must be from 1 to 4"),
         (SearchSpace(cut=-1), "the cut is -1"),
         (SearchSpace(staleness=-1), "the staleness is -1; it must be 0 or more"),
         (SearchSpace(bits=()), "the bit widths are none"),

@@ -1,0 +1,46 @@
+"""How long a way to the peer and back takes, learnt from acks: what no rate explains, and what a pipeline has to bridge.
+
+The shortest time of the last seconds counts: each longer one had a queue or a busy peer in it. Knows nothing of gRPC; the
+clocks are the caller's.
+"""
+
+from collections import deque
+
+MEMORY_SECONDS = 10.0
+"""How long an ack is remembered: after that, the way may have become longer for good."""
+LARGEST_SHARE = 0.1
+"""Of an ack's time that its chunk may have taken on the link: where it is more, the time says what the link carries."""
+SHORT_SECONDS = 0.001
+"""What a chunk may take on the link whatever its share: less than it takes to look at a chunk."""
+SMALL_BYTES = 4096
+"""A chunk that is short on any link that can be trained over."""
+
+
+class RoundTrip:
+    """The sender's view of one stream."""
+
+    def __init__(self) -> None:
+        self._shortest: deque[tuple[float, float]] = deque()
+        """Moments and times, both rising: the first is the shortest of all, each other the shortest since the one before."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Without the queue in front of the link; None before anything is known."""
+        return self._shortest[0][1] if self._shortest else None
+
+    def observe(self, seconds: float, chunk_bytes: int, bits_per_second: float | None, now_seconds: float) -> None:
+        """A chunk was acknowledged so long after it was written, its time in the queue left out.
+
+        bits_per_second: of the link; None while it is not known, and then only small chunks say anything.
+        """
+        if bits_per_second is None:
+            is_short = chunk_bytes <= SMALL_BYTES
+        else:
+            is_short = chunk_bytes * 8 / bits_per_second <= max(LARGEST_SHARE * seconds, SHORT_SECONDS)
+        if not is_short:
+            return
+        while self._shortest and self._shortest[-1][1] >= seconds:
+            self._shortest.pop()
+        self._shortest.append((now_seconds, seconds))
+        while self._shortest[0][0] < now_seconds - MEMORY_SECONDS:
+            self._shortest.popleft()
