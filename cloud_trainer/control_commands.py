@@ -1,19 +1,18 @@
 """`cloud-trainer status`, `sessions` and the others: calls of the control service of the trainer that runs on this machine."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from cloud_trainer.config import TrainerConfig
+from cloud_trainer.control_tables import sessions_table, status_line, status_table
 from shared.config import load_config
 from shared.control.calling import SOON_SECONDS, calling, show
 from shared.control.commands import AsJson, Interval, Level, config_file, control, every, set_level
 from shared.control.place import find_target
-from shared.control.words import session_column, size, time_text, word
 from shared.errors import ConfigError
 from shared.options import Overrides
 from shared.wire.isthmus.v1 import control_pb2 as pb
@@ -36,9 +35,9 @@ def status(
     """Show what the running trainer does, and its open sessions."""
     with _trainer(config, overrides, control) as trainer:
         answer = trainer.GetStatus(pb.TrainerControlServiceGetStatusRequest(), timeout=SOON_SECONDS)
-    show(answer, _status_table(answer.status), as_json=as_json)
+    show(answer, status_table(answer.status), as_json=as_json)
     if not as_json:
-        show(answer, _sessions_table(answer.status.sessions), as_json=False)
+        show(answer, sessions_table(answer.status.sessions), as_json=False)
 
 
 def watch(
@@ -51,7 +50,7 @@ def watch(
     """Show it again and again, a line each, until the trainer stops."""
     with _trainer(config, overrides, control) as trainer:
         for answer in trainer.Watch(pb.TrainerControlServiceWatchRequest(interval=every(interval))):
-            show(answer, _status_line(answer.status), as_json=as_json)
+            show(answer, status_line(answer.status), as_json=as_json)
 
 
 def sessions(
@@ -60,7 +59,7 @@ def sessions(
     """List the sessions of the running trainer: open ones, and those of which only checkpoints are kept."""
     with _trainer(config, overrides, control) as trainer:
         answer = trainer.ListSessions(pb.TrainerControlServiceListSessionsRequest(), timeout=SOON_SECONDS)
-    show(answer, _sessions_table(answer.sessions), as_json=as_json)
+    show(answer, sessions_table(answer.sessions), as_json=as_json)
 
 
 def close(
@@ -107,40 +106,3 @@ def _trainer(config: Path | None, overrides: list[str] | None, control: str | No
         raise ConfigError("control.listen is none, so a trainer cannot be controlled; give --control, or set another")
     with calling(find_target(listen, "cloud-trainer"), "trainer", TrainerControlServiceStub) as stub:
         yield stub
-
-
-def _status_table(status: pb.TrainerStatus) -> Table:
-    table = Table(title=f"trainer at {status.address}", show_header=False)
-    state = word(pb.TrainerState.Name(status.state), "TRAINER_STATE_")
-    table.add_row("state", f"[bold]{state}[/bold], {time_text(status.running)}, on {status.device}")
-    table.add_row("sessions", f"{status.open_sessions} of {status.max_sessions}")
-    table.add_row("done", f"{status.steps} steps, {status.samples} samples")
-    table.add_row("waiting", f"{status.queues.compute} batches to compute, {status.queues.send} gradients to send")
-    table.add_row("moved", f"{size(status.bytes_up)} up, {size(status.bytes_down)} down")
-    table.add_row("log level", word(pb.LogLevel.Name(status.log_level), "LOG_LEVEL_"))
-    return table
-
-
-def _status_line(status: pb.TrainerStatus) -> str:
-    state = word(pb.TrainerState.Name(status.state), "TRAINER_STATE_")
-    return (
-        f"{state}: {status.open_sessions} of {status.max_sessions} sessions, {status.steps} steps, "
-        f"{size(status.bytes_up)} up, {size(status.bytes_down)} down"
-    )
-
-
-def _sessions_table(sessions: Iterable[pb.TrainerSessionStatus]) -> Table:
-    table = Table(session_column(), "state", "subject", "model", "step", "cut", "K", "bits", "checkpoints")
-    for session in sessions:
-        today = session.deployment
-        there = session.HasField("deployment")
-        table.add_row(
-            session.session_id,
-            word(pb.TrainerSessionState.Name(session.state), "TRAINER_SESSION_STATE_"),
-            session.subject or "-",
-            session.model,
-            str(session.step),
-            *((str(today.cut), str(today.staleness_limit), str(today.bits)) if there else ("-", "-", "-")),
-            ", ".join(map(str, session.checkpoint_steps)) or "-",
-        )
-    return table

@@ -14,6 +14,7 @@ from edge_agent.calibration import CalibrateOn
 from edge_agent.config import EdgeConfig, OutputConfig
 from edge_agent.control import commands as control_commands
 from edge_agent.doctor import command as doctor_command
+from edge_agent.experiment import Experiment
 from edge_agent.model_report import render_table, to_json
 from edge_agent.progress import LogLines, counting_bars, live_bar, summary_table
 from shared.cli import add_version, run_command
@@ -86,13 +87,24 @@ def check_steps_command(
 
 @app.command()
 def model(
-    factory: Annotated[str, typer.Option(help="package.module:factory.")],
-    example: Annotated[str, typer.Option(help="A batch of input, as 32x3x32x32 or 8x64:int64<1000.")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    factory: Annotated[str | None, typer.Option(help="package.module:factory, instead of a configuration.")] = None,
+    example: Annotated[
+        str | None, typer.Option(help="A batch of input, as 32x3x32x32 or 8x64:int64<1000; of data.train if absent.")
+    ] = None,
     kwargs: Annotated[str, typer.Option(help="Keyword arguments of the factory, a JSON object.")] = "{}",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Show a model as a chain of blocks: parameters, and what crosses the cut after each block."""
-    rows = describe_chain(build_checked_chain(factory, parse_kwargs(kwargs), 0, parse_example(example)))
+    if factory is not None and example is not None:
+        chain = build_checked_chain(factory, parse_kwargs(kwargs), 0, parse_example(example))
+    elif factory is None and example is None and kwargs == "{}":
+        chain = Experiment(load_config(EdgeConfig, config, overrides or [])).chain
+    else:
+        missing = "--example" if example is None else "--factory"
+        raise ConfigError(f"{missing} is missing; give --factory and --example, or neither, for what --config says")
+    rows = describe_chain(chain)
     if as_json:
         typer.echo(to_json(rows))
     else:

@@ -11,13 +11,13 @@ from shared.model.report import CutRow
 
 def render_table(rows: Sequence[CutRow]) -> Table:
     """One line a block, with what crosses the cut after it."""
-    table = Table(title=f"{len(rows)} blocks; feature sizes are those of the example batch, uncompressed")
-    table.add_column("cut", justify="right")
-    table.add_column("after block")
-    table.add_column("parameters", justify="right")
-    table.add_column("parameter KiB", justify="right")
+    table = Table(title=f"{len(rows)} blocks; KiB of parameters and of the example batch's feature")
+    table.add_column("cut", justify="right", no_wrap=True)
+    table.add_column("after block", overflow="fold")  # names may differ at their end only
+    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("KiB", justify="right", no_wrap=True)
     table.add_column("feature", justify="right", no_wrap=True)
-    table.add_column("feature KiB", justify="right")
+    table.add_column("KiB", justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             str(row.cut),

@@ -11,6 +11,7 @@ from rich.live import Live
 
 from edge_agent.config import EdgeConfig
 from edge_agent.control.tables import sessions_table, status_line, status_table
+from edge_agent.control.trend import Trend
 from edge_agent.decisions import Planner
 from edge_agent.kept import kept_sessions, sessions_folder
 from shared.config import load_config
@@ -58,10 +59,12 @@ def watch(
 def top(
     config: ConfigFile = None, overrides: Overrides = None, control: Control = None, interval: Interval = 0.5
 ) -> None:
-    """Watch the running agent live: stages, queues, staleness, rates, cut, bits, accuracy."""
+    """Watch the running agent live: speed and loss with their trend, time left, stages, queues, rates, cut, bits, accuracy."""
+    trend = Trend()
     with _agent(config, overrides, control) as agent, Live(console=Console(), auto_refresh=False) as live:
         for answer in agent.Watch(pb.EdgeControlServiceWatchRequest(interval=every(interval))):
-            live.update(status_table(answer.status), refresh=True)
+            trend.add(answer.status)
+            live.update(status_table(answer.status, trend), refresh=True)
 
 
 def pause(

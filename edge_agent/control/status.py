@@ -41,6 +41,8 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
         seconds_per_step=_shown(of.observer.figures.step_seconds),
         log_level=level_now(),
     )
+    if (seconds := of.observer.figures.step_seconds.value) is not None and seconds > 0:
+        status.samples_per_second = float(f"{config.data.batch_size / seconds:.6g}")
     status.running.FromNanoseconds(int(of.running_seconds * 1e9))
     if of.decisions is not None:
         status.planner = PLANNERS[of.decisions.planner]

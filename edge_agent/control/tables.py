@@ -3,21 +3,36 @@
 from collections.abc import Iterable
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from rich.table import Column, Table
 
+from edge_agent.control.trend import Trend
 from shared.control.words import session_column, size, time_text, word
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
+_STATE_STYLES = {
+    pb.RUN_STATE_TRAINING: "bold green",
+    pb.RUN_STATE_EVALUATING: "bold green",
+    pb.RUN_STATE_PAUSED: "bold yellow",
+    pb.RUN_STATE_AWAY: "bold red",
+    pb.RUN_STATE_STOPPING: "bold yellow",
+}
+"""Green is at work, yellow stands still as somebody wished, red waits for what it needs."""
 
-def status_table(status: pb.EdgeStatus) -> Table:
-    """All of it, in the order in which a batch travels."""
+
+def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
+    """All of it, in the order in which a batch travels. trend: what was seen before, for someone who goes on looking."""
     table = Table(title=f"session {status.session_id or '-'}", show_header=False)
+    table.add_column(style="cyan", no_wrap=True)
     today = status.deployment
-    table.add_row("state", f"[bold]{_state(status)}[/bold], {time_text(status.running)}")
+    style = _STATE_STYLES.get(status.state, "bold")
+    table.add_row("state", f"[{style}]{_state(status)}[/], {time_text(status.running)}{_left(status)}")
     share = status.step / status.total_steps if status.total_steps else 0.0
     table.add_row("step", f"{status.step} of {status.total_steps} ({share:.0%}){_each(status)}")
-    table.add_row("trainer", f"{status.trainer}{'' if status.attached else ', not attached'}")
+    speed = f"{status.samples_per_second:.0f} samples/s" if status.HasField("samples_per_second") else "-"
+    table.add_row("speed", speed + (f"  [dim]{trend.speed}[/]" if trend else ""))
+    table.add_row("trainer", f"{status.trainer}{'' if status.attached else ', [red]not attached[/]'}")
     table.add_row("model", status.model)
     moving = f", moving to {today.moving_to_cut}" if today.HasField("moving_to_cut") else ""
     table.add_row("cut", f"{today.cut} of {today.blocks} blocks here{moving}{_held(status, 'cut')}")
@@ -44,7 +59,8 @@ def status_table(status: pb.EdgeStatus) -> Table:
     )
     table.add_row("link", f"up {_rate(status, 'uplink')}, down {_rate(status, 'downlink')}{_round_trip(status)}")
     table.add_row("sent", f"{size(status.bytes_up)} up, {size(status.bytes_down)} down")
-    table.add_row("loss", f"{status.loss:.4g}" if status.HasField("loss") else "-")
+    loss = f"{status.loss:.4g}" if status.HasField("loss") else "-"
+    table.add_row("loss", loss + (f"  [dim]{trend.loss}[/]" if trend else ""))
     table.add_row("accuracy", f"{status.accuracy:.2%}" if status.HasField("accuracy") else "-")
     table.add_row("checkpoint", _checkpoint(status))
     table.add_row("log level", word(pb.LogLevel.Name(status.log_level), "LOG_LEVEL_"))
@@ -87,6 +103,14 @@ def _state(status: pb.EdgeStatus) -> str:
     return word(pb.RunState.Name(status.state), "RUN_STATE_")
 
 
+def _left(status: pb.EdgeStatus) -> str:
+    if not status.HasField("seconds_per_step") or status.state == pb.RUN_STATE_ENDED:
+        return ""
+    left = Duration()
+    left.FromNanoseconds(int((status.total_steps - status.step) * status.seconds_per_step * 1e9))
+    return f", about {time_text(left)} left"
+
+
 def _each(status: pb.EdgeStatus) -> str:
     return f", {status.seconds_per_step * 1e3:.1f} ms each" if status.HasField("seconds_per_step") else ""
 
@@ -106,8 +130,10 @@ def _stage(stages: pb.StageSeconds, field: str) -> str:
     seconds = _known(stages)
     if field not in seconds:
         return "-"
-    bar = "█" * round(30 * seconds[field] / max(seconds.values())) if max(seconds.values()) > 0 else ""
-    return f"{seconds[field] * 1e3:9.2f} ms {bar}"
+    slowest = max(seconds.values())
+    bar = "█" * round(30 * seconds[field] / slowest) if slowest > 0 else ""
+    style = "yellow" if seconds[field] == slowest else "green"  # what a step waits for
+    return f"{seconds[field] * 1e3:9.2f} ms [{style}]{bar}[/]"
 
 
 def _rate(status: pb.EdgeStatus, link: str) -> str:

@@ -463,6 +463,7 @@ class EdgeStatus(_message.Message):
     LAST_CHECKPOINT_FIELD_NUMBER: _builtins.int
     LOG_LEVEL_FIELD_NUMBER: _builtins.int
     ROUND_TRIP_SECONDS_FIELD_NUMBER: _builtins.int
+    SAMPLES_PER_SECOND_FIELD_NUMBER: _builtins.int
     state: Global___RunState.ValueType
     """What it does."""
     session_id: _builtins.str
@@ -503,6 +504,8 @@ class EdgeStatus(_message.Message):
     """What is logged."""
     round_trip_seconds: _builtins.float
     """From the edge to the trainer and back, beside what the rates explain; left out until it is known."""
+    samples_per_second: _builtins.float
+    """Samples trained on in a second, as of late; while steps follow one another."""
     @_builtins.property
     def running(self) -> _duration_pb2.Duration:
         """How long this process has had the run."""
@@ -556,10 +559,11 @@ class EdgeStatus(_message.Message):
         last_checkpoint: Global___CheckpointStatus | None = ...,
         log_level: Global___LogLevel.ValueType = ...,
         round_trip_seconds: _builtins.float | None = ...,
+        samples_per_second: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "seconds_per_step", b"seconds_per_step", "stages", b"stages", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "stages", b"stages", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "log_level", b"log_level", "loss", b"loss", "model", b"model", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "stages", b"stages", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "log_level", b"log_level", "loss", b"loss", "model", b"model", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "stages", b"stages", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
@@ -571,6 +575,8 @@ class EdgeStatus(_message.Message):
     _WhichOneofArgType__predicted_seconds_per_step: _TypeAlias = _typing.Literal["_predicted_seconds_per_step", b"_predicted_seconds_per_step"]  # noqa: Y015
     _WhichOneofReturnType__round_trip_seconds: _TypeAlias = _typing.Literal["round_trip_seconds"]  # noqa: Y015
     _WhichOneofArgType__round_trip_seconds: _TypeAlias = _typing.Literal["_round_trip_seconds", b"_round_trip_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__samples_per_second: _TypeAlias = _typing.Literal["samples_per_second"]  # noqa: Y015
+    _WhichOneofArgType__samples_per_second: _TypeAlias = _typing.Literal["_samples_per_second", b"_samples_per_second"]  # noqa: Y015
     _WhichOneofReturnType__seconds_per_step: _TypeAlias = _typing.Literal["seconds_per_step"]  # noqa: Y015
     _WhichOneofArgType__seconds_per_step: _TypeAlias = _typing.Literal["_seconds_per_step", b"_seconds_per_step"]  # noqa: Y015
     _WhichOneofReturnType__uplink_bits_per_second: _TypeAlias = _typing.Literal["uplink_bits_per_second"]  # noqa: Y015
@@ -585,6 +591,8 @@ class EdgeStatus(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__predicted_seconds_per_step) -> _WhichOneofReturnType__predicted_seconds_per_step | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__round_trip_seconds) -> _WhichOneofReturnType__round_trip_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__samples_per_second) -> _WhichOneofReturnType__samples_per_second | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds_per_step) -> _WhichOneofReturnType__seconds_per_step | None: ...
     @_typing.overload
