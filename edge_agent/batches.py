@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Self
 
 from edge_agent.data import Batch
+from shared.model.losses import narrowed
 from shared.threads import Worker
 
 PREFETCHED = 2
@@ -13,7 +15,7 @@ PREFETCHED = 2
 
 
 class Prefetcher:
-    """The batches of steps [first, last), in order, a few of them ready at any time.
+    """The batches of steps [first, last), in order, a few of them ready at any time, with labels as they travel.
 
     A dataset's error is raised where its batch would have been taken.
     """
@@ -56,7 +58,7 @@ class Prefetcher:
         batch: Batch | Exception | None
         while True:
             try:
-                batch = await self._worker.run(next, self._source, None)
+                batch = await self._worker.run(self._read)
             except Exception as failure:
                 batch = failure
             if batch is None:
@@ -65,3 +67,7 @@ class Prefetcher:
             self.on_ready()
             if isinstance(batch, Exception):
                 return
+
+    def _read(self) -> Batch | None:
+        batch = next(self._source, None)
+        return None if batch is None else replace(batch, labels=narrowed(batch.labels))

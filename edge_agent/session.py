@@ -17,6 +17,7 @@ from shared.codec import codec_by_name
 from shared.errors import ConfigError, IsthmusError, ProtocolError
 from shared.model import block_state
 from shared.model.chain import Block
+from shared.model.losses import narrowed
 from shared.tensor_wire import encoded, to_wire, wire_dtype
 from shared.transport.framing import WireTensor
 from shared.version import PROTOCOL_VERSION
@@ -85,7 +86,7 @@ class EdgeSession:
         async def tensors() -> AsyncIterator[WireTensor]:
             number, batches = 0, test.iterate()
             while (batch := await self._workers.load.run(next, batches, None)) is not None:
-                yield to_wire(raw.encode(batch.labels), number, Role.ROLE_LABEL, deployment.epoch)
+                yield to_wire(raw.encode(narrowed(batch.labels)), number, Role.ROLE_LABEL, deployment.epoch)
                 feature = await self._workers.compute.run(self._experiment.stage.evaluate, batch.inputs)
                 encoding = await encoded(feature, codec, self._workers.codec)
                 yield to_wire(encoding, number, Role.ROLE_FEATURE, deployment.epoch)

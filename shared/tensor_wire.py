@@ -22,6 +22,8 @@ _DTYPES = {
     torch.int32: DataType.DATA_TYPE_INT32,
     torch.uint8: DataType.DATA_TYPE_UINT8,
     torch.bool: DataType.DATA_TYPE_BOOL,
+    torch.int16: DataType.DATA_TYPE_INT16,
+    torch.int8: DataType.DATA_TYPE_INT8,
 }
 _TORCH_DTYPES = {wire: dtype for dtype, wire in _DTYPES.items()}
 

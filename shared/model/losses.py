@@ -70,8 +70,23 @@ class LossHead:
         return labels.unsqueeze(-1) if self._name in _OF_EQUAL_SHAPES and labels.dim() < output.dim() else labels
 
 
+_WIDTHS = (torch.uint8, torch.int8, torch.int16, torch.int32)
+
+
+def narrowed(labels: Tensor) -> Tensor:
+    """Integer labels in the least width that holds them all, as they travel; others as they are."""
+    if labels.is_floating_point() or not labels.numel():
+        return labels
+    low, high = (int(extreme) for extreme in labels.aminmax())
+    for dtype in _WIDTHS:
+        holds = torch.iinfo(dtype)
+        if holds.min <= low and high <= holds.max:
+            return labels.to(dtype)
+    return labels
+
+
 def widened(labels: Tensor) -> Tensor:
-    """Integer labels of any width as int64, which losses take; they travel in the least width that holds them."""
+    """Integer labels of any width as int64, which losses take."""
     return labels if labels.is_floating_point() else labels.long()
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.support.running import running_trainer, train_with
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.running import edge_config, running_trainer, train_with
 from tests.support.samples import sums
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -67,3 +68,18 @@ async def test_worker_processes_live_as_long_as_the_run(tmp_path):
     readers = {name: {int(file.name) for file in folder.iterdir()} for name, folder in folders.items()}
     assert len(readers["train"] - {os.getpid()}) == 1, "over all epochs"
     assert len(readers["test"]) == 1, "over all evaluations"
+
+
+async def test_labels_of_ten_classes_take_a_byte_each():
+    chosen = [
+        *MODEL,
+        "model.kwargs={hidden=16}",
+        f'data.train={{factory="{SAMPLES}:FlatDigits"}}',
+        "data.batch_size=32",
+        "training.max_steps=5",
+    ]
+    async with running_trainer() as server:
+        result = await train_with(server, *chosen)
+    feature_bytes, label_bytes = 32 * 16 * 4, 32
+    assert result.summary.bytes_up == 5 * (feature_bytes + label_bytes)
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from shared.errors import ModelError
-from shared.model.losses import LossHead
+from shared.model.losses import LossHead, narrowed, widened
 
 OF_EQUAL_SHAPES = {"mse": nn.MSELoss(), "l1": nn.L1Loss(), "bce_with_logits": nn.BCEWithLogitsLoss()}
 SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)
@@ -64,3 +64,25 @@ def test_probabilities_are_labels_of_the_outputs_own_shape():
     assert LossHead("cross_entropy", None).evaluate(output, labels).loss == pytest.approx(
         nn.CrossEntropyLoss()(output, labels).item()
     )
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-200, 300) | st.integers(-40_000, 70_000), max_size=5))
+def test_class_numbers_travel_in_few_bits_and_arrive_as_they_were(numbers):
+    labels = torch.tensor(numbers, dtype=torch.int64)
+    travelling = narrowed(labels)
+    assert torch.equal(widened(travelling), labels)
+    assert widened(travelling).dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("numbers", "item_bytes"),
+    [([0, 255], 1), ([-100, 20], 1), ([-100, 128], 2), ([0, 256], 2), ([40_000], 4), ([2**31], 8)],
+)
+def test_class_numbers_take_no_more_than_they_need(numbers, item_bytes):
+    assert narrowed(torch.tensor(numbers)).itemsize == item_bytes
+
+
+def test_numbers_with_a_fraction_travel_as_they_are():
+    labels = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    assert narrowed(labels) is labels
+    assert widened(labels) is labels

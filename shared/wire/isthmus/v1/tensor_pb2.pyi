@@ -30,7 +30,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_FEATURE: _Role.ValueType  # 1
     """What crosses the cut forward."""
     ROLE_LABEL: _Role.ValueType  # 2
-    """What the loss compares the output with."""
+    """What the loss compares the output with. Integers travel in any width that holds them; the loss gets 64 bits."""
     ROLE_ERROR_GRADIENT: _Role.ValueType  # 3
     """What crosses the cut backward."""
     ROLE_OUTPUT: _Role.ValueType  # 4
@@ -48,7 +48,7 @@ ROLE_UNSPECIFIED: Role.ValueType  # 0
 ROLE_FEATURE: Role.ValueType  # 1
 """What crosses the cut forward."""
 ROLE_LABEL: Role.ValueType  # 2
-"""What the loss compares the output with."""
+"""What the loss compares the output with. Integers travel in any width that holds them; the loss gets 64 bits."""
 ROLE_ERROR_GRADIENT: Role.ValueType  # 3
 """What crosses the cut backward."""
 ROLE_OUTPUT: Role.ValueType  # 4
@@ -81,6 +81,10 @@ class _DataTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DataType.Val
     """Unsigned, 8 bits."""
     DATA_TYPE_BOOL: _DataType.ValueType  # 8
     """One byte, 0 or 1."""
+    DATA_TYPE_INT16: _DataType.ValueType  # 9
+    """Signed, 16 bits."""
+    DATA_TYPE_INT8: _DataType.ValueType  # 10
+    """Signed, 8 bits."""
 
 class DataType(_DataType, metaclass=_DataTypeEnumTypeWrapper):
     """The element type of a tensor before it was encoded."""
@@ -103,6 +107,10 @@ DATA_TYPE_UINT8: DataType.ValueType  # 7
 """Unsigned, 8 bits."""
 DATA_TYPE_BOOL: DataType.ValueType  # 8
 """One byte, 0 or 1."""
+DATA_TYPE_INT16: DataType.ValueType  # 9
+"""Signed, 16 bits."""
+DATA_TYPE_INT8: DataType.ValueType  # 10
+"""Signed, 8 bits."""
 Global___DataType: _TypeAlias = DataType  # noqa: Y015
 
 @_typing.final
