@@ -13,7 +13,7 @@ from cloud_trainer.compute import Compute
 from cloud_trainer.keeper import Keeper, Record
 from cloud_trainer.session import Session
 from cloud_trainer.sessions import Sessions
-from shared.checkpoint import CheckpointName
+from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import ProtocolError, StorageError
 from shared.transport.callers import caller
 from shared.transport.status import Refusal
@@ -21,8 +21,6 @@ from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
-MAX_CHECKPOINTS = 64
-"""That an edge may name."""
 _STORAGE_RETRY_SECONDS = 30.0
 """When a disk that is full may have room again: an operator has to make it."""
 
@@ -54,8 +52,8 @@ class Attaching:
         uses: the session counts as used until it is closed, so nobody takes its place between the answer and the stream.
         """
         check_version(attach.protocol_version)
-        if len(attach.checkpoints) > MAX_CHECKPOINTS:
-            raise ProtocolError(f"{len(attach.checkpoints)} checkpoints are named; {MAX_CHECKPOINTS} can be")
+        if len(attach.checkpoints) > MAX_NAMED:
+            raise ProtocolError(f"{len(attach.checkpoints)} checkpoints are named; {MAX_NAMED} can be")
         session_id = attach.session_id
         if session_id in self._busy:
             raise Refusal(grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being attached just now; try again")

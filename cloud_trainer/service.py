@@ -230,7 +230,9 @@ class TrainerService:
         """Free a session, whoever has it attached, and forget it unless it is to be resumable."""
         if (session := self.sessions.find(session_id)) is not None:
             self.sessions.remove(session_id)
+            session.forgotten = not resumable
             await session.end_stream()
+            _log.info("session closed", session=session_id, step=session.next_step, resumable=resumable)
         await self._saving.settled_of(session_id)
         if not resumable:
             await self._keeper.forget(session_id)

@@ -79,6 +79,8 @@ class Session:
         """Where every update is written down, if anywhere."""
         self.spoilt = False
         """A step failed half-way: only a checkpoint can be gone on with."""
+        self.forgotten = False
+        """Closed for good: nothing is kept that could be gone on with."""
         self.measured = False
         self.received_bytes = 0
         self.sent_bytes = 0

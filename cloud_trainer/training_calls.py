@@ -22,6 +22,7 @@ from shared.codec import aligned_buffer
 from shared.config import LinkConfig
 from shared.errors import ProtocolError
 from shared.tasks import run_together
+from shared.telemetry.logs import bind_session
 from shared.transport.duplex import Duplex
 from shared.transport.framing import Assembler
 from shared.transport.packets import Damaged, Packet
@@ -83,6 +84,7 @@ class TrainingCalls:
         self.check_open()
         with ExitStack() as uses:
             session, answer = await self._attaching.attach(attach, uses)
+            bind_session(session.id)
             await self._serve_attached(session, attach, answer, context)
 
     async def _serve_attached(self, session: Session, attach: pb.Attach, answer: pb.Attached, context: Context) -> None:
@@ -103,6 +105,7 @@ class TrainingCalls:
                     session.lost_seconds = time.monotonic()
                 if session.spoilt:
                     self._sessions.remove(session.id)
+                    _log.warning("session given up: a step failed", step=session.next_step)
 
     def _refusal_of_ended(self, session: Session, attach: pb.Attach) -> Refusal:
         if session.session_epoch != attach.session_epoch:
@@ -111,7 +114,8 @@ class TrainingCalls:
                 f"session {session.id} was attached with epoch {session.session_epoch}; this stream is of another",
             )
         if session.id not in self._sessions:
-            return Refusal(grpc.StatusCode.ABORTED, f"session {session.id} was closed while it trained")
+            code = grpc.StatusCode.NOT_FOUND if session.forgotten else grpc.StatusCode.ABORTED
+            return Refusal(code, f"session {session.id} was closed while it trained")
         return Refusal(grpc.StatusCode.UNAVAILABLE, "nothing was heard of what was sent; attach again")
 
     async def _serve(

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 import grpc
 import structlog
 from google.protobuf.message import Message
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from edge_agent.access import PLAIN, TrainerAccess
 from edge_agent.config import TrainerAddressConfig
@@ -15,7 +16,7 @@ from edge_agent.patience import Patience, patience
 from edge_agent.training_call import TrainingCall
 from shared.codec import aligned_buffer, codec_by_name
 from shared.config import MAX_CHUNK_BYTES, LinkConfig
-from shared.errors import AccessError, IsthmusError, ProtocolError, UnreachableError, one_line
+from shared.errors import AccessError, BusyError, IsthmusError, ProtocolError, UnreachableError, one_line
 from shared.tensor_wire import check_announcement
 from shared.transport.ending import Ending
 from shared.transport.framing import Assembler, WireTensor, chunks, role_name
@@ -27,6 +28,7 @@ from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 
 _log = structlog.get_logger(__name__)
 _PREFIX = "/isthmus.v1.TrainerService/"
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _UNTRUSTED = ("handshake failed", "Hostname Verification")
 """gRPC's own words for a TLS handshake that came to nothing, and for a certificate of somebody else."""
 _CONNECTIONS_OWN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED)
@@ -99,7 +101,7 @@ class TrainerClient:
     async def _last_failure(self) -> str:
         """Why the last attempt to connect failed: gRPC tells it to a call only."""
         try:
-            check: Any = self._control.unary_unary("/grpc.health.v1.Health/Check")
+            check: Any = self._control.unary_unary(HEALTH_CHECK)
             await check(b"", wait_for_ready=False)
         except grpc.aio.AioRpcError as failure:
             why = one_line((failure.details() or "").rpartition("last error: ")[2])
@@ -119,6 +121,28 @@ class TrainerClient:
     async def _close_left(self) -> None:
         while self._left:
             await self._left.pop().close()
+
+    async def reach(self) -> None:
+        """Returns when the trainer answers, and serves. Nothing is told it, and nothing changes by it.
+
+        Raises UnreachableError or BusyError, or ProtocolError where the connection has gone wrong.
+        """
+        check = self._tensors.unary_unary(
+            HEALTH_CHECK,
+            request_serializer=HealthCheckRequest.SerializeToString,
+            response_deserializer=HealthCheckResponse.FromString,
+        )
+        try:
+            answer = await check(HealthCheckRequest(), timeout=self._connect_timeout_seconds)
+        except grpc.aio.AioRpcError as failure:
+            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:  # it answers, and attaching shows what it is
+                return
+            error = self.failed(failure)
+            if isinstance(error, UnreachableError | BusyError | ProtocolError):
+                raise error from failure
+        else:
+            if answer.status == HealthCheckResponse.NOT_SERVING:
+                raise UnreachableError(f"the trainer at {self.address} says that it does not serve now")
 
     async def open_session(self, request: pb.OpenSessionRequest) -> pb.OpenSessionResponse:
         """See `TrainerService.OpenSession`."""

@@ -9,20 +9,28 @@ from collections.abc import Callable
 import structlog
 
 from edge_agent.client import TrainerClient
-from edge_agent.endurance import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, Endurance
+from edge_agent.endurance import Endurance
+from edge_agent.fruitless import Fruitless, is_refusal
 from edge_agent.in_flight import InFlight
 from edge_agent.kept import KeptSession
 from edge_agent.pipeline_ends import Position
 from edge_agent.training_call import Stream, TrainingCall
-from shared.errors import FencedError, ProtocolError, RefusedError, SessionLostError, UnreachableError
+from shared.checkpoint import MAX_NAMED, CheckpointName
+from shared.errors import (
+    BusyError,
+    FencedError,
+    GoneError,
+    IsthmusError,
+    ProtocolError,
+    SessionLostError,
+    UnreachableError,
+)
 from shared.threads import Worker
 from shared.transport.framing import WireTensor
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
-FUTILE_ATTACHES = 3
-"""How often in a row a stream may fail, for another reason than a lost link, before a step is done."""
 _WATCHES = 8
 """How often a stall is looked for in the time that makes one."""
 
@@ -65,8 +73,9 @@ class Connection:
         self.lineage = 0
         self._call: TrainingCall | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._attached_at: tuple[int, int] | None = None
-        self._futile = 0
+        self._fruitless = Fruitless()
+        self._unused_epoch: int | None = None
+        """Counted up and then not taken by the trainer, which was busy; the next attempt has it."""
 
     @property
     def stream(self) -> Stream:
@@ -88,11 +97,16 @@ class Connection:
     async def attach(self, position: Position | None) -> pb.Attached:
         """Attach once. position: None with no state in memory.
 
-        Raises UnreachableError, FencedError, SessionLostError, or ProtocolError.
+        Nothing is written while the trainer does not answer. Raises UnreachableError, BusyError, FencedError, GoneError, or
+        ProtocolError.
         """
         self.drop()
-        checkpoints = await self._disk.run(self._kept.checkpoints)
-        epoch = await self._disk.run(self._kept.next_epoch)
+        await self._client.reach()
+        checkpoints = _named(await self._disk.run(self._kept.checkpoints), self._kept.shared)
+        if self._unused_epoch is None:
+            epoch = await self._disk.run(self._kept.next_epoch)
+        else:
+            epoch, self._unused_epoch = self._unused_epoch, None
         attach = pb.Attach(
             session_id=self._kept.record.session_id,
             session_epoch=epoch,
@@ -103,9 +117,15 @@ class Connection:
             attach.position.CopyFrom(
                 pb.Position(lineage=self.lineage, gradient_step=position.gradient, report_step=position.report)
             )
-        call, attached = await self._client.attach(
-            attach, self._in_flight.accept, self._in_flight.oldest, self._on_delivered
-        )
+        try:
+            call, attached = await self._client.attach(
+                attach, self._in_flight.accept, self._in_flight.oldest, self._on_delivered
+            )
+        except BusyError:
+            self._unused_epoch = epoch
+            raise
+        except SessionLostError as lost:
+            raise GoneError(str(lost)) from lost
         try:
             _check_answer(attached, attach, position)
         except ProtocolError:
@@ -119,27 +139,26 @@ class Connection:
         return attached
 
     async def resume(self, failure: Exception, position: Position | None) -> pb.Attached:
-        """See `Link`. position: None with no state in memory. Raises WentBack when the trainer has gone back."""
+        """See `Link`. position: None with no state in memory. Raises WentBack when the trainer has gone back.
+
+        What was refused before is raised where the session is gone by it: that is the reason which can be mended.
+        """
         self.drop()
-        if not isinstance(failure, UnreachableError | ProtocolError | RefusedError) or isinstance(failure, FencedError):
-            raise failure
-        now = None if position is None else (position.gradient, position.report)
-        self._futile = self._futile + 1 if now == self._attached_at else 0
-        if self._endurance.give_up_seconds == 0:
+        if not isinstance(failure, IsthmusError) or not _may_pass(failure) or self._endurance.give_up_seconds == 0:
             raise failure
         while True:
-            if not isinstance(failure, UnreachableError | SessionLostError) and self._futile >= FUTILE_ATTACHES:
-                raise failure
+            self._fruitless.count(failure, position)
             _log.warning("stream lost; attaching again", reason=str(failure))
-            if self._futile:
-                await asyncio.sleep(min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(self._futile, 16)))
+            await self._fruitless.wait(position)
             try:
                 attached = await self._endurance.through(lambda: self.attach(position))
             except ProtocolError as again:
                 failure = again
-                self._futile += 1
                 continue
-            self._attached_at = now
+            except GoneError:
+                if is_refusal(failure):
+                    raise failure from None
+                raise
             if attached.HasField("restored"):
                 raise WentBack(attached)
             return attached
@@ -171,6 +190,19 @@ class Connection:
             await asyncio.sleep(self._stall_seconds / _WATCHES)
         _log.warning("nothing is heard of what was sent", seconds=round(call.stream.quiet_seconds, 1))
         call.give_up(self._stall_seconds)
+
+
+def _may_pass(failure: IsthmusError) -> bool:
+    """Whether the session may be gone on with after `failure`."""
+    passing = isinstance(failure, UnreachableError | ProtocolError | SessionLostError) or is_refusal(failure)
+    return passing and not isinstance(failure, FencedError | GoneError)
+
+
+def _named(whole: list[CheckpointName], shared: CheckpointName | None) -> list[CheckpointName]:
+    """The checkpoints to name of those that are `whole`, the newest first: the newest, and the newest of both sides."""
+    if shared not in whole[MAX_NAMED:]:
+        return whole[:MAX_NAMED]
+    return [*whole[: MAX_NAMED - 1], *(name for name in whole if name == shared)]
 
 
 def _check_answer(attached: pb.Attached, attach: pb.Attach, position: Position | None) -> None:

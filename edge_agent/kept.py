@@ -197,6 +197,18 @@ def kept_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, Ch
             yield record, next(iter(CheckpointStore(files, 1).names()), None), lock is None
 
 
+def forget_session(folder: LocalFiles | None, session_id: str) -> None:
+    """Remove all that is kept of a session. Raises ConfigError when nothing is or a process has it open, StorageError."""
+    if folder is None or session_id not in folder.folders():
+        raise ConfigError(f"nothing is kept of a session {session_id!r} here (see `edge-agent sessions`)")
+    files = folder.folder(session_id)
+    if (lock := _locked(files.path)) is None:
+        raise ConfigError(f"session {session_id} is open in another process; stop that first")
+    with lock:
+        files.remove(_RECORD)  # first, so that a removal that is cut short leaves nothing to resume
+        files.clear()
+
+
 def _record(files: LocalFiles) -> SessionRecord | None:
     data = files.read(_RECORD)
     document = None if data is None else unseal(data)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from edge_agent import plan_commands, timeline_command
+from edge_agent import forget_command, plan_commands, timeline_command
 from edge_agent.calibration import CalibrateOn
 from edge_agent.config import EdgeConfig, OutputConfig
 from edge_agent.control import commands as control_commands
@@ -171,6 +171,7 @@ def profile(
 
 
 control_commands.register(app)
+forget_command.register(app)
 plan_commands.register(app)
 timeline_command.register(app)
 doctor_command.register(app)

@@ -77,8 +77,18 @@ class RunObserver:
         """Training goes on from a checkpoint."""
         self._metrics.went_back.inc()
         self._metrics.steps_repeated.inc(max(self.progress.steps - step, 0))
-        self.progress.steps, self.progress.cut = step, cut
+        self.progress.cut = cut
+        self._begin(step)
         self.on_went_back()
+
+    def began_anew(self) -> None:
+        """Nothing of the steps so far was kept: training goes on from the first."""
+        self._metrics.steps_repeated.inc(self.progress.steps)
+        self._begin(0)
+
+    def _begin(self, step: int) -> None:
+        self.progress.steps = self.meter.steps = step
+        self.drained()
 
     def checkpointed(self, pause_seconds: float) -> None:
         """A checkpoint is being written."""

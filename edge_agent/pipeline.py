@@ -98,8 +98,10 @@ class Pipeline:
         IsthmusError of any module that a new stream does not mend.
         """
         run = self._run = _Run(self, link, batches, first_step, stop_step)
-        await run_together(run.compute(), run.talk())
-        self._run = None
+        try:
+            await run_together(run.compute(), run.talk())
+        finally:
+            self._run = None
         self.boundary_wanted.clear()
         return run.stop_step
 

@@ -30,7 +30,7 @@ from edge_agent.stopping import Stop
 from edge_agent.timeline import Timeline
 from edge_agent.training_run import TrainingRun
 from edge_agent.workers import Workers
-from shared.errors import SessionLostError
+from shared.errors import ClosedError, GoneError
 from shared.telemetry.metrics import serving_metrics
 from shared.transport.malloc import keep_message_memory
 
@@ -82,6 +82,28 @@ async def run_training(
     changes it by itself, if anyone does, to be told what to leave alone. on_result: keeps the result, on another thread; the
     session is resumable until that is done. Raises StoppedError when `stop` asked for it.
     """
+    stop = stop or Stop()
+    stop.when_requested()
+    try:
+        return await _trained(config, on_progress, on_start, on_engine, on_result, resume, stop)
+    except asyncio.CancelledError:
+        if stop.requested:
+            raise stop.error("before the first step; nothing was trained") from None
+        raise
+    finally:
+        stop.patience_ended()
+
+
+async def _trained(
+    config: EdgeConfig,
+    on_progress: Callable[[Progress], None],
+    on_start: Callable[[Deployer], None],
+    on_engine: Callable[[DecisionLoop], None],
+    on_result: Callable[[TrainingResult], object],
+    resume: Resume | None,
+    stop: Stop,
+) -> TrainingResult:
+    """`run_training`; a stop that is asked for before the run takes care of it cancels this."""
     keep_message_memory()
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
@@ -97,7 +119,7 @@ async def run_training(
     timeline = Timeline() if config.output.trace is not None else None
     observer = RunObserver(metrics, Progress(experiment.steps), on_progress, timeline)
     decisions = await asyncio.to_thread(open_decisions, experiment, profile, observer.meter, metrics.engine)
-    controlled = Controlled(config, observer, stop or Stop(), folder)
+    controlled = Controlled(config, observer, stop, folder)
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
         async with (
             serving_control(controlled),
@@ -116,6 +138,7 @@ async def run_training(
                     controlled.changed.set,
                 )
                 controlled.begin(experiment, run, decisions)
+                stop.when_requested()
                 await run.open(kept, folder)
                 try:
                     async with AsyncExitStack() as stack:
@@ -126,11 +149,14 @@ async def run_training(
                             await stack.enter_async_context(decisions.running())
                         result = await run.over(on_result, resumed=kept is not None)
                     break
-                except SessionLostError as lost:
-                    if folder is None or run.resumable or (anew and not run.advanced):
+                except GoneError as gone:
+                    if run.resumable:
+                        raise type(gone)(_gone(run.session_id, gone)) from gone
+                    if isinstance(gone, ClosedError) or (anew and not run.advanced):
                         raise
                     # Nothing was on both sides yet, so the beginning is what both share.
-                    _log.warning("the run begins anew", reason=str(lost))
+                    _log.warning("the run begins anew", reason=str(gone))
+                    observer.began_anew()
                     anew, kept, experiment = True, None, await asyncio.to_thread(Experiment, config)
                     if start is not None:
                         experiment.begin_with(start)
@@ -140,3 +166,10 @@ async def run_training(
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)
     return result
+
+
+def _gone(session_id: str, gone: GoneError) -> str:
+    return (
+        f"{gone}; should it come back there, `edge-agent run --resume` goes on, and after `edge-agent forget {session_id}` it "
+        "begins from the start"
+    )

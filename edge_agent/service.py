@@ -1,6 +1,5 @@
 """A run as a service: the service manager knows when its session is open and what it does, and SIGTERM ends it in order."""
 
-import asyncio
 import time
 from collections.abc import Callable
 
@@ -37,17 +36,10 @@ async def run_service(
             manager.ready()
         manager.status(status_line(progress, time.monotonic() - started_seconds))
 
-    task = asyncio.current_task()
-    assert task is not None
     stop = Stop(resume_command)
-    stop.on_request = task.cancel
     stop.listen()
     try:
         return await run_training(config, tell, on_result=on_result, resume=resume, stop=stop)
-    except asyncio.CancelledError:
-        if not stop.requested:
-            raise
-        raise stop.error("before the first step; nothing was trained") from None
     finally:
         manager.stopping()
 

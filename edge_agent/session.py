@@ -9,6 +9,7 @@ import structlog
 import torch
 
 from edge_agent.client import TrainerClient
+from edge_agent.connection import Connection
 from edge_agent.data import EvaluationLoader
 from edge_agent.endurance import Endurance
 from edge_agent.experiment import Experiment
@@ -151,6 +152,16 @@ class EdgeSession:
     async def close(self, *, resumable: bool = False) -> None:
         """End the session at the trainer; a resumable one keeps its checkpoints there. Tried once."""
         await self._client.close_session(self.id, self.fence(), resumable=resumable)
+
+    async def farewell(self, connection: Connection) -> None:
+        """End a session whose results are at home: nothing that goes wrong now can harm them."""
+        try:
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await connection.end()
+                await self.close()
+        except (IsthmusError, TimeoutError) as failure:
+            connection.drop()
+            _log.warning("the trainer was not told that the run is done", reason=str(failure) or "it did not answer")
 
     async def abandon(self, *, resumable: bool = False) -> None:
         """End the session after a failure, whose reason matters and not that of the farewell."""

@@ -8,7 +8,7 @@ from shared.errors import ExitCode, StoppedError
 
 
 class Stop:
-    """What signals and operators ask for. `listen` is called on the event loop of the main thread."""
+    """What signals and operators ask for. Used on the event loop; `listen` on that of the main thread."""
 
     def __init__(self, resume_command: str = "edge-agent run --resume") -> None:
         """resume_command: what goes on with the run that is stopped."""
@@ -17,14 +17,31 @@ class Stop:
         self.exit_code = ExitCode.TERMINATED
         self.reason = ""
         """What happened, for a sentence."""
-        self.on_request: Callable[[], object] = lambda: None
-        """Called when a stop is asked for."""
+        self._begin_to_end: Callable[[], float] = _at_once
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling: asyncio.TimerHandle | None = None
 
     def listen(self) -> None:
         """Take SIGTERM and SIGINT."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.request, ExitCode.TERMINATED)
         loop.add_signal_handler(signal.SIGINT, self.request, ExitCode.INTERRUPTED)
+
+    def when_requested(self, begin_to_end: Callable[[], float] | None = None) -> None:
+        """Have the task that calls this cancelled when a stop is asked for, or was; it ends by a CancelledError then.
+
+        begin_to_end: called before, and returns how many seconds the task has to end by itself. None: it has no time.
+        """
+        self._task = asyncio.current_task()
+        self._begin_to_end = begin_to_end or _at_once
+        if self.requested:
+            self._end()
+
+    def patience_ended(self) -> None:
+        """The task has ended by itself, or goes on with what has to be done in any case: it is cancelled no more."""
+        self._task = None
+        if self._cancelling is not None:
+            self._cancelling.cancel()
 
     def request(self, exit_code: ExitCode) -> None:
         """Stop at the next boundary; a further signal ends the process at once."""
@@ -33,16 +50,26 @@ class Stop:
             signal.signal(number, signal.SIG_DFL)
         self._stop(exit_code, "interrupted" if exit_code is ExitCode.INTERRUPTED else "stopped by SIGTERM")
 
-    def error(self, where: str) -> StoppedError:
-        """What ends the run. where: how far it had come, and what is kept."""
-        stopped = StoppedError(f"{self.reason} {where}")
-        stopped.exit_code = self.exit_code
-        return stopped
-
     def drain(self) -> None:
         """Stop at the next boundary by an operator's word."""
         self._stop(ExitCode.TERMINATED, "drained")
 
+    def error(self, where: str) -> StoppedError:
+        """What ends the run that was stopped. where: in the run, and what of it is left."""
+        stopped = StoppedError(f"{self.reason} {where}")
+        stopped.exit_code = self.exit_code
+        return stopped
+
     def _stop(self, exit_code: ExitCode, reason: str) -> None:
         self.requested, self.exit_code, self.reason = True, exit_code, reason
-        self.on_request()
+        self._end()
+
+    def _end(self) -> None:
+        if self._cancelling is not None:
+            self._cancelling.cancel()
+        if self._task is not None:
+            self._cancelling = asyncio.get_running_loop().call_later(self._begin_to_end(), self._task.cancel)
+
+
+def _at_once() -> float:
+    return 0.0

@@ -10,7 +10,7 @@ import grpc
 from edge_agent.patience import Patience, silence
 from shared.codec import aligned_buffer
 from shared.config import LinkConfig
-from shared.errors import IsthmusError, ProtocolError
+from shared.errors import ClosedError, IsthmusError, ProtocolError, SessionLostError
 from shared.transport.duplex import Duplex
 from shared.transport.ending import Ending
 from shared.transport.framing import Assembler, WireTensor
@@ -55,6 +55,7 @@ class TrainingCall:
         self._packets: AsyncIterator[Packet[pb.TrainResponse] | Damaged] = aiter(call)
         self._trainer = trainer
         self._owed = owed
+        self._attached = False
         self._heard = False
         self._given_up_after_seconds: float | None = None
         self._watching: asyncio.TimerHandle | None = None
@@ -74,6 +75,7 @@ class TrainingCall:
         event = await self.stream.receive()
         if event is None or not event[0].HasField("attached"):
             raise ProtocolError(f"the trainer at {self._trainer.address} did not answer the attach message")
+        self._attached = True
         self._watch(None)
         return event[0].attached
 
@@ -139,4 +141,7 @@ class TrainingCall:
     async def _check_status(self) -> None:
         self._check_patience()
         if (failure := await self._ending.failure()) is not None:
-            raise self._trainer.failed(failure)
+            error = self._trainer.failed(failure)
+            if self._attached and isinstance(error, SessionLostError):
+                raise ClosedError(str(error)) from failure
+            raise error

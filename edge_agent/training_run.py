@@ -120,6 +120,11 @@ class TrainingRun:
         return (await self._client.get_session(self._session.id)).max_staleness
 
     @property
+    def session_id(self) -> str:
+        """The open session's."""
+        return self._session.id
+
+    @property
     def resumable(self) -> bool:
         """Whether both sides have had a checkpoint of this session."""
         return self._kept is not None and self._kept.shared is not None
@@ -132,8 +137,8 @@ class TrainingRun:
     async def over(self, on_result: Callable[[TrainingResult], object], *, resumed: bool) -> TrainingResult:
         """The whole run, from the beginning or from what was kept; a failed one can be resumed, a finished one is closed."""
         started = time.monotonic()
-        self._listen_for_stop()
         try:
+            self._listen_for_stop()
             try:
                 await self._train(resumed=resumed)
             except DivergedError as diverged:
@@ -142,7 +147,6 @@ class TrainingRun:
                 raise last_word(diverged, self._step if good else None) from None
             result = self._result(started)
             await asyncio.to_thread(on_result, result)
-            await self._connection.end()
         except asyncio.CancelledError:
             await self._leave()
             if self._stop.requested:
@@ -151,13 +155,12 @@ class TrainingRun:
         except BaseException:
             await self._leave()
             raise
+        finally:
+            self._stop.patience_ended()
         await self._checkpointer.stop()
         assert self._kept is not None
         await self._workers.disk.run(self._kept.remove)
-        try:
-            await self._session.close()
-        except IsthmusError as failure:
-            _log.warning("session not closed at the trainer", reason=str(failure))
+        await self._session.farewell(self._connection)
         return result
 
     def _result(self, started_seconds: float, diverged_at_step: int | None = None) -> TrainingResult:
@@ -371,18 +374,12 @@ class TrainingRun:
         return self._stop.error(f"at step {self._step} of {self._experiment.steps}; {kept}")
 
     def _listen_for_stop(self) -> None:
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert task is not None
-
-        def stop() -> None:
+        def stop() -> float:
             self._pipeline.drain()
             # With the trainer away nothing can be drained, and no checkpoint be taken on both sides.
-            limit = 0.0 if self._endurance.away else self._experiment.config.checkpoints.stop_seconds
-            loop.call_later(limit, task.cancel)
+            return 0.0 if self._endurance.away else self._experiment.config.checkpoints.stop_seconds
 
-        self._stop.on_request = stop
-        if self._stop.requested:
-            stop()
+        self._stop.when_requested(stop)
 
     def _attached(self, stream: Stream) -> None:
         self._checkpointer.stream_lost()  # what the one before had still to say

@@ -1,26 +1,35 @@
-"""Waits between attempts: exponential with full jitter, so that many who lost the same peer do not come back at once.
+"""Waits between attempts, with full jitter, so that many who lost the same peer do not come back at once.
 
-Full jitter draws the whole wait at random below a ceiling that doubles (M. Brooker, "Exponential backoff and jitter").
+Full jitter draws the whole wait at random below a ceiling (M. Brooker, "Exponential backoff and jitter"). The ceiling
+doubles up to one that notices a short absence soon, and from there grows with the time that the peer has been away.
 """
 
 import random
 from collections.abc import Callable
+
+AWAY_SHARE = 0.05
+"""A wait is at most this part of the absence so far, which is then noticed to be over so much later than it could be."""
 
 
 class Backoff:
     """The waits of one series of attempts."""
 
     def __init__(
-        self, first_seconds: float, longest_seconds: float, uniform: Callable[[float, float], float] = random.uniform
+        self,
+        first_seconds: float,
+        soon_seconds: float,
+        longest_seconds: float,
+        uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """first_seconds, longest_seconds: ceiling of the first wait, and of all of them."""
+        """first_seconds, soon_seconds, longest_seconds: ceiling of the first wait, of those of a short absence, and of all."""
         self._first_seconds = first_seconds
+        self._soon_seconds = soon_seconds
         self._longest_seconds = longest_seconds
         self._uniform = uniform
         self._attempts = 0
 
-    def next_seconds(self) -> float:
-        """How long to wait before the next attempt."""
-        ceiling = min(self._longest_seconds, self._first_seconds * 2.0 ** min(self._attempts, 64))
+    def next_seconds(self, away_seconds: float) -> float:
+        """How long to wait before the next attempt. away_seconds: how long the peer has been away."""
+        doubled = min(self._soon_seconds, self._first_seconds * 2.0 ** min(self._attempts, 64))
         self._attempts += 1
-        return self._uniform(0.0, ceiling)
+        return self._uniform(0.0, min(self._longest_seconds, max(doubled, AWAY_SHARE * away_seconds)))

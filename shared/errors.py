@@ -40,6 +40,8 @@ class ExitCode(IntEnum):
     """What must outlive the process cannot be written or read."""
     UNFIT = 14
     """`edge-agent doctor` has found something that must be mended."""
+    GONE = 15
+    """The trainer no longer has the session, and no further attempt brings it back."""
     DIVERGED = 16
     """The loss is no finite number any more, so training further would be of no use."""
     INTERRUPTED = 130
@@ -109,7 +111,17 @@ class FencedError(RefusedError):
 
 
 class SessionLostError(RefusedError):
-    """The trainer holds no such session in its memory, or no state that both sides have."""
+    """The trainer holds no such session in its memory; it may have checkpoints of it."""
+
+
+class GoneError(RefusedError):
+    """A session that the trainer has nothing of that the edge could go on with."""
+
+    exit_code = ExitCode.GONE
+
+
+class ClosedError(GoneError):
+    """A session that an operator of the trainer has closed for good."""
 
 
 class StoppedError(IsthmusError):

@@ -20,6 +20,8 @@ _log = structlog.get_logger(__name__)
 
 _MANIFEST = re.compile(r"checkpoint-(\d{1,19})-(\d{1,19})\.json", re.ASCII)
 FORMAT = 1
+MAX_NAMED = 64
+"""Checkpoints that an edge may name when it attaches."""
 
 
 class CheckpointName(NamedTuple):

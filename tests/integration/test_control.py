@@ -19,7 +19,7 @@ from edge_agent import run_training
 from edge_agent.control import commands as control_commands
 from edge_agent.experiment import Experiment
 from edge_agent.main import app as agent_app
-from shared.errors import ExitCode, FencedError, RefusedError
+from shared.errors import ExitCode, FencedError, GoneError, RefusedError
 from shared.planning import Block, Encode, Profile, profile_to_json
 from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
@@ -311,7 +311,12 @@ def test_the_document_shows_every_call_and_what_it_really_answers(answers):
         assert shape(shown[method]) == shape(answer), f"{method} answers\n{json.dumps(answer, indent=2)}"
 
 
-async def test_an_operator_closes_a_session_that_trains():
+@pytest.mark.parametrize(
+    ("resumable", "error", "code"),
+    [(True, FencedError, ExitCode.REFUSED), (False, GoneError, ExitCode.GONE)],
+    ids=["for now", "for good"],
+)
+async def test_an_operator_closes_a_session_that_trains(resumable, error, code):
     async with running_trainer("control.listen=127.0.0.1:0") as server:
         config = edge_config(*ENDLESS, f"trainer.address={server.address}")
         run = asyncio.create_task(run_training(config))
@@ -320,9 +325,10 @@ async def test_an_operator_closes_a_session_that_trains():
             operator.watch_until, lambda status: int(status.get("steps", 0)) > 0 and "sessions" in status
         )
         session = attached["sessions"][0]["sessionId"]
-        await asyncio.to_thread(operator, "CloseSession", {"sessionId": session})
-        with pytest.raises(FencedError, match="was closed while it trained"):
+        await asyncio.to_thread(operator, "CloseSession", {"sessionId": session, "resumable": resumable})
+        with pytest.raises(error, match="was closed while it trained") as ended:
             await run
+        assert ended.value.exit_code is code
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ MLP = [
     'data.train={factory="tests.support.samples:FlatDigits"}',
     "deployment.cut=1",
     "compute.threads=1",
-    "trainer.give_up_seconds=0",
 ]
-"""A small training that knows no trainer yet, and waits for none that is lost."""
+"""A small training that knows no trainer yet."""
 
 
 def assert_one_sentence(command: str, done: subprocess.CompletedProcess[str], code: int, *says: str) -> None:

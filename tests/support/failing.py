@@ -44,3 +44,15 @@ def failing(block: int, when: str) -> nn.Module:
     return nn.Sequential(
         *(Failing(sizes[i], sizes[i + 1], when if i == block else None) for i in range(3)),
     )
+
+
+def normalised(outputs: int = 10) -> nn.Module:
+    """Three blocks, of which the second, with batch norm, cannot be trained on a batch of one sample."""
+    return nn.Sequential(
+        nn.Linear(64, 16), nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16)), nn.Linear(16, outputs)
+    )
+
+
+def no_loss(_output: Tensor, _labels: Tensor) -> Tensor:
+    """A loss that cannot be computed."""
+    raise RuntimeError("the loss is not\nwritten yet")

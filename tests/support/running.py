@@ -38,8 +38,8 @@ def held_port() -> Iterator[int]:
 
 
 def edge_config(*overrides: str) -> EdgeConfig:
-    """An edge's configuration from flags alone, one thread; a lost trainer is not waited for."""
-    flags = ["compute.threads=1", "compute.device=cpu", "trainer.give_up_seconds=0", "control.listen=none"]
+    """An edge's configuration from flags alone, one thread; everything else is what users have."""
+    flags = ["compute.threads=1", "compute.device=cpu", "control.listen=none"]
     return load_config(EdgeConfig, None, [*flags, *overrides], environ={})
 
 
@@ -114,6 +114,13 @@ class StandardError:
 @contextmanager
 def trainer_process(*overrides: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A real trainer process and its address. An error on the way out says what the trainer said last."""
+    with heard_trainer_process(*overrides) as (process, address, _):
+        yield process, address
+
+
+@contextmanager
+def heard_trainer_process(*overrides: str) -> Iterator[tuple[subprocess.Popen[str], str, StandardError]]:
+    """The same, and what the trainer says."""
     flags = ["server.listen=127.0.0.1:0", f"models.allowed={ALLOWED}", "log.format=json", HASTE]
     process = subprocess.Popen(
         [sys.executable, "-m", "cloud_trainer.main", "serve", *(f"--set={flag}" for flag in [*flags, *overrides])],
@@ -123,7 +130,7 @@ def trainer_process(*overrides: str) -> Iterator[tuple[subprocess.Popen[str], st
     )
     said = StandardError(process)
     try:
-        yield process, said.first_event("listening")["address"]
+        yield process, said.first_event("listening")["address"], said
     except BaseException as failure:
         failure.add_note(f"the trainer said last:\n{said}")
         raise

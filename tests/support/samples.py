@@ -112,3 +112,23 @@ class PlainSums:
     def __getitem__(self, index: int) -> tuple[Tensor, float]:
         value, label = self._sums[index]
         return value, float(label)
+
+
+class Mislabelled(FlatDigits):
+    """Every sample from the `first` on has a label that the model has no output for."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self._first = first
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        vector, label = super().__getitem__(index)
+        return vector, label if index < self._first else 10
+
+
+class ColumnLabels(FlatDigits):
+    """Labels with one dimension too many, as of a column that was not squeezed."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        vector, label = super().__getitem__(index)
+        return vector, torch.tensor([label])

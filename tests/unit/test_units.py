@@ -59,7 +59,15 @@ def test_readiness_liveness_and_a_user_of_its_own(name):
 
 def test_restarts_stop_where_the_exit_code_says_that_none_would_help():
     assert setting("cloud-trainer", "RestartPreventExitStatus") == [f"{ExitCode.USAGE:d} {ExitCode.CONFIG:d}"]
-    lasting = (ExitCode.USAGE, ExitCode.CONFIG, ExitCode.MODEL, ExitCode.DATA, ExitCode.DIVERGED)
+    lasting = (
+        ExitCode.USAGE,
+        ExitCode.CONFIG,
+        ExitCode.MODEL,
+        ExitCode.DATA,
+        ExitCode.REFUSED,
+        ExitCode.GONE,
+        ExitCode.DIVERGED,
+    )
     assert setting("edge-agent", "RestartPreventExitStatus") == [" ".join(f"{code:d}" for code in lasting)]
     assert setting("edge-agent", "SuccessExitStatus") == [f"{ExitCode.TERMINATED:d}"]
 

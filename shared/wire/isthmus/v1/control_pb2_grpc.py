@@ -677,7 +677,8 @@ class TrainerControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CloseSession(self, request, context):
-        """Ends a session by the operator's word, whoever has attached it. Its edge, if it trains, is told so and ends with code 9.
+        """Ends a session by the operator's word, whoever has attached it. Its edge, if it trains, is told so and ends: with
+        code 9 where the session is resumable, with code 15 where it is gone.
         A resumable session keeps its record and checkpoints: `edge-agent run --resume` goes on with it. Any other is gone for good.
         Scope: control for one's own sessions, operate for those of others.
         NOT_FOUND: no such session. UNAVAILABLE: it is being opened just now; try again.

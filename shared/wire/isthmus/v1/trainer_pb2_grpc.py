@@ -133,8 +133,9 @@ class TrainerServiceServicer:
         message attaches it to its session and says what the edge has; the answer says where both go on, which may be an older
         checkpoint. A stream that was attached before is ended. A lost stream is attached again in the same way, also to a
         trainer that was restarted.
-        NOT_FOUND: no such session, or no state that both sides have. ABORTED: the session was attached with this epoch or a
-        higher one, here or by another agent, or it was closed. UNAVAILABLE: not now; try again. FAILED_PRECONDITION: another
+        NOT_FOUND: no such session, or no state that both sides have; after the answer to the attach: the session was closed for
+        good. ABORTED: the session was attached with this epoch or a higher one, here or by another agent, or it was closed and can
+        be resumed. RESOURCE_EXHAUSTED: there is no room now; the epoch was not taken and may come again. UNAVAILABLE: not now; try again. FAILED_PRECONDITION: another
         protocol version, a step out of order or another deployment. INVALID_ARGUMENT: a tensor that does not fit the cut. DATA_LOSS: a damaged message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -210,7 +211,7 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CloseSession(self, request, context):
-        """Ends a session and frees what it holds; a training stream that is attached ends with ABORTED. Closing one that is not
+        """Ends a session and frees what it holds; a training stream that is attached ends (see `Train`). Closing one that is not
         there is no error. A session that is not closed is freed when no call has used it for as long as the trainer is
         configured to keep it (server.session_idle_seconds; server.unattached_seconds before it was attached), or when its edge was lost and another needs its place; it can be
         attached again from its checkpoints then.
