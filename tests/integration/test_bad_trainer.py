@@ -20,7 +20,7 @@ from shared.tensor_wire import to_wire
 from shared.transport.packets import Packet, deserializer, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame, Role, TensorHeader
-from tests.support.running import edge_config, running_trainer, train_with, trainer_config
+from tests.support.running import GIVE_UP_AT_ONCE, edge_config, running_trainer, train_with, trainer_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -284,7 +284,8 @@ async def test_a_trainer_that_never_answers(monkeypatch, patient_but_for, tmp_pa
     if method == "UploadBlock":
         monkeypatch.setattr("cloud_trainer.session.Session.block_digests", lambda _self: [0, 0, 0])
     test = f"data.test={{factory={FACTORY}}}"
-    flags = [*FLAGS, test, "trainer.call_timeout_seconds=1", "training.max_steps=2", "link.chunk_bytes=1024"]
+    flags = [*FLAGS, GIVE_UP_AT_ONCE, test, "trainer.call_timeout_seconds=1"]
+    flags += ["training.max_steps=2", "link.chunk_bytes=1024"]
     async with trainer_with(method, silent(kind)) as address, asyncio.timeout(200):
         config = edge_config(*flags, f"trainer.address={address}")
         running = (
@@ -298,7 +299,8 @@ async def test_a_trainer_that_never_answers(monkeypatch, patient_but_for, tmp_pa
 @pytest.mark.parametrize("staleness", [0, 3])
 async def test_a_trainer_that_falls_silent_while_it_trains(patient_but_for, staleness):
     patient_but_for("Train")
-    flags = [*FLAGS, "trainer.call_timeout_seconds=0.5", "training.max_steps=9", f"deployment.staleness={staleness}"]
+    flags = [*FLAGS, GIVE_UP_AT_ONCE, "trainer.call_timeout_seconds=0.5"]
+    flags += ["training.max_steps=9", f"deployment.staleness={staleness}"]
     handler = training(ATTACHED, after_steps=1, then_reads=1_000_000)
     async with trainer_with("Train", handler) as address, asyncio.timeout(200):
         says = rf"{address} did not answer for 0.5 s \(Train, trainer.call_timeout_seconds\)"

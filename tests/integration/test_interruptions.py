@@ -17,7 +17,7 @@ from shared.config import LinkConfig
 from shared.errors import ExitCode, UnreachableError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.commands import MLP, agent_fails, assert_one_sentence
-from tests.support.running import ROOT, edge_config, trainer_process
+from tests.support.running import GIVE_UP_AT_ONCE, ROOT, edge_config, trainer_process
 from tests.support.wire import RawPeer, open_request
 
 Code = grpc.StatusCode
@@ -111,7 +111,7 @@ async def test_a_link_that_breaks_in_the_middle_of_a_training(trainer):
     host, port = trainer.split(":")
     for step in (1, 10, 40, 41, 42):
         async with RawPeer(trainer) as peer, Relay(host, int(port)) as relay:
-            flags = [*MLP, "training.epochs=100000", f"trainer.address={relay.address}"]
+            flags = [*MLP, GIVE_UP_AT_ONCE, "training.epochs=100000", f"trainer.address={relay.address}"]
 
             def breaks(progress, relay=relay, step=step):
                 if progress.steps == step:
@@ -129,7 +129,7 @@ async def test_a_link_that_breaks_in_the_middle_of_a_training(trainer):
 
 def test_a_trainer_that_stops_in_the_middle_of_a_training():
     with trainer_process("compute.threads=1") as (trainer_of_its_own, address):
-        with agent_in_training(address) as (process, _):
+        with agent_in_training(address, GIVE_UP_AT_ONCE) as (process, _):
             trainer_of_its_own.terminate()
             out, err = process.communicate(timeout=60)
         done = subprocess.CompletedProcess([], process.returncode, out, err)

@@ -129,7 +129,7 @@ async def test_a_session_that_is_closed_while_it_trains_ends_its_training_in_wor
                 await run_training(config, close)
         await asked[0]
         assert held(server) == 0
-        errors = server.metrics.registry.get_sample_value("isthmus_errors_total", {"code": "ABORTED"})
+        errors = server.metrics.registry.get_sample_value("isthmus_errors_total", {"code": "NOT_FOUND"})
         assert errors == 1
         assert (await train_with(server, *MLP, "training.max_steps=2")).summary.steps == 2
 
