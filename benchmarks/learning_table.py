@@ -1,6 +1,6 @@
 """The tables of `benchmarks.learning` as Markdown, from its stored results.
 
-    python -m benchmarks.learning_table [--results FILE] [--into docs/results.md]
+    python -m benchmarks.learning_table [--results FILE] [--into benchmarks/results/learning.md]
 
 Without --into they are printed; with it they replace what stands between two marks in that file.
 """
@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.learning.plan import BATCH_SIZE, CONFIGS, MOMENTUM, NETWORKS, WEIGHT_DECAY
+from benchmarks.learning.plan import BATCH_SIZE, CONFIGS, LEARNING_RATES_TRIED, MOMENTUM, NETWORKS, WEIGHT_DECAY
 from benchmarks.learning.results import RESULTS, Result, read_results
 from benchmarks.report import replaced
 from shared.codec import is_lossy
@@ -53,13 +53,34 @@ def tables(results: Sequence[Result]) -> str:
         f"rate that rises to {learning_rate} in the first epoch and falls to 0 along a cosine; simulated "
         f"on {devices}. Accuracy on the test set after the last epoch: mean ± standard deviation over the seeds. The "
         "difference is taken seed by seed, since a seed has the same first weights and batches in every row: mean ± "
-        "standard error."
+        "standard error. All rows of a table have the same seeds." + _edge_of_the_grid(learning_rate)
     ]
     for name, network in NETWORKS.items():
         if chosen := [result for result in results if result.trial.network == name]:
             title = f"**{name}**: `{network.factory}` with {network.kwargs}, cut after {network.cut} blocks."
-            parts += [title, "\n".join(_table(chosen)), *_verdict(chosen)]
+            parts += [title, "\n".join(_table(chosen)), *_left_out(chosen), *_verdict(chosen)]
     return "\n\n".join(parts)
+
+
+def _edge_of_the_grid(learning_rate: float) -> str:
+    tried = LEARNING_RATES_TRIED
+    if learning_rate not in (min(tried), max(tried)):
+        return ""
+    return (
+        f" The learning rate is at the edge of those that were tried ({', '.join(map(str, tried))}), for serial training "
+        "alone: it need not be the best one for any row."
+    )
+
+
+def _left_out(results: Sequence[Result]) -> Iterator[str]:
+    """The configurations of which seeds of the baseline are missing."""
+    begun = [name for name in CONFIGS if _accuracies(results, name) and not _complete(results, name)]
+    if begun:
+        yield f"Not shown, because seeds are missing: {', '.join(begun)}."
+
+
+def _complete(results: Sequence[Result], config: str) -> bool:
+    return _accuracies(results, config).keys() == _accuracies(results, BASELINE).keys()
 
 
 def _table(results: Sequence[Result]) -> Iterator[str]:
@@ -67,7 +88,7 @@ def _table(results: Sequence[Result]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|---|"
     for name, scheme in CONFIGS.items():
         accuracies = _accuracies(results, name)
-        if not accuracies:
+        if not accuracies or not _complete(results, name):
             continue
         cells = (
             name,
@@ -84,7 +105,7 @@ def _table(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _verdict(results: Sequence[Result]) -> Iterator[str]:
-    if differences := _differences(results, GOAL_CONFIG):
+    if _complete(results, GOAL_CONFIG) and (differences := _differences(results, GOAL_CONFIG)):
         points = statistics.mean(differences)
         kept = "kept" if points >= -GOAL_POINTS else "missed"
         yield f"Goal: {GOAL_CONFIG} at most {GOAL_POINTS:g} point below {BASELINE}: {kept}, {points:+.2f}."

@@ -1,6 +1,6 @@
 """Ours beside PyTorch's own pipeline on the same link: `python -m benchmarks.peer [--json PATH]`.
 
-The peer is `torch.distributed.pipelining` (Schedule1F1B over gloo, 4 and 8 microbatches) between the same two network
+The peer is `torch.distributed.pipelining` (Schedule1F1B over gloo, 1 to 8 microbatches) between the same two network
 namespaces, in the same run, on the same small network: a feature of 0.5 MB at batch 32. Links of 50 and 200 Mbit/s each
 way; the same with the edge held to a fifth of a core, and with a round trip of 40 ms. What the link allows is printed
 beside it: the time of one feature at 32 bits over what plain TCP carries, both directions at once. Goals: at 32 bits not
@@ -31,7 +31,9 @@ from shared.errors import IsthmusError
 
 SPEED_GOAL = 3.5
 RATES = (50e6, 200e6)
-MICROBATCHES = (4, 8)
+MICROBATCHES = (1, 2, 4, 8)
+"""A delay costs the peer once a microbatch, and few of them leave it little to overlap."""
+PEER_PORT = 29511
 OURS = (("fp32", 0), ("fp32", 2), ("fp32", 5), ("uniform8", 2), ("uniform8", 5))
 """Codec of both directions, and K."""
 FEATURE_BITS = BATCH * SMALL_CNN_FEATURE[0] * SMALL_CNN_FEATURE[1] * SMALL_CNN_FEATURE[2] * 32
@@ -72,7 +74,7 @@ class Run:
 
 def peer_seconds(link: Link, wrapper: list[str], microbatches: int) -> list[float]:
     """Seconds per step of PyTorch's pipeline, as the edge sees it."""
-    arguments = [link.edge.address, str(microbatches), str(STEPS)]
+    arguments = [f"{link.edge.address}:{PEER_PORT}", str(microbatches), str(STEPS)]
     ranks = [
         subprocess.Popen(
             [*before, sys.executable, "-m", "benchmarks.peer_stage", str(rank), *arguments],
@@ -132,7 +134,8 @@ def measure_place(place: Place, report: list[Run]) -> float:
         allowed = link_seconds(link)
         for microbatches in MICROBATCHES:
             seconds = peer_seconds(link, wrapper, microbatches)
-            report.append(Run(place, f"1F1B, {microbatches} microbatches", Spread.of(seconds)))
+            counted = f"{microbatches} microbatch{'es' if microbatches > 1 else ''}"
+            report.append(Run(place, f"1F1B, {counted}", Spread.of(seconds)))
         for codec, staleness in OURS:
             seconds = our_seconds(address, wrapper, codec, staleness)
             report.append(Run(place, f"ours, {codec}, K = {staleness}", Spread.of(seconds)))

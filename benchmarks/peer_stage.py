@@ -1,7 +1,8 @@
 """One side of PyTorch's own pipeline, in a process of its own: the peer of `benchmarks.peer`.
 
-`python -m benchmarks.peer_stage RANK MASTER MICROBATCHES STEPS`: rank 0 is the edge. It runs Schedule1F1B over
-gloo on the same network, data and optimizer as our run, and prints the moments at which its steps ended as a JSON array.
+`python -m benchmarks.peer_stage RANK MASTER MICROBATCHES STEPS`: rank 0 is the edge, MASTER its host:port. It runs
+Schedule1F1B over gloo on the same network, data and optimizer as our run, and prints the moments at which its steps ended
+as a JSON array.
 """
 
 import json
@@ -13,23 +14,25 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from benchmarks.networks import RandomImages, small_cnn
 
 BATCH = 32
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
-_PORT = 29511
 
 
 def run(rank: int, master: str, microbatches: int, steps: int) -> list[float]:
     """Train so many steps; rank 0 feeds images, rank 1 has the labels."""
-    dist.init_process_group("gloo", init_method=f"tcp://{master}:{_PORT}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"tcp://{master}", rank=rank, world_size=2)
     torch.manual_seed(0)
     module = small_cnn()[rank]
     optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     stage = PipelineStage(module, rank, 2, torch.device("cpu"))
-    schedule = Schedule1F1B(stage, microbatches, loss_fn=nn.functional.cross_entropy)
+    # With one microbatch both schedules do the same, but torch's 1F1B wants one a stage at least.
+    schedule = (Schedule1F1B if microbatches > 1 else ScheduleGPipe)(
+        stage, microbatches, loss_fn=nn.functional.cross_entropy
+    )
     data = RandomImages(BATCH)
     images = torch.stack([data[index][0] for index in range(BATCH)])
     labels = torch.tensor([data[index][1] for index in range(BATCH)])
@@ -50,7 +53,7 @@ def main() -> None:
     """Parse, run, print."""
     rank, master, microbatches, steps = sys.argv[1:]
     # Gloo looks for the host's name otherwise, which a namespace cannot resolve.
-    os.environ["GLOO_SOCKET_IFNAME"] = next(name for _, name in socket.if_nameindex() if name != "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", next(name for _, name in socket.if_nameindex() if name != "lo"))
     torch.set_num_threads(1)
     print(json.dumps(run(int(rank), master, int(microbatches), int(steps))))
 

@@ -2,11 +2,9 @@
 
 Real agent and trainer in two network namespaces, the agent on a share of a core. `edge-agent profile` measures the pair
 once, over 100 Mbit/s. From that and from what plain TCP carries over the shaped link the cost model
-predicts; the error that it makes from the rates that the agent saw in the run itself stands beside. The pace of a machine
-drifts, and a profile is of one moment: so the network is timed alone before and after each run as the profile did, and what
-is predicted with all computing scaled by that stands beside, too. Prediction: seconds per step beside what real runs take
-(goal: median error 10 %, worst 20 %). Decision: the planner's choice beside every cut and
-the deployments predicted best, each run (goal: within 5 % of the best of them).
+predicts; the error that it makes from the rates that the agent saw in the run itself stands beside. Prediction: seconds per
+step beside what real runs take (goal: median error 10 %, worst 20 %). Decision: the planner's choice beside every cut and the
+deployments predicted best, each run (goal: within 5 % of the best of them).
 """
 
 import argparse
@@ -15,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -29,7 +27,6 @@ from benchmarks.report import Spread, seconds_per_step, write_json
 from benchmarks.series import Training, Trainings, trainings
 from shared.errors import IsthmusError
 from shared.planning import Deployment, Profile, Rates, SearchSpace, fixed, greedy, load_profile
-from shared.planning.profile import Encode, Entries, Overhead
 
 MEDIAN_GOAL, WORST_GOAL, DECISION_GOAL = 0.10, 0.20, 0.05
 EDGE_SHARE = 0.5
@@ -52,7 +49,6 @@ FINALISTS, FINALS = 3, 6
 TOP = 10
 """So many of the deployments predicted best are run for the decision, besides the best at each cut."""
 TCP_SECONDS = 2.0
-PACE_REPEATS = 40
 WARM_UP_STEPS, LEAST_STEPS, MOST_STEPS, MEASURED_SECONDS = 10, 36, 180, 5.0
 LEAST_SEGMENT_STEPS = 5
 
@@ -69,20 +65,11 @@ class Case:
     measured_seconds: Spread
     modelled_seconds: float | None
     """Predicted from the rates that the agent measured in that run, where it came to know them."""
-    pace: float
-    """Time that the network took alone, just before and after, over what it took when the profile was measured."""
-    paced_seconds: float
-    """Predicted with all computing scaled by the pace."""
 
     @property
     def error(self) -> float:
         """Predicted over measured, less 1."""
         return self.predicted_seconds / self.measured_seconds.median - 1
-
-    @property
-    def paced_error(self) -> float:
-        """The same at the pace of the run."""
-        return self.paced_seconds / self.measured_seconds.median - 1
 
 
 @dataclass(frozen=True)
@@ -131,10 +118,6 @@ class Bench:
         """One run."""
         return self.agent.run(flags(self.address, deployment, steps))
 
-    def pace_seconds(self) -> float:
-        """Of the whole network on the device, at this moment."""
-        return self.agent.pace_seconds(flags(self.address, Deployment(1, 0, 32), 1), PACE_REPEATS)
-
     def reshape(self, uplink: float, downlink: float) -> Rates:
         """Make the link carry so many bits per second; what plain TCP carries."""
         self.link.shape(uplink, downlink)
@@ -147,17 +130,14 @@ class Bench:
         counted = round(MEASURED_SECONDS / predicted)
         segment = (deployment.staleness + 1) * -(-LEAST_SEGMENT_STEPS // (deployment.staleness + 1))
         steps = min(MOST_STEPS, max(LEAST_STEPS, WARM_UP_STEPS + counted)) + deployment.staleness + 1
-        before = self.pace_seconds()
         run = self.train(deployment, steps)
-        pace = statistics.fmean((before, self.pace_seconds())) / alone_seconds(self.profile)
-        paced_seconds = fixed(paced(self.profile, pace), rates, deployment, HORIZON_STEPS).seconds_per_step
         seconds = seconds_per_step(run.ends, WARM_UP_STEPS, deployment.staleness + 1, segment)
         modelled = None
         if run.uplink_bits_per_second is not None and run.downlink_bits_per_second is not None:
             seen = Rates(run.uplink_bits_per_second, run.downlink_bits_per_second)
             modelled = fixed(self.profile, seen, deployment, HORIZON_STEPS).seconds_per_step
         measured = Spread.of(seconds)
-        case = Case(*nominal, deployment, predicted, plan.stage_seconds, measured, modelled, pace, paced_seconds)
+        case = Case(*nominal, deployment, predicted, plan.stage_seconds, measured, modelled)
         print(*row(case), file=sys.stderr, flush=True)
         return case
 
@@ -186,34 +166,6 @@ class Bench:
         plans.sort(key=lambda plan: plan.seconds_per_step)
         best = {cut: next(plan.deployment for plan in plans if plan.deployment.cut == cut) for cut in cuts}
         return {*best.values(), *(plan.deployment for plan in plans[:TOP])}
-
-
-def alone_seconds(profile: Profile) -> float:
-    """What the whole network took alone when the profile was measured."""
-    seconds = (profile.serial_edge_seconds or profile.edge_seconds)[-1]
-    assert seconds is not None, "the profiler measures every cut that fits"
-    return seconds
-
-
-def paced(profile: Profile, pace: float) -> Profile:
-    """The profile of machines on which all computing takes `pace` times as long."""
-
-    def scaled(entries: Entries) -> Entries:
-        return tuple(None if seconds is None else seconds * pace for seconds in entries)
-
-    def scaled_line(seconds_per_byte: float, seconds: float) -> tuple[float, float]:
-        return seconds_per_byte * pace, seconds * pace
-
-    encode, overhead, serial = profile.encode, profile.overhead, profile.serial_edge_seconds
-    return replace(
-        profile,
-        edge_seconds=scaled(profile.edge_seconds),
-        serial_edge_seconds=None if serial is None else scaled(serial),
-        cloud_seconds=scaled(profile.cloud_seconds),
-        encode=None if encode is None else Encode(*scaled_line(encode.seconds_per_byte, encode.seconds)),
-        overhead=Overhead(*scaled_line(overhead.seconds_per_byte, overhead.seconds)),
-        serial_overhead_seconds=profile.serial_overhead_seconds * pace,
-    )
 
 
 @contextmanager
@@ -251,8 +203,6 @@ def row(case: Case) -> list[str]:
         f"{case.predicted_seconds * 1e3:.1f}",
         case.measured_seconds.show(1e3),
         f"{case.error:+.1%}",
-        f"{case.pace:.2f}",
-        f"{case.paced_error:+.1%}",
         "" if case.modelled_seconds is None else f"{case.modelled_seconds / case.measured_seconds.median - 1:+.1%}",
     ]
 
@@ -268,8 +218,6 @@ def table(cases: list[Case]) -> Table:
         "predicted",
         "measured",
         "error",
-        "pace",
-        "at this pace",
         "own rates",
     )
     made = Table(*columns)
@@ -305,16 +253,12 @@ def main() -> None:
                 choices.append(ready.decide(nominal, rates))
     if predicted:
         console.print(table(predicted))
-        judged = {
-            "as profiled": [case.error for case in predicted],
-            "at the run's pace": [c.paced_error for c in predicted],
-        }
-        for name, errors in judged.items():
-            median, worst = statistics.median(map(abs, errors)), max(map(abs, errors))
-            console.print(
-                f"prediction {name}: median error {median:.1%} (goal {MEDIAN_GOAL:.0%}: {verdict(median <= MEDIAN_GOAL)}), "
-                f"worst {worst:.1%} (goal {WORST_GOAL:.0%}: {verdict(worst <= WORST_GOAL)})"
-            )
+        errors = [abs(case.error) for case in predicted]
+        median, worst = statistics.median(errors), max(errors)
+        console.print(
+            f"prediction: median error {median:.1%} (goal {MEDIAN_GOAL:.0%}: {verdict(median <= MEDIAN_GOAL)}), "
+            f"worst {worst:.1%} (goal {WORST_GOAL:.0%}: {verdict(worst <= WORST_GOAL)})"
+        )
     for choice in choices:
         console.print(table(choice.cases))
         console.print(

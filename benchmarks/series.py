@@ -8,7 +8,6 @@ with. Knows nothing of what is compared.
 import asyncio
 import contextlib
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -26,7 +25,6 @@ from edge_agent.observer import Progress
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.model.losses import LossHead
-from shared.model.measure import measure_stage
 from shared.model.stage import Stage
 from shared.transport.malloc import keep_message_memory
 
@@ -68,11 +66,6 @@ class Trainings:
         self._answer()
         on_begun()
         return Training(**self._answer())
-
-    def pace_seconds(self, flags: Sequence[str], repeats: int) -> float:
-        """Mean seconds of a step of the whole network alone in that process, as a profile measures edge-only."""
-        self._ask({"flags": list(flags), "pace": repeats})
-        return float(self._answer()["seconds"])
 
     def _ask(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -140,19 +133,8 @@ def trained_alone(config: EdgeConfig, on_begun: Callable[[], object]) -> Trainin
     return Training(ends, None, None)
 
 
-def paced(config: EdgeConfig, repeats: int) -> float:
-    """See `Trainings.pace_seconds`."""
-    if config.compute.threads:
-        torch.set_num_threads(config.compute.threads)
-    experiment = Experiment(config)
-    stage = Stage(experiment.chain, 0, len(experiment.chain.blocks), experiment.recipe, experiment.stage.device)
-    return statistics.fmean(measure_stage(stage, experiment.example, input_gradient=False, repeats=repeats))
-
-
 def serve(requests: IO[str], answers: IO[str]) -> None:
-    """Answer each line that asks for a run with two, an empty object after the first step and the results; one that asks for
-    the pace with one.
-    """
+    """Answer each line that asks for a run with two, an empty object after the first step and the results."""
 
     def answer(content: dict[str, Any]) -> None:
         print(json.dumps(content), file=answers, flush=True)
@@ -163,9 +145,7 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
     for line in requests:
         request = json.loads(line)
         config = load_config(EdgeConfig, None, request["flags"], environ={})
-        if "pace" in request:
-            answer({"seconds": paced(config, request["pace"])})
-        elif request["alone"]:
+        if request["alone"]:
             answer(asdict(trained_alone(config, begun)))
         else:
             answer(asdict(trained(config, dict(request["moves"]), begun)))

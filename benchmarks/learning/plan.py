@@ -13,8 +13,9 @@ from shared.split_simulation import Scheme
 
 BATCH_SIZE = 32
 """As in paper 000."""
+LEARNING_RATES_TRIED = (0.01, 0.02, 0.05)
 LEARNING_RATE = 0.05
-"""The best for serial training of those tried: 0.01, 0.02 and 0.05."""
+"""The best of them for serial training."""
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 
 

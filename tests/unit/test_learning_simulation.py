@@ -203,6 +203,22 @@ def test_the_table_compares_seed_by_seed():
     assert learning_table.tables([*missed, *serial]).endswith("missed, -1.01.")
 
 
+def test_a_row_without_all_seeds_is_not_shown_and_is_named():
+    serial, late = [result(seed=seed) for seed in (0, 1)], [result("k5", seed=seed) for seed in (0, 1)]
+    text = learning_table.tables([*serial, *late, result("k5-8bit", accuracy=0.1)])
+    assert "| k5 |" in text
+    assert "| k5-8bit |" not in text
+    assert "Not shown, because seeds are missing: k5-8bit." in text
+    assert "Goal" not in text
+
+
+@pytest.mark.parametrize(("rate", "said"), [(0.05, True), (0.01, True), (0.02, False)])
+def test_a_learning_rate_at_the_edge_of_what_was_tried_is_said(rate, said):
+    one = result()
+    text = learning_table.tables([replace(one, trial=replace(one.trial, learning_rate=rate))])
+    assert ("at the edge of those that were tried (0.01, 0.02, 0.05)" in text) == said
+
+
 def test_results_that_do_not_belong_together_make_no_table():
     with pytest.raises(DataError, match="2 settings"):
         learning_table.tables([result(), result("k5", epochs=4)])
