@@ -68,6 +68,7 @@ class BatchAnnouncements:
         labels = TensorSpec(shape, torch_dtype(frame.tensor.dtype))
         check_labels(session.recipe.loss, session.chain.features[0], session.chain.features[-1], labels)
         self._check_size(frame, codec_by_name("raw"), labels)
+        session.memory.take_labels(labels.bytes, self.deployment)
         self._samples = shape[0]
 
     def _accept_feature(self, frame: Frame, deployment: Deployment) -> None:

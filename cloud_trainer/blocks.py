@@ -34,7 +34,7 @@ class BlockReceiver:
 
     def close(self) -> None:
         """No more of it comes, or all has come."""
-        self.session.release_upload(self._reserved_bytes)
+        self.session.memory.end_upload(self._reserved_bytes)
 
     async def take(self, tensor: WireTensor, lane: Lane) -> int:
         """Replace a block by what arrived, or keep it aside for a migration; returns the digest of the trainer's block."""
@@ -56,7 +56,7 @@ class BlockReceiver:
         check_epoch(frame, self.session.deployment)
         limit = block_state.max_serialized_bytes(self.session.chain.blocks[index])
         check_announcement(frame, codec_by_name("raw"), limit)
-        self.session.reserve_upload(frame.tensor.encoded_bytes)
+        self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.deployment)
         self._reserved_bytes += frame.tensor.encoded_bytes
 
 

@@ -31,8 +31,9 @@ class Limits:
         if count > self.session_bytes:
             raise Refusal(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the session would take about {count} bytes of memory, for weights, gradients, optimizer state and "
-                f"activations; this trainer gives {self.session_bytes} to one (server.max_session_bytes)",
+                f"the session would take about {count} bytes of memory, for weights, gradients, optimizer state, "
+                "activations, batches in flight, evaluations and blocks on their way; this trainer gives "
+                f"{self.session_bytes} to one (server.max_session_bytes)",
             )
 
     def check_deployment(self, deployment: Deployment) -> None:

@@ -7,10 +7,12 @@ from pydantic import ValidationError
 from torch import device, nn
 
 from cloud_trainer.limits import Limits
+from cloud_trainer.memory import SessionMemory
 from cloud_trainer.session import Session
 from shared.errors import ConfigError, ProtocolError
+from shared.model import block_state
 from shared.model.build import build_checked_chain, check_cut, parse_kwargs
-from shared.model.footprint import estimate_training_bytes, state_bytes, training_bytes
+from shared.model.footprint import estimate_training_bytes, state_bytes, state_copy_bytes, training_bytes
 from shared.model.losses import LossHead
 from shared.model.optimizer import state_keys
 from shared.model.recipe import Recipe
@@ -83,8 +85,12 @@ def open_session(
     assert estimate is not None
     check_cut(request.deployment.cut, chain)
     limits.check_deployment(request.deployment)
-    in_flight = (request.deployment.staleness + 1) * chain.features[request.deployment.cut].bytes
-    limits.check_memory(estimate + in_flight)
+    uploading = 2 * sum(
+        map(block_state.max_serialized_bytes, chain.blocks)
+    )  # a lost upload is held while it comes again
+    features = [feature.bytes for feature in chain.features]
+    memory = SessionMemory(limits, estimate, state_copy_bytes(chain.module, states), uploading, features)
+    memory.check(request.deployment)
     names = [block.name for block in chain.blocks]
     if names != list(request.block_names):
         raise Refusal(
@@ -92,6 +98,6 @@ def open_session(
             f"the edge's model is a chain of {len(request.block_names)} blocks and the trainer's of {len(names)}, or their "
             f"names differ: both sides must import the same {request.model.factory!r}",
         )
-    session = Session(session_id, chain, recipe, request.deployment, head, limits, on)
+    session = Session(session_id, chain, recipe, request.deployment, head, limits, memory, on)
     session.request = request
     return session

@@ -116,7 +116,7 @@ class TrainerService:
             session_id=session_id,
             block_digests=digests,
             max_message_bytes=self._config.server.max_message_bytes,
-            max_staleness=self._limits.staleness,
+            max_staleness=session.max_staleness,
         )
 
     async def _make_room(self) -> None:
@@ -150,7 +150,9 @@ class TrainerService:
         with ExitStack() as uses:
 
             def session_of(session_id: str) -> Session:
-                return uses.enter_context(self.sessions.using(session_id))
+                session = uses.enter_context(self.sessions.using(session_id))
+                uses.enter_context(session.memory.evaluation(session.deployment))
+                return session
 
             return await evaluate(requests, session_of, self._config.server.max_tensor_bytes, self._compute)
 
@@ -209,7 +211,7 @@ class TrainerService:
                 deployment=session.deployment,
                 received_bytes=session.received_bytes,
                 sent_bytes=session.sent_bytes,
-                max_staleness=self._limits.staleness,
+                max_staleness=session.max_staleness,
             )
 
     async def close_session(self, request: pb.CloseSessionRequest, _context: Context) -> pb.CloseSessionResponse:

@@ -15,6 +15,7 @@ from torch import Tensor, device
 
 from cloud_trainer.failures import failures_of, failures_of_loss
 from cloud_trainer.limits import Limits
+from cloud_trainer.memory import SessionMemory
 from cloud_trainer.unacknowledged import Unacknowledged
 from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import ProtocolError, StorageError
@@ -32,8 +33,6 @@ from shared.transport.status import Refusal
 from shared.wire.isthmus.v1.trainer_pb2 import Attach, Deployment, Fence, OpenSessionRequest
 
 _MAX_REPEATS = 1000
-_UPLOAD_RETRY_SECONDS = 10.0
-"""When an upload that hangs on a lost connection may have been given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,7 @@ class Session:
         deployment: Deployment,
         head: LossHead,
         limits: Limits,
+        memory: SessionMemory,
         on: device,
     ) -> None:
         self.id = session_id
@@ -89,9 +89,7 @@ class Session:
         self._head = head
         self._limits = limits
         self._arriving: dict[int, block_state.BlockTensors] = {}
-        self._uploading_bytes = 0
-        # Twice the model: an upload whose connection was lost is held until that is noticed, and comes again meanwhile.
-        self._most_uploading_bytes = 2 * sum(map(block_state.max_serialized_bytes, chain.blocks))
+        self.memory = memory
 
     @property
     def attached(self) -> bool:
@@ -140,7 +138,7 @@ class Session:
         try:
             deployment = json_format.ParseDict(checkpoint.facts["deployment"], Deployment())
             check_cut(deployment.cut, self.chain)
-            self._limits.check_deployment(deployment)
+            self._check_deployment(deployment)
         except (KeyError, TypeError, json_format.ParseError) as cause:
             raise StorageError(f"checkpoint {checkpoint.name}: its deployment cannot be read") from cause
         put_back(self.stage, deployment.cut, len(self.chain.blocks), checkpoint.data)
@@ -149,7 +147,7 @@ class Session:
         if self.step_log is not None:
             self.step_log.went_back(self.next_step)
         self.unacknowledged.clear()
-        self._arriving.clear()
+        self._forget_arriving()
         self.spoilt = False
 
     @property
@@ -167,7 +165,16 @@ class Session:
                 f"deployment {after.epoch} at cut {after.cut} came; a later one than {before.epoch}, at cut {before.cut}, "
                 "could follow"
             )
-        self._limits.check_deployment(after)
+        self._check_deployment(after)
+
+    def _check_deployment(self, deployment: Deployment) -> None:
+        self._limits.check_deployment(deployment)
+        self.memory.check(deployment)
+
+    @property
+    def max_staleness(self) -> int:
+        """The largest K that the session may have at its cut."""
+        return self.memory.max_staleness(self.deployment)
 
     def migrate(self, deployment: Deployment, next_step: int, fence: Fence) -> None:
         """Move the cut, whole or not at all; a deployment that is in force already is no error.
@@ -179,7 +186,7 @@ class Session:
         if deployment == self.deployment:
             return
         check_cut(deployment.cut, self.chain)
-        self._limits.check_deployment(deployment)
+        self._check_deployment(deployment)
         missing = [
             index
             for index in range(deployment.cut, self.deployment.cut)
@@ -193,7 +200,7 @@ class Session:
             )
         arriving = {index: self._arriving[index] for index in self._arriving if index >= deployment.cut}
         self.stage.move(deployment.cut, len(self.chain.blocks), arriving)
-        self._arriving.clear()
+        self._forget_arriving()
         self.deployment = deployment
 
     def measuring(self, cut: int, repeats: int) -> Callable[[], float]:
@@ -227,8 +234,17 @@ class Session:
         elif self.begun and not block_state.is_static(self.chain.blocks[index]):
             block_state.check(self.chain.blocks[index], self.stage.optimizer_keys, tensors)
             self._arriving[index] = tensors
+            self._count_arriving()
         else:
             block_state.restore(self.chain.blocks[index], None, frozenset(), tensors)
+
+    def _forget_arriving(self) -> None:
+        if self._arriving:
+            self._arriving.clear()
+            self._count_arriving()
+
+    def _count_arriving(self) -> None:
+        self.memory.set_aside(sum(tensor.nbytes for state in self._arriving.values() for tensor in state.values()))
 
     def check_arriving(self, block: int) -> int:
         """`block` if its state may be brought now. Raises ProtocolError or Refusal otherwise."""
@@ -241,21 +257,6 @@ class Session:
                 f"brought, 0 to {self.stage.first - 1}",
             )
         return block
-
-    def reserve_upload(self, count: int) -> None:
-        """Count bytes of a block that begins to arrive. Raises Refusal where too many are on their way already."""
-        if self._uploading_bytes + count > self._most_uploading_bytes:
-            raise Refusal(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self._uploading_bytes} bytes of blocks are on their way to session {self.id} already; {count} more are "
-                f"too many at one time (limit {self._most_uploading_bytes})",
-                _UPLOAD_RETRY_SECONDS,
-            )
-        self._uploading_bytes += count
-
-    def release_upload(self, count: int) -> None:
-        """The upload has ended, one way or the other."""
-        self._uploading_bytes -= count
 
     @property
     def feature(self) -> TensorSpec:
@@ -283,7 +284,7 @@ class Session:
         with failures_of(f"step {step} in the cloud"):
             self.stage.update(step)
         self.next_step = step + 1
-        self._arriving.clear()  # the edge's blocks have moved on
+        self._forget_arriving()  # the edge's blocks have moved on
         return time.perf_counter() - started
 
     def evaluate(self, feature: Tensor, labels: Tensor) -> BatchLoss:

@@ -76,9 +76,14 @@ def training_bytes(module: nn.Module, example: TensorSpec, states: int) -> int:
 def state_bytes(module: nn.Module, states: int) -> int:
     """Bytes of weights, gradients, optimizer state and buffers, and of one more copy of all but the gradients: a block
     that arrives is held beside the one that it replaces."""
+    gradients = sum(parameter.nbytes for parameter in module.parameters())
+    return 2 * state_copy_bytes(module, states) + gradients
+
+
+def state_copy_bytes(module: nn.Module, states: int) -> int:
+    """Bytes of weights, optimizer state and buffers."""
     parameters = sum(parameter.nbytes for parameter in module.parameters())
-    buffers = sum(buffer.nbytes for buffer in module.buffers())
-    return parameters * (2 * (1 + states) + 1) + 2 * buffers
+    return parameters * (1 + states) + sum(buffer.nbytes for buffer in module.buffers())
 
 
 def _activation_bytes(module: nn.Module, inputs: Tensor, values: Mapping[str, Tensor] | None = None) -> int:

@@ -6,6 +6,7 @@ import json
 import grpc
 import pytest
 
+from cloud_trainer.memory import MOST_EVALUATIONS
 from edge_agent.client import TrainerClient
 from edge_agent.config import TrainerAddressConfig
 from shared.config import LinkConfig
@@ -16,7 +17,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 from tests.support.running import running_trainer
 from tests.support.strangers import path_of
-from tests.support.wire import RawPeer, attach, open_request
+from tests.support.wire import BATCH, CUT, FEATURES, FENCE, RawPeer, attach, batch_packets, open_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -127,3 +128,46 @@ async def test_uploads_that_never_end_hold_no_more_than_twice_the_model():
             for end in ends:
                 await end
         await peer.close_session(session)
+
+
+async def test_what_was_refused_at_opening_is_refused_as_a_change_too():
+    async def opened(peer, **changes):
+        return (await peer.unary("OpenSession", open_request(**changes).SerializeToString())).code
+
+    one_batch_bytes = 2 * BATCH * FEATURES * 4
+    low, high = 1, 1 << 30  # what a session without batches that wait takes lies between
+    while high - low > 1:
+        limit = (low + high) // 2
+        async with running_trainer(f"server.max_session_bytes={limit}") as server, RawPeer(server.address) as peer:
+            low, high = (low, limit) if await opened(peer) is Code.OK else (limit, high)
+    limit = high + 10 * one_batch_bytes
+    async with running_trainer(f"server.max_session_bytes={limit}") as server, RawPeer(server.address) as peer:
+        assert await opened(peer, staleness=64) is Code.RESOURCE_EXHAUSTED
+        end = await peer.unary("OpenSession", open_request(staleness=10).SerializeToString())
+        assert pb.OpenSessionResponse.FromString(end.responses[0]).max_staleness == 10
+        session = pb.OpenSessionResponse.FromString(end.responses[0]).session_id
+        change = pb.Deployment(epoch=1, cut=CUT, staleness=11, codec="fp32", downlink_codec="fp32")
+        messages = [attach(session), serialize(Packet(pb.TrainRequest(deployment=change)))]
+        refused = await peer.streamed("Train", messages)
+        assert refused.code is Code.RESOURCE_EXHAUSTED, refused
+        assert "(server.max_session_bytes)" in refused.details
+        move = pb.CommitMigrationRequest(session_id=session, fence=FENCE, deployment=change)
+        assert (await peer.unary("CommitMigration", move.SerializeToString())).code is Code.RESOURCE_EXHAUSTED
+
+
+async def test_a_session_evaluates_no_more_than_a_few_batches_at_one_time():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        begun = serialize(batch_packets(pb.EvaluateRequest, 0, session_id=session)[0])
+        async with grpc.aio.insecure_channel(server.address) as channel, asyncio.timeout(60):
+            calls = [channel.stream_unary(path_of("Evaluate"))() for _ in range(MOST_EVALUATIONS + 3)]
+            for call in calls:
+                await call.write(begun)
+            ends = asyncio.as_completed([call.code() for call in calls])
+            assert {await next(ends) for _ in range(3)} == {Code.RESOURCE_EXHAUSTED}
+            held = [call for call in calls if not call.done()]
+            for call in held:
+                call.cancel()
+            assert len(held) == MOST_EVALUATIONS
+            for end in ends:
+                await end

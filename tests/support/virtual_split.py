@@ -7,6 +7,7 @@ Sessions are made without RPCs; all that is not tested here (gRPC, configuration
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from cloud_trainer.announcements import BatchAnnouncements
 from cloud_trainer.evaluation import evaluate
 from cloud_trainer.limits import Limits
+from cloud_trainer.memory import SessionMemory
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.session import CloudStep, Session
 from cloud_trainer.training import TrainingStream
@@ -210,7 +212,9 @@ class VirtualSplit:
         example = batch_of(0).inputs
         self.stage = Stage(build_chain(self.module, example), 0, agreed.cut, RECIPE, CPU)
         head = LossHead(RECIPE.loss, None)
-        self.session = _RecordedSession("s", build_chain(trainers, example), RECIPE, agreed, head, LIMITS, CPU)
+        chain = build_chain(trainers, example)
+        memory = SessionMemory(LIMITS, 0, 0, 1 << 30, [feature.bytes for feature in chain.features])
+        self.session = _RecordedSession("s", chain, RECIPE, agreed, head, LIMITS, memory, CPU)
         self.session.record = self.record
         self._cloud_workers = InlineWorker(delays.cloud), InlineWorker(delays.codec)
         self._workers = Workers(
@@ -284,7 +288,9 @@ class VirtualSplit:
                     for frame, payload in chunks(to_wire(part, number, role, deployment.epoch), 64):
                         yield Packet(EvaluateRequest(session_id="s", frame=frame), payload)
 
-        return await evaluate(requests(), lambda _: self.session, LIMITS.tensor_bytes, *self._cloud_workers)
+        cloud, codec = self._cloud_workers
+        compute = SimpleNamespace(of=lambda _: cloud, codec_of=lambda _: codec)
+        return await evaluate(requests(), lambda _: self.session, LIMITS.tensor_bytes, compute)
 
     def _fetch(self, steps: int) -> Generator[Batch]:
         for step in range(steps):

@@ -150,7 +150,7 @@ class OpenSessionResponse(_message.Message):
     max_message_bytes: _builtins.int
     """The largest message that the trainer takes."""
     max_staleness: _builtins.int
-    """The largest staleness (K) that any deployment of the session may have."""
+    """The largest staleness (K) that the session may have at its cut, by the trainer's limits and the memory of a session."""
     @_builtins.property
     def block_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """XXH3-64 digests of the trainer's blocks, of all L: of the parameters and buffers they start with."""
@@ -1081,7 +1081,7 @@ class GetSessionResponse(_message.Message):
     sent_bytes: _builtins.int
     """Payload bytes sent since the session began."""
     max_staleness: _builtins.int
-    """The largest staleness (K) that a deployment of the session may have now."""
+    """The largest staleness (K) that the session may have at its cut now."""
     @_builtins.property
     def deployment(self) -> Global___Deployment:
         """Where the model is cut."""

@@ -135,8 +135,10 @@ class TrainerServiceServicer:
         trainer that was restarted.
         NOT_FOUND: no such session, or no state that both sides have; after the answer to the attach: the session was closed for
         good. ABORTED: the session was attached with this epoch or a higher one, here or by another agent, or it was closed and can
-        be resumed. RESOURCE_EXHAUSTED: there is no room now; the epoch was not taken and may come again. UNAVAILABLE: not now; try again. FAILED_PRECONDITION: another
-        protocol version, a step out of order or another deployment. INVALID_ARGUMENT: a tensor that does not fit the cut. DATA_LOSS: a damaged message.
+        be resumed. RESOURCE_EXHAUSTED: there is no room now; the epoch was not taken and may come again. In the stream, without a
+        google.rpc.RetryInfo: the session would take more memory than it may have. UNAVAILABLE: not now; try again.
+        FAILED_PRECONDITION: another protocol version, a step out of order or another deployment. INVALID_ARGUMENT: a tensor that
+        does not fit the cut. DATA_LOSS: a damaged message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,6 +147,7 @@ class TrainerServiceServicer:
     def Evaluate(self, request_iterator, context):
         """Evaluates batches through the cut with the weights of now. Labels and features go up, totals come back; no weights
         and no statistics change. An edge drains its training stream before, or it cannot tell which weights were evaluated.
+        RESOURCE_EXHAUSTED: the session has several evaluations under way, or no memory for another one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
