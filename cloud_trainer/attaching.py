@@ -17,7 +17,7 @@ from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import ProtocolError, StorageError
 from shared.transport.callers import caller
 from shared.transport.status import Refusal
-from shared.version import PROTOCOL_VERSION
+from shared.version import NO_VERSION, PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
@@ -191,6 +191,7 @@ def check_version(version: int) -> None:
         raise Refusal(
             grpc.StatusCode.FAILED_PRECONDITION,
             f"the edge speaks protocol version {version}; this trainer speaks {PROTOCOL_VERSION}",
+            wanted=version == NO_VERSION,
         )
 
 

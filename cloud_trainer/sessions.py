@@ -16,6 +16,7 @@ import grpc
 from cloud_trainer.session import Session
 from shared.transport.callers import caller
 from shared.transport.status import Refusal
+from shared.version import NO_SESSION
 
 _RETRY_SECONDS = 30.0
 """When a place may be free again. Sessions last minutes to days; an agent that asks twice a minute costs nothing."""
@@ -152,6 +153,7 @@ class Sessions:
             f"there is no session {session_id[:40]!r}; it was closed, left unused for {self._idle_seconds:g} s "
             f"(server.session_idle_seconds) or, before it was attached, for {self._unattached_seconds:g} s "
             "(server.unattached_seconds), or never opened",
+            wanted=session_id == NO_SESSION,
         )
 
     def _give_up_lost(self) -> None:

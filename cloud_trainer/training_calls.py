@@ -20,7 +20,7 @@ from cloud_trainer.sessions import Sessions
 from cloud_trainer.training import TrainingStream
 from shared.codec import aligned_buffer
 from shared.config import LinkConfig
-from shared.errors import ProtocolError
+from shared.errors import ProtocolError, one_line
 from shared.tasks import run_together
 from shared.telemetry.logs import bind_session
 from shared.transport.duplex import Duplex
@@ -91,6 +91,7 @@ class TrainingCalls:
         position = None if answer.HasField("restored") else attach.position
         serving = asyncio.create_task(self._serve(session, context, answer, position))
         session.serving, session.lost_seconds = serving, None
+        _log.info("edge attached", session=session.id, epoch=attach.session_epoch, step=session.next_step)
         try:
             await asyncio.wait({serving})
             if serving.cancelled():
@@ -99,6 +100,7 @@ class TrainingCalls:
         finally:
             serving.cancel()
             await asyncio.wait({serving})
+            _log.info("edge detached", session=session.id, step=session.next_step, reason=_reason(serving))
             if session.serving is serving:
                 session.serving = None
                 if serving.cancelled() or serving.exception() is not None:
@@ -156,6 +158,14 @@ class TrainingCalls:
         _log.warning("nothing is heard of what was sent", seconds=round(stream.quiet_seconds, 1))
         if serving is not None:
             serving.cancel()
+
+
+def _reason(serving: "asyncio.Task[None]") -> str:
+    """Why a stream that was served has ended."""
+    if serving.cancelled():
+        return "the stream was given up"
+    failure = serving.exception()
+    return "the edge has ended the stream" if failure is None else one_line(str(failure) or type(failure).__name__)
 
 
 async def _read(context: Context) -> Packet[pb.TrainRequest] | Damaged | None:

@@ -3,3 +3,8 @@
 PROTOCOL_VERSION = 3
 """One higher with every change of the contract after which an edge or a trainer from before it would be misunderstood, or would
 misunderstand (docs/architecture.md, "The contract")."""
+
+NO_VERSION = 0
+"""Which nobody speaks: who names it opens nothing, and is told the version in the refusal."""
+NO_SESSION = "doctor"
+"""An id that no session has, for who only wants to know whether he would be let in."""

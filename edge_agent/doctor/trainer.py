@@ -8,11 +8,9 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from edge_agent.asking import HEALTH, SERVICE, Answer, Asking
 from edge_agent.doctor.finding import Finding, fine, mend, skipped
-from shared.version import PROTOCOL_VERSION
+from shared.version import NO_SESSION, NO_VERSION, PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
-_NO_SESSION = "doctor"
-"""An id that no session has: those are 32 hexadecimal digits."""
 _THEIR_VERSION = re.compile(r"this trainer speaks (\d+)")
 Code = grpc.StatusCode
 
@@ -45,9 +43,9 @@ async def check_access(asking: Asking) -> tuple[Finding, Finding]:
     One call for each scope, about a session that is not there, and an opening of one in a version that is none: a trainer
     that lets them in refuses them before they have changed anything, and says which version it speaks.
     """
-    opening = await asking.ask(f"/{SERVICE}/OpenSession", pb.OpenSessionRequest(protocol_version=0))
-    looking = await asking.ask(f"/{SERVICE}/GetSession", pb.GetSessionRequest(session_id=_NO_SESSION))
-    closing = await asking.ask(f"/{SERVICE}/CloseSession", pb.CloseSessionRequest(session_id=_NO_SESSION))
+    opening = await asking.ask(f"/{SERVICE}/OpenSession", pb.OpenSessionRequest(protocol_version=NO_VERSION))
+    looking = await asking.ask(f"/{SERVICE}/GetSession", pb.GetSessionRequest(session_id=NO_SESSION))
+    closing = await asking.ask(f"/{SERVICE}/CloseSession", pb.CloseSessionRequest(session_id=NO_SESSION))
     return judge_token({"train": opening, "control": closing, "read": looking}), judge_version(opening)
 
 

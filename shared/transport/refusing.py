@@ -29,6 +29,9 @@ def refusing(
         try:
             return await method(undamaged(request), context)
         except IsthmusError as error:
+            if isinstance(error, Refusal) and error.wanted:
+                _log.info("looked at by a doctor", method=method.__name__)
+                return await abort(context, error)
             failure, code = error, status_of(error)
             _log.warning("call refused", method=method.__name__, code=code.name, reason=one_line(str(error)))
         except grpc.aio.BaseError as lost:  # gRPC's own: the client has gone, or the server has stopped

@@ -45,12 +45,21 @@ _MAX_RETRY_SECONDS = 3600.0
 class Refusal(IsthmusError):
     """Raised inside a call to end it with one status and one sentence.
 
-    retry_after_seconds: when the same call may be answered; None where waiting does not help.
+    retry_after_seconds: when the same call may be answered; None where waiting does not help. wanted: the caller has asked
+    for it to learn something (`shared.version`), so that nothing is wrong.
     """
 
-    def __init__(self, code: grpc.StatusCode, sentence: str, retry_after_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        sentence: str,
+        retry_after_seconds: float | None = None,
+        *,
+        wanted: bool = False,
+    ) -> None:
         super().__init__(sentence)
         self.code = code
+        self.wanted = wanted
         self.retry_after_seconds = retry_after_seconds
 
 
