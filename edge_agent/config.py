@@ -150,6 +150,12 @@ class DataConfig(Section):
         return values
 
 
+class PrivacyConfig(Section):
+    inputs_to: tuple[Literal["trainer"], ...] = Field(default=(), examples=[["trainer"]])
+    """Who may see raw samples. "trainer" permits what would show them to it, such as labels that are the inputs themselves,
+    as an autoencoder has. Left out, such a run is refused."""
+
+
 class TrainingConfig(Section):
     epochs: PositiveInt = 10
     """How often each sample is trained on."""
@@ -247,6 +253,8 @@ class EdgeConfig(Config):
     """The network."""
     data: DataConfig = DataConfig()
     """The samples, which stay here."""
+    privacy: PrivacyConfig = PrivacyConfig()
+    """Who may see what of the samples."""
     training: TrainingConfig = TrainingConfig()
     """How long and how to train."""
     deployment: DeploymentConfig = DeploymentConfig()

@@ -6,6 +6,7 @@ Everything that can be wrong on the edge's side is found out by building it.
 from edge_agent.config import EdgeConfig
 from edge_agent.data import BatchLoader, EvaluationLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
+from edge_agent.privacy import check_labels_may_leave
 from edge_agent.start_weights import load_weights
 from shared.codec import codec_by_name
 from shared.errors import ConfigError
@@ -41,6 +42,9 @@ class Experiment:
             total_steps=schedule_steps or total_steps,
         )
         first = next(evaluation_batches(train, data.batch_size))
+        check_labels_may_leave("data.train", first, config)
+        if self.test is not None:
+            check_labels_may_leave("data.test", next(evaluation_batches(self.test, data.batch_size)), config)
         example = first.inputs
         self.example = TensorSpec.of(example)
         # A trainer takes no batch that is larger than the example, which a small training set does not fill.

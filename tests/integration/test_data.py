@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from shared.errors import ExitCode
+from tests.support.commands import agent_fails
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, train_with
 from tests.support.samples import sums
@@ -83,3 +85,26 @@ async def test_labels_of_ten_classes_take_a_byte_each():
     feature_bytes, label_bytes = 32 * 16 * 4, 32
     assert result.summary.bytes_up == 5 * (feature_bytes + label_bytes)
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+AUTOENCODER = [*MODEL, "model.kwargs={outputs=64}", "training.loss=mse", "training.max_steps=2"]
+ITSELF = f'{{factory="{SAMPLES}:Itself"}}'
+
+
+@pytest.mark.parametrize("place", ["train", "test"])
+def test_labels_that_are_the_inputs_leave_only_with_permission(place):
+    other = "test" if place == "train" else "train"
+    sets = {place: ITSELF, other: f'{{factory="{SAMPLES}:FlatDigits"}}'}
+    agent_fails(
+        ExitCode.DATA,
+        f"data.{place}: the labels are the inputs themselves, so raw samples would go to the trainer; if it may see them, "
+        'set privacy.inputs_to to ["trainer"]',
+        flags=[*AUTOENCODER, *(f"data.{name}={factory}" for name, factory in sets.items())],
+    )
+
+
+async def test_an_autoencoder_is_trained_where_the_trainer_may_see_its_samples():
+    chosen = [*AUTOENCODER, f"data.train={ITSELF}", f"data.test={ITSELF}", 'privacy.inputs_to=["trainer"]']
+    async with running_trainer() as server:
+        result = await train_with(server, *chosen)
+    assert result.summary.steps == 2

@@ -132,3 +132,11 @@ class ColumnLabels(FlatDigits):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         vector, label = super().__getitem__(index)
         return vector, torch.tensor([label])
+
+
+class Itself(FlatDigits):
+    """For an autoencoder: each sample is its own label."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        vector, _ = super().__getitem__(index)
+        return vector, vector.clone()
