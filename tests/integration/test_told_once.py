@@ -14,11 +14,6 @@ FAILURES = {
         ExitCode.REFUSED,
         "labels are 10 to 10; the model's output has 10 classes, so they must be 0 to 9",
     ),
-    "labels of another shape": (
-        'data.train={factory="tests.support.samples:ColumnLabels"}',
-        ExitCode.REFUSED,
-        "and labels torch.int64 (32, 1) failed with",
-    ),
     "a loss that fails": (
         'training.loss="tests.support.failing:no_loss"',
         ExitCode.REFUSED,
@@ -63,6 +58,15 @@ def test_a_failure_of_the_first_step_is_told_and_ends_the_run(heard, flag, code,
     of_the_trainer = code is ExitCode.REFUSED
     told = next_failure(said, of_the_trainer=of_the_trainer)
     assert not of_the_trainer or says in told
+
+
+def test_labels_of_another_shape_are_told_before_a_trainer_is_asked():
+    err = agent_fails(
+        ExitCode.MODEL,
+        "the model's output is (32, 10), the labels are (32, 1)",
+        flags=['data.train={factory="tests.support.samples:ColumnLabels"}'],
+    )
+    assert "session opened" not in err
 
 
 def test_a_failure_of_a_later_epoch_is_told_and_ends_the_run(heard):
