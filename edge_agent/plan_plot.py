@@ -5,6 +5,7 @@ Needs matplotlib, and only when it draws.
 
 from pathlib import Path
 
+from edge_agent.plots import NO_MATPLOTLIB
 from shared.errors import PlanError
 from shared.planning import PROBE_SECONDS, Deployment, Link, Result
 
@@ -19,8 +20,9 @@ def plot_run(result: Result, link: Link, seconds: float, path: Path) -> None:
     """
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError as error:
-        raise PlanError("--png needs matplotlib, which is not installed; install it, or leave --png out") from error
+        raise PlanError(f"--png {NO_MATPLOTLIB}") from error
     if result.run is None:
         raise PlanError(f"--png plots a run, and {result.planner} makes none; name another planner first")
     end = PROBE_SECONDS + seconds
@@ -29,9 +31,10 @@ def plot_run(result: Result, link: Link, seconds: float, path: Path) -> None:
     rates_axes, cut_axes, bits_axes = figure.subplots(3, 1, sharex=True, height_ratios=(2, 1, 1))
     for name, trace in (("uplink", link.uplink), ("downlink", link.downlink)):
         rates = [trace.mean_between(moment, moment + WINDOW_SECONDS) / 1e6 for moment in moments]
-        rates_axes.plot(moments, rates, label=name, linewidth=1)
+        rates_axes.plot(moments, rates, label=name, linewidth=1.2)
     rates_axes.set_ylabel("Mbit/s")
-    rates_axes.legend(loc="upper right")
+    rates_axes.set_ylim(bottom=0)
+    rates_axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)  # beside the lines, never on them
     rates_axes.set_title(f"{result.planner}: {result.seconds_per_100_steps:.1f} s per 100 steps")
     times: list[float] = [PROBE_SECONDS]
     deployments: list[Deployment] = [result.run.start]
@@ -46,6 +49,13 @@ def plot_run(result: Result, link: Link, seconds: float, path: Path) -> None:
     bits_axes.set_ylabel("bits")
     bits_axes.set_xlabel("seconds")
     bits_axes.set_xlim(PROBE_SECONDS, end)
+    for axes in (cut_axes, bits_axes):
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
+        axes.margins(y=0.15)
+    for axes in (rates_axes, cut_axes, bits_axes):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.align_ylabels()
     try:
         figure.savefig(path, format="png", dpi=120)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A picture of a time line: a lane for each module, a colour for each step, backwards hatched.
+"""A picture of a time line: a lane for each module, a colour for each step, backwards hatched, and a legend that says so.
 
 Needs matplotlib, and only when it draws.
 """
@@ -6,6 +6,7 @@ Needs matplotlib, and only when it draws.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edge_agent.plots import NO_MATPLOTLIB
 from edge_agent.timeline import LANES, Span
 from edge_agent.timeline_window import MODULES, Window
 from shared.errors import ConfigError
@@ -31,8 +32,9 @@ def draw(window: Window, path: Path) -> None:
     """
     try:
         from matplotlib.figure import Figure
+        from matplotlib.patches import Patch
     except ImportError:
-        raise ConfigError("drawing a time line needs matplotlib, which is not installed; install it with pip") from None
+        raise ConfigError(f"drawing a time line {NO_MATPLOTLIB}") from None
     figure = Figure(figsize=(14, 4.4), layout="constrained")
     axes = figure.add_subplot()
     for row, module in enumerate(LANES):
@@ -55,6 +57,11 @@ def draw(window: Window, path: Path) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
+    explained = [
+        Patch(facecolor="#888888", edgecolor="white", label="a bar: one step, whose number and colour it has"),
+        Patch(facecolor="#888888", edgecolor="white", hatch="////", label="hatched: backward and update on the edge"),
+    ]
+    figure.legend(handles=explained, loc="outside lower left", ncols=2, frameon=False, handleheight=1.2)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120)
