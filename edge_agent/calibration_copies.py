@@ -6,7 +6,8 @@ Both compare against samples that are neither trained on nor tested on.
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from torch import Tensor
@@ -61,34 +62,39 @@ class DeviceCopies:
 
     async def time(self, candidate: Candidate) -> Timing:
         """See `Copies`."""
-        began = time.monotonic()
-        experiment = await self._experiment(self._config.training.seed)
-        loader, data = experiment.loader, self._config.data
-        step_seconds, judged_seconds = await self._workers.compute.run(
-            lambda: self._copy(experiment, candidate, experiment.recipe).timed(
-                lambda first, stop: _tensors(loader, first, stop), self._batches()
+        began, data = time.monotonic(), self._config.data
+        async with self._experiment(self._config.training.seed) as experiment:
+            loader = experiment.loader
+            step_seconds, judged_seconds = await self._workers.compute.run(
+                lambda: self._copy(experiment, candidate, experiment.recipe).timed(
+                    lambda first, stop: _tensors(loader, first, stop), self._batches()
+                )
             )
-        )
         batches = -(-len(self._judged) // data.batch_size)
         timing = Timing(step_seconds, judged_seconds, loader.steps_per_epoch, batches)
         return timing.started_within(time.monotonic() - began)
 
     async def train(self, candidate: Candidate, seed: int, epochs: float, share: float) -> float:
         """An epoch at a time, so that an interruption is heard."""
-        experiment = await self._experiment(seed)
-        loader, compute = experiment.loader, self._workers.compute
-        steps, epoch = steps_of(epochs, loader.steps_per_epoch), loader.steps_per_epoch
-        recipe = recipe_of_length(experiment.recipe, steps, share)
-        copy = await compute.run(self._copy, experiment, candidate, recipe)
-        for first in range(0, steps, epoch):
-            stop = min(first + epoch, steps)
-            await compute.run(copy.train, first, stop, _tensors(loader, first, stop))
-        right, samples = await compute.run(copy.judge, self._batches())
+        async with self._experiment(seed) as experiment:
+            loader, compute = experiment.loader, self._workers.compute
+            steps, epoch = steps_of(epochs, loader.steps_per_epoch), loader.steps_per_epoch
+            recipe = recipe_of_length(experiment.recipe, steps, share)
+            copy = await compute.run(self._copy, experiment, candidate, recipe)
+            for first in range(0, steps, epoch):
+                stop = min(first + epoch, steps)
+                await compute.run(copy.train, first, stop, _tensors(loader, first, stop))
+            right, samples = await compute.run(copy.judge, self._batches())
         return right / samples
 
-    async def _experiment(self, seed: int) -> Experiment:
+    @asynccontextmanager
+    async def _experiment(self, seed: int) -> AsyncIterator[Experiment]:
         training = self._config.training.model_copy(update={"seed": seed})
-        return await asyncio.to_thread(Experiment, self._config.model_copy(update={"training": training}))
+        experiment = await asyncio.to_thread(Experiment, self._config.model_copy(update={"training": training}))
+        try:
+            yield experiment
+        finally:
+            await self._workers.compute.run(experiment.close)
 
     def _copy(self, experiment: Experiment, candidate: Candidate, recipe: Recipe) -> Copy:
         scheme = scheme_of(self._config, candidate)

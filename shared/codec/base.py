@@ -37,7 +37,9 @@ class Codec(Protocol):
         """Bytes of `tensor`, of any strides and on any device. ConfigError when it is of a kind that is not carried."""
 
     def decode(self, encoded: Encoded) -> Tensor:
-        """A CPU tensor of the dtype, shape and strides that `encoded` names; it may lie in the payload's own memory.
+        """A CPU tensor of the dtype, shape and strides that `encoded` names.
+
+        It may lie in the payload's own memory, which may be the memory of what was encoded, so nobody writes to it.
 
         ProtocolError when the payload and its description do not fit each other.
         """

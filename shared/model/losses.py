@@ -112,8 +112,13 @@ def check_label_shape(loss: str, output: TensorSpec, labels: TensorSpec) -> None
         raise ModelError(f"loss {loss!r} takes labels of the output's own shape: {shapes}")
     if loss != "cross_entropy" or (labels.dtype.is_floating_point and output.shape == labels.shape):
         return
-    if len(output.shape) < 2 or labels.shape != (output.shape[0], *output.shape[2:]):
-        hint = "; this output seems to have its classes last" if labels.shape == output.shape[:-1] else ""
+    fits = len(output.shape) >= 2 and labels.shape == (output.shape[0], *output.shape[2:])
+    if not fits or labels.dtype.is_floating_point:
+        hint = ""
+        if labels.dtype.is_floating_point:
+            hint = "; class numbers must be integers"
+        elif len(output.shape) > 2 and labels.shape == output.shape[:-1]:
+            hint = "; this output seems to have its classes last"
         raise ModelError(
             f"loss {loss!r} takes an output whose second dimension is the classes, and labels of the output's shape without "
             f"that dimension: {shapes}{hint}"

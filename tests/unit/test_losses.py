@@ -59,6 +59,11 @@ def test_class_labels_of_another_shape_than_the_output_wants_are_refused(output,
     assert says in str(refusal.value)
 
 
+def test_class_numbers_with_a_fraction_are_refused():
+    with pytest.raises(ModelError, match="class numbers must be integers"):
+        LossHead("cross_entropy", None).evaluate(torch.rand(8, 10), torch.rand(8))
+
+
 def test_probabilities_are_labels_of_the_outputs_own_shape():
     output, labels = torch.rand(4, 3), torch.softmax(torch.rand(4, 3), 1)
     assert LossHead("cross_entropy", None).evaluate(output, labels).loss == pytest.approx(
