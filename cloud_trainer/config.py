@@ -68,6 +68,9 @@ class ServerConfig(Section):
     then none of that host is looked at until it has waited. Health checks are not counted."""
     max_calls_at_once: PositiveInt = 64
     """Calls of one subject or host that may be under way. Each holds a message at most, and a stream of tensors."""
+    accept_inputs: bool = False
+    """Lets sessions send this trainer what counts as raw samples, where the edge's user permits it too (privacy.inputs_to):
+    features behind blocks that only look numbers up in a table."""
     insecure: bool = False
     """Lets this trainer listen where other machines may reach it without encryption or without authentication. For
     networks and tunnels that are trusted as a whole."""

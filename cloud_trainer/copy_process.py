@@ -20,7 +20,7 @@ from cloud_trainer.failures import failures_of
 from shared.copy_training import Copy, steps_of
 from shared.errors import DataError, IsthmusError, ProtocolError, one_line
 from shared.factory import load_factory
-from shared.model.build import build_checked_chain, check_cut, parse_kwargs
+from shared.model.build import build_checked_chain, check_range, parse_kwargs
 from shared.model.footprint import estimate_training_bytes, state_bytes
 from shared.model.losses import LossHead
 from shared.model.optimizer import state_keys
@@ -100,7 +100,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
         limits=limits.of_a_build,
         check=lambda module: limits.check_memory(held * state_bytes(module, states)),
     )
-    check_cut(order.cut, chain)
+    check_range(order.cut, chain)  # nothing crosses: the whole copy trains here
     in_flight = (order.staleness + 1) * (chain.features[order.cut].bytes + example.bytes)
     limits.check_memory(held * (estimate or state_bytes(chain.module, states)) + in_flight)
     scheme = Scheme(order.staleness, order.backward, order.feedback, order.codec)

@@ -20,6 +20,8 @@ class Limits:
     session_bytes: int
     session_modules: int = 10_000
     build_seconds: float = 60.0
+    accept_inputs: bool = False
+    """Whether raw samples may be sent to this trainer."""
 
     @property
     def of_a_build(self) -> BuildLimits:

@@ -11,6 +11,7 @@ from cloud_trainer.memory import SessionMemory
 from cloud_trainer.session import Session
 from shared.errors import ConfigError, ProtocolError
 from shared.model import block_state
+from shared.model.behaviour import first_difference
 from shared.model.build import build_checked_chain, check_cut, parse_kwargs
 from shared.model.footprint import estimate_training_bytes, state_bytes, state_copy_bytes, training_bytes
 from shared.model.losses import LossHead
@@ -79,6 +80,7 @@ def open_session(
         example.example(),
         frozen=recipe.frozen,
         allowed=allowed,
+        inputs_may_cross=limits.accept_inputs,
         limits=build_limits,
         check=check_built,
     )
@@ -97,6 +99,15 @@ def open_session(
             grpc.StatusCode.FAILED_PRECONDITION,
             f"the edge's model is a chain of {len(request.block_names)} blocks and the trainer's of {len(names)}, or their "
             f"names differ: both sides must import the same {request.model.factory!r}",
+        )
+    if len(request.block_behaviours) not in (0, len(names)):
+        raise ProtocolError(f"behaviours of {len(request.block_behaviours)} blocks came; the model has {len(names)}")
+    edges = [tuple(behaviour.numbers) for behaviour in request.block_behaviours]
+    if edges and (index := first_difference(chain.behaviours, edges)) is not None:
+        raise Refusal(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"block {names[index]!r} of {factory!r} computes something else on the trainer than on the edge, though it has the "
+            "same name: both sides must have the same version of the model's code",
         )
     session = Session(session_id, chain, recipe, request.deployment, head, limits, memory, on)
     session.request = request

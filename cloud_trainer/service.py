@@ -48,6 +48,7 @@ class TrainerService:
             config.server.max_session_bytes,
             config.server.max_session_modules,
             config.server.max_build_seconds,
+            config.server.accept_inputs,
         )
         self.sessions = Sessions(
             config.server.max_sessions,

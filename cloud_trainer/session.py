@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import structlog
+import torch
 from google.protobuf import json_format
 from torch import Tensor, device
 
@@ -20,7 +22,7 @@ from cloud_trainer.unacknowledged import Unacknowledged
 from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import ProtocolError, StorageError
 from shared.model import block_state
-from shared.model.build import check_cut
+from shared.model.build import check_cut, check_range
 from shared.model.chain import Chain
 from shared.model.losses import BatchLoss, LossHead, widened
 from shared.model.measure import seconds_of, stage_step
@@ -32,6 +34,7 @@ from shared.step_log import StepLog
 from shared.transport.status import Refusal
 from shared.wire.isthmus.v1.trainer_pb2 import Attach, Deployment, Fence, OpenSessionRequest
 
+_log = structlog.get_logger(__name__)
 _MAX_REPEATS = 1000
 
 
@@ -82,6 +85,8 @@ class Session:
         self.forgotten = False
         """Closed for good: nothing is kept that could be gone on with."""
         self.measured = False
+        self.detached = False
+        """Whether the cloud's blocks have passed no gradient on in some step."""
         self.received_bytes = 0
         self.sent_bytes = 0
         self.loss = 0.0
@@ -202,6 +207,7 @@ class Session:
         self.stage.move(deployment.cut, len(self.chain.blocks), arriving)
         self._forget_arriving()
         self.deployment = deployment
+        self.detached = False
 
     def measuring(self, cut: int, repeats: int) -> Callable[[], float]:
         """What does one step of blocks [cut, L) on made-up features, which spoils the weights, and returns its seconds.
@@ -209,7 +215,7 @@ class Session:
         repeats: how often it is to be called. Raises Refusal when the session trains, ModelError for a cut out of range,
         ProtocolError for too many repeats.
         """
-        check_cut(cut, self.chain)
+        check_range(cut, self.chain)  # made-up features cross it, so it may be any
         if not 1 <= repeats <= _MAX_REPEATS:
             raise ProtocolError(f"{repeats} repeats were asked for; 1 to {_MAX_REPEATS} can be")
         if self.begun:
@@ -276,7 +282,20 @@ class Session:
             loss, gradient = self._head.gradient(graph.output, labels)
         with failures_of(f"step {step} in the cloud"):
             input_gradient = self.stage.backward(graph, gradient)
+            if input_gradient is None and self.sends_gradients:
+                input_gradient = self._no_gradient(feature)
         return CloudStep(loss, input_gradient, time.perf_counter() - started)
+
+    def _no_gradient(self, feature: Tensor) -> Tensor:
+        """What the edge waits for where no block of the cloud passes a gradient on, as behind a `detach`."""
+        if not self.detached:
+            self.detached = True
+            _log.warning(
+                "the cloud's blocks pass no gradient on, so the blocks before them do not learn",
+                session=self.id,
+                block=self.stage.blocks[0].name,
+            )
+        return torch.zeros(feature.shape, dtype=feature.dtype)
 
     def update(self, step: int) -> float:
         """Apply the gradients of `step`; returns the seconds it took."""

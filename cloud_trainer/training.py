@@ -205,6 +205,7 @@ class TrainingStream:
             correct=done.loss.correct,
             compute_seconds=seconds,
             compute_start_nanoseconds=started,
+            no_gradient=session.detached,
         )
         kept.reported(report)
         self._metrics.steps.inc()

@@ -152,8 +152,9 @@ class DataConfig(Section):
 
 class PrivacyConfig(Section):
     inputs_to: tuple[Literal["trainer"], ...] = Field(default=(), examples=[["trainer"]])
-    """Who may see raw samples. "trainer" permits what would show them to it, such as labels that are the inputs themselves,
-    as an autoencoder has. Left out, such a run is refused."""
+    """Who may see raw samples. "trainer" permits what would show them to it: labels that are the inputs themselves, as an
+    autoencoder has, and a cut behind blocks that only look numbers up in a table, as an embedding does, because the numbers
+    can be found again. The trainer needs server.accept_inputs for such a cut. Left out, such a run is refused."""
 
 
 class TrainingConfig(Section):

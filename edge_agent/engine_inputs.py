@@ -29,7 +29,11 @@ def profile_of(experiment: Experiment) -> Profile | None:
     profile = load_profile(path)
     names = tuple(block.name for block in experiment.chain.blocks)
     check_profile(profile, names, config.data.batch_size, str(path))
-    return profile
+    # A profile may have been measured where raw samples may cross; what is not measured is never chosen.
+    permitted = [
+        None if 0 < cut < experiment.chain.first_cut else seconds for cut, seconds in enumerate(profile.edge_seconds)
+    ]
+    return replace(profile, edge_seconds=tuple(permitted))
 
 
 def check_profile(profile: Profile, names: tuple[str, ...], batch_size: int, where: str) -> None:

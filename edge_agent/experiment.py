@@ -50,14 +50,19 @@ class Experiment:
         # A trainer takes no batch that is larger than the example, which a small training set does not fill.
         self.evaluation = None if self.test is None else EvaluationLoader(self.test, len(example), data.workers)
         self.chain = build_checked_chain(
-            config.model.factory, config.model.kwargs, training.seed, example, frozen=config.model.frozen
+            config.model.factory,
+            config.model.kwargs,
+            training.seed,
+            example,
+            frozen=config.model.frozen,
+            inputs_may_cross="trainer" in config.privacy.inputs_to,
         )
         self.start_digest = (
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
         outputs, labels = self.chain.features[-1], TensorSpec.of(first.labels)
         check_labels(training.loss, self.example, outputs, labels)
-        cut = config.deployment.cut or len(self.chain.blocks) // 2
+        cut = config.deployment.cut or max(self.chain.first_cut, len(self.chain.blocks) // 2)
         check_cut(cut, self.chain)
         self.deployment = Deployment(
             cut=cut,

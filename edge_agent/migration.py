@@ -39,9 +39,8 @@ async def migrate(
 ) -> float:
     """Move the cut from `old` to `new` between two steps, with nothing in flight; returns the seconds it took.
 
-    Blocks whose state training does not change are not sent: both sides have held them equal since the session was
-    opened. Raises IsthmusError when it could not be done, or the blocks were still under way after `give_up_seconds`; then
-    both sides are as they were.
+    Blocks whose state training does not change are sent only where the trainer has them otherwise. Raises IsthmusError when
+    it could not be done, or the blocks were still under way after `give_up_seconds`; then both sides are as they were.
     """
     started = time.monotonic()
     try:
@@ -69,10 +68,8 @@ async def _transfer(
     async def download(block: Block) -> block_state.BlockTensors:
         return await session.download_block(block, weights_only=False)
 
-    leaving, coming = (
-        [block for block in blocks if not block_state.is_static(block)]
-        for blocks in (chain.blocks[new.cut : old.cut], chain.blocks[old.cut : new.cut])
-    )
+    leaving = [block for block in chain.blocks[new.cut : old.cut] if session.must_move(block)]
+    coming = [block for block in chain.blocks[old.cut : new.cut] if not block_state.is_static(block)]
     await _overlapped(upload, leaving)
     arriving = await _overlapped(download, coming)
     return {block.index: tensors for block, tensors in zip(coming, arriving, strict=True)}

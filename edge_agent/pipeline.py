@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import structlog
 from torch import Tensor
 
 from edge_agent.admission import Admission
@@ -30,6 +31,7 @@ from shared.tensor_wire import decoded, encoded, to_wire
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport, TrainRequest, TrainResponse
 
+_log = structlog.get_logger(__name__)
 FROZEN_LIMIT = 7
 """Batches that may be ahead of the trainer's report where no gradient comes back and so no K bounds them."""
 
@@ -67,6 +69,8 @@ class Pipeline:
         """Told of messages that are neither tensors nor reports."""
         self.on_loss: Callable[[int, float], None] = lambda _step, _loss: None
         """Told the loss of every step; what it raises ends the run."""
+        self.warned_of_no_gradient = False
+        """Whether the log says that the cloud's blocks pass no gradient on."""
         self._followed_step = -1
         self.boundary_wanted = asyncio.Event()
         """Set while somebody waits for a moment with nothing in flight."""
@@ -115,6 +119,8 @@ class Pipeline:
         self.redeploy(deployment)
         self.in_flight.clear()
         self.position = Position(step, step, step)
+        self.warned_of_no_gradient = False
+        """Whether the log says that the cloud's blocks pass no gradient on."""
         self._followed_step = -1
         self.boundary_wanted.clear()
 
@@ -355,6 +361,11 @@ class _Run:
         if report.step != self._pipeline.position.report:
             raise ProtocolError(
                 f"the trainer reports step {report.step}; the report of step {self._pipeline.position.report} is due"
+            )
+        if report.no_gradient and not self._pipeline.warned_of_no_gradient:
+            self._pipeline.warned_of_no_gradient = True
+            _log.warning(
+                "the trainer's blocks pass no gradient on, so the blocks of this device do not learn", step=report.step
             )
         self._observer.reported(report, batch.samples)
         self._pipeline.on_loss(report.step, report.loss)

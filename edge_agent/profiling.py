@@ -92,6 +92,9 @@ class Profiler:
         return self._profile(done, encode, decode, state_bytes, overheads, round_trip_seconds)
 
     async def _measure_cut(self, session: EdgeSession, cut: int) -> MeasuredCut:
+        if cut < self._experiment.chain.first_cut:
+            _log.warning("cut skipped: it would send raw samples", cut=cut)
+            return MeasuredCut(skipped="would send raw samples")
         needed, available = self._needed_bytes(cut), available_bytes()
         if needed > available:
             _log.warning(

@@ -52,6 +52,8 @@ class EdgeSession:
         self._client = client
         self._experiment = experiment
         self._workers = workers
+        self._equal_blocks: set[int] = set()
+        """Blocks that training leaves as they are and that the trainer is known to have as they are here."""
 
     @classmethod
     async def open(
@@ -69,12 +71,15 @@ class EdgeSession:
             recipe_json=experiment.recipe.model_dump_json(),
             deployment=experiment.deployment,
             block_names=[block.name for block in chain.blocks],
+            block_behaviours=[pb.BlockBehaviour(numbers=numbers) for numbers in chain.behaviours],
         )
         response = await client.open_session(request)
         session = cls(response.session_id, client, experiment, workers, endurance)
         try:
             session._check_limits(response)
-            await session._upload_differing(list(response.block_digests), experiment.deployment.cut, 0)
+            await session._compare(list(response.block_digests))
+            for block in chain.blocks[experiment.deployment.cut :]:
+                await session._upload_differing(block, response.block_digests[block.index], 0)
         except BaseException:
             await session.abandon()
             raise
@@ -115,6 +120,12 @@ class EdgeSession:
         encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         tensor = to_wire(encoded, block.index, Role.ROLE_BLOCK, deployment_epoch)
         await self._endurance.through(lambda: self._client.upload_block(self.id, tensor, self.fence()))
+        if block_state.is_static(block):
+            self._equal_blocks.add(block.index)
+
+    def must_move(self, block: Block) -> bool:
+        """Whether the trainer needs the state of a block that is to run there: not of one that never changes and is there."""
+        return block.index not in self._equal_blocks
 
     async def commit_migration(self, next_step: int, deployment: pb.Deployment) -> None:
         """Move the cut at the trainer; when the answer is lost, ask again, which changes nothing more.
@@ -181,16 +192,29 @@ class EdgeSession:
                 f"{response.max_staleness} (server.max_staleness)"
             )
 
-    async def upload_static(self, digests: list[int], deployment_epoch: int) -> None:
-        """Bring the blocks that no checkpoint holds, wherever the trainer's are not ours."""
-        await self._upload_differing(digests, len(self._experiment.chain.blocks), deployment_epoch)
+    async def upload_static(self, digests: list[int], cut: int, deployment_epoch: int) -> None:
+        """Bring the cloud's blocks that no checkpoint holds, wherever the trainer's are not ours.
 
-    async def _upload_differing(self, digests: list[int], cut: int, deployment_epoch: int) -> None:
+        A frozen block of the edge stays here: its weights may be the user's own, and the trainer does not run it.
+        """
+        await self._compare(digests)
+        for block in self._experiment.chain.blocks[cut:]:
+            if block_state.is_static(block):
+                await self._upload_differing(block, digests[block.index], deployment_epoch)
+
+    async def _compare(self, digests: list[int]) -> None:
+        """Take note of what the trainer's blocks are."""
         blocks = self._experiment.chain.blocks
         if len(digests) != len(blocks):
             raise ProtocolError(f"the trainer sent digests of {len(digests)} blocks; the model has {len(blocks)}")
-        for block, digest in zip(blocks, digests, strict=True):
-            needed = block.index >= cut or block_state.is_static(block)
-            if needed and await self._workers.compute.run(block_state.digest, block) != digest:
-                _log.info("the trainer starts from other weights; uploading ours", block=block.name)
-                await self.upload_block(block, block_state.collect(block, None), deployment_epoch)
+        self._equal_blocks = {
+            block.index
+            for block in blocks
+            if block_state.is_static(block)
+            and await self._workers.compute.run(block_state.digest, block) == digests[block.index]
+        }
+
+    async def _upload_differing(self, block: Block, digest: int, deployment_epoch: int) -> None:
+        if await self._workers.compute.run(block_state.digest, block) != digest:
+            _log.info("the trainer starts from other weights; uploading ours", block=block.name)
+            await self.upload_block(block, block_state.collect(block, None), deployment_epoch)

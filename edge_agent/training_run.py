@@ -267,7 +267,7 @@ class TrainingRun:
             _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
             await self._workers.disk.run(kept.damaged, name)
             return await self._endurance.through(lambda: self._connection.attach(None))
-        await self._session.upload_static(list(attached.block_digests), deployment.epoch)
+        await self._session.upload_static(list(attached.block_digests), deployment.cut, deployment.epoch)
         self._pipeline.restart(self._policy(), deployment, name.step)
         if self._pipeline.step_log is not None:
             self._pipeline.step_log.went_back(name.step)

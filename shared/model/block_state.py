@@ -1,5 +1,6 @@
 """The state of a block as data: parameters, buffers and optimizer state, by qualified name, as one safetensors file.
 
+Buffers that a state dict leaves out belong to it, because training may change them like any other.
 What migrates and what a checkpoint holds. Knows nothing of where it goes.
 """
 
@@ -18,7 +19,7 @@ BlockTensors = dict[str, Tensor]
 
 
 def collect(block: Block, optimizer: torch.optim.Optimizer | None) -> BlockTensors:
-    """Name the tensors of a block: `parameter/NAME`, `buffer/NAME`, `optimizer/NAME/KEY`. Nothing is copied.
+    """Name the tensors of a block: `parameter/NAME`, `buffer/NAME`, `transient/NAME`, `optimizer/NAME/KEY`. Nothing is copied.
 
     An optimizer that has not stepped yet has no state; then there are no `optimizer/` entries.
     """
@@ -82,7 +83,7 @@ def check(block: Block, optimizer_keys: frozenset[str], tensors: Mapping[str, Te
 
 def is_static(block: Block) -> bool:
     """Whether training leaves the block as it was, so that both sides hold it equal once and for all."""
-    return not block.trainable and not block.named_buffers()
+    return not block.trainable and not block.named_buffers() and not block.named_transients()
 
 
 def serialize(tensors: BlockTensors) -> bytes:
@@ -116,7 +117,7 @@ def max_serialized_bytes(block: Block) -> int:
     No optimizer of ours keeps more than three tensors a parameter (AdamW: two moments and a step).
     """
     parameters = block.named_parameters().values()
-    buffers = block.named_buffers().values()
+    buffers = [*block.named_buffers().values(), *block.named_transients().values()]
     entries = 5 * len(parameters) + len(buffers)
     tensors = sum(4 * p.nbytes for p in parameters) + sum(b.nbytes for b in buffers)
     return tensors + 512 * entries + 4096
@@ -133,7 +134,8 @@ def digest(block: Block) -> int:
 
 def _targets(block: Block) -> dict[str, Tensor]:
     targets: dict[str, Tensor] = {f"parameter/{name}": value for name, value in block.named_parameters().items()}
-    return targets | {f"buffer/{name}": value for name, value in block.named_buffers().items()}
+    targets |= {f"buffer/{name}": value for name, value in block.named_buffers().items()}
+    return targets | {f"transient/{name}": value for name, value in block.named_transients().items()}
 
 
 def _optimizer_state(block: Block, keys: frozenset[str], tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

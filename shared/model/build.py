@@ -54,12 +54,13 @@ def build_checked_chain(
     *,
     frozen: Sequence[str] = (),
     allowed: Allowed | None = None,
+    inputs_may_cross: bool = False,
     limits: BuildLimits | None = None,
     check: Callable[[nn.Module], None] | None = None,
 ) -> Chain:
     """The model as a verified chain of blocks, with what is `frozen` frozen. Raises ModelError.
 
-    check: may refuse the module before it is run on the example.
+    inputs_may_cross: see `build_chain`. check: may refuse the module before it is run on the example.
     """
     module = build_model(factory, kwargs, seed, allowed=allowed, limits=limits)
     if check is not None:
@@ -77,24 +78,40 @@ def build_checked_chain(
         return cause if isinstance(cause, Exception) else ModelError(f"{factory!r} failed with {described(cause)}")
 
     with foreign_code(failure):
-        return build_chain(module, example)
+        return build_chain(module, example, inputs_may_cross=inputs_may_cross)
 
 
 def check_cut(cut: int, chain: Chain) -> None:
     """Refuse a cut that cannot be. Raises ModelError.
 
-    A cut of 0 would send raw inputs. A cut of L leaves the trainer the loss alone, and what crosses is the model's output.
+    A cut of 0 would send raw inputs, and one among the first blocks sends as much where these only look them up in a table.
+    A cut of L leaves the trainer the loss alone, and what crosses is the model's output.
     """
-    if not 1 <= cut <= len(chain.blocks):
-        names = ", ".join(block.name for block in chain.blocks)
+    check_range(cut, chain)
+    if cut < chain.first_cut:
+        looking = " to ".join(repr(chain.blocks[index].name) for index in sorted({0, chain.lookups - 1}))
+        better = (
+            f"cut at {chain.first_cut} or later" if chain.first_cut <= len(chain.blocks) else "no later cut is better"
+        )
         raise ModelError(
-            f"cut {cut} is out of range; this model has {len(chain.blocks)} blocks ({names[:200]}), so a cut is 1 to "
-            f"{len(chain.blocks)}"
+            f"cut {cut} would send raw samples: {looking} only looks numbers up in a table, and whoever has a table like it "
+            f'finds them again; {better}, or permit it with privacy.inputs_to = ["trainer"] on the edge and '
+            "server.accept_inputs = true on the trainer"
         )
     if cut == len(chain.blocks) and chain.features[-1].shape[:1] != chain.features[0].shape[:1]:
         raise ModelError(
             f"cut {cut} would send the model's output, whose shape is {chain.features[-1].shape} for a batch of "
             f"{chain.features[0].shape[0]}; what crosses a cut must have the batch first"
+        )
+
+
+def check_range(cut: int, chain: Chain) -> None:
+    """Refuse a cut that the model has not, whatever would cross it. Raises ModelError."""
+    if not 1 <= cut <= len(chain.blocks):
+        names = ", ".join(block.name for block in chain.blocks)
+        raise ModelError(
+            f"cut {cut} is out of range; this model has {len(chain.blocks)} blocks ({names[:200]}), so a cut is 1 to "
+            f"{len(chain.blocks)}"
         )
 
 

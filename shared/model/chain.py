@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from shared.errors import ModelError
+from shared.model.behaviour import Behaviour, behaviour_of
 from shared.model.boundaries import find_pieces
+from shared.model.lookups import leading_lookups
 from shared.model.pieces import build_modules
 from shared.model.slots import Slot, assign_state
 from shared.model.snapshot import unchanged
@@ -37,15 +39,19 @@ class Block:
     draws_random: bool
     """Whether it draws from torch's default generator in train mode, as dropout does."""
     slots: tuple[Slot, ...] = field(repr=False)
-    """Where the module keeps the block's parameters and persistent buffers."""
+    """Where the module keeps the block's parameters and buffers."""
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters as they are now, by their names in the whole module; a tied one once, by its first name."""
-        return {name: value for name, value in self._values() if isinstance(value, nn.Parameter)}
+        return {slot.name: value for slot, value in self._values() if isinstance(value, nn.Parameter)}
 
     def named_buffers(self) -> dict[str, Tensor]:
         """The persistent buffers as they are now, by their names in the whole module."""
-        return {name: value for name, value in self._values() if not isinstance(value, nn.Parameter)}
+        return {slot.name: value for slot, value in self._values() if not slot.is_parameter and slot.is_persistent}
+
+    def named_transients(self) -> dict[str, Tensor]:
+        """The buffers that the state dict leaves out; training may change them all the same."""
+        return {slot.name: value for slot, value in self._values() if not slot.is_parameter and not slot.is_persistent}
 
     @property
     def trainable(self) -> bool:
@@ -57,10 +63,10 @@ class Block:
         """Whether there are parameters and none takes a gradient."""
         return bool(self.named_parameters()) and not self.trainable
 
-    def _values(self) -> list[tuple[str, Tensor]]:
-        first_names: dict[int, tuple[str, Tensor]] = {}
+    def _values(self) -> list[tuple[Slot, Tensor]]:
+        first_names: dict[int, tuple[Slot, Tensor]] = {}
         for slot in self.slots:
-            first_names.setdefault(id(slot.value), (slot.name, slot.value))
+            first_names.setdefault(id(slot.value), (slot, slot.value))
         return list(first_names.values())
 
 
@@ -72,14 +78,26 @@ class Chain:
     blocks: tuple[Block, ...]
     features: tuple[TensorSpec, ...]
     """L + 1 of them, for the batch of the example: features[c] crosses cut c; [0] is the input and [L] the output."""
+    lookups: int
+    """How many of the first blocks only look up their inputs in a table: what these pass on counts as raw samples."""
+    inputs_may_cross: bool
+    """Whether raw samples may leave the edge."""
+    behaviours: tuple[Behaviour, ...]
+    """What each block computes, as numbers that the same chain on another machine has too."""
+
+    @property
+    def first_cut(self) -> int:
+        """The smallest cut that may be: 1, unless the blocks before it only look up."""
+        return 1 if self.inputs_may_cross else self.lookups + 1
 
 
-def build_chain(module: nn.Module, example: Tensor) -> Chain:
+def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = False) -> Chain:
     """Cut a module into blocks and verify them on `example`, a batch of inputs on the module's device.
 
     Verified are, bit for bit: outputs and buffers in train mode and in eval mode, and outputs with other batch sizes.
-    Buffers, gradients, modes and random state are afterwards as they were. Shapes other than the batch size are taken
-    to stay as they are in the example. Raises ModelError.
+    Blocks between which the batch is not the first dimension become one. Buffers, gradients, modes and random state are
+    afterwards as they were. Shapes other than the batch size are taken to stay as they are in the example.
+    inputs_may_cross: whether the edge's user permits cuts behind blocks that only look up. Raises ModelError.
     """
     if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
         raise ModelError(f"{type(module).__name__} is or holds a TorchScript module; give the module it was made of")
@@ -92,10 +110,21 @@ def build_chain(module: nn.Module, example: Tensor) -> Chain:
         named_modules = _declared_blocks(module) or _traced_blocks(module, example)
         if len(named_modules) < 2:
             raise ModelError(f"{type(module).__name__} consists of a single block; a chain needs two or more")
-    slots = assign_state(module, named_modules)
+    assign_state(module, named_modules)  # before anything is made of the blocks, for what it refuses it names
     with unchanged(module):
         observed = verification.check(named_modules)
-        for _, block in named_modules:
+        if observed.not_batch_first:
+            named_modules = _joined(module, named_modules, observed.not_batch_first)
+            observed = verification.check(named_modules)
+        slots = assign_state(module, named_modules)
+        persistent = frozenset(id(slot.value) for held in slots for slot in held if slot.is_persistent)
+        modules = [block for _, block in named_modules]
+        behaviours = tuple(
+            behaviour_of(block, inputs, persistent, draws_random=draws)
+            for block, inputs, draws in zip(modules, observed.features, observed.draws_random, strict=False)
+        )
+        lookups = leading_lookups(modules, observed.features[0], persistent)
+        for block in modules:
             block.train(mode)
     blocks = tuple(
         Block(
@@ -108,7 +137,25 @@ def build_chain(module: nn.Module, example: Tensor) -> Chain:
         )
         for index, (name, block) in enumerate(named_modules)
     )
-    return Chain(module, blocks, observed.features)
+    return Chain(module, blocks, observed.features, lookups, inputs_may_cross, behaviours)
+
+
+def _joined(
+    module: nn.Module, named_modules: Sequence[tuple[str, nn.Module]], never: frozenset[int]
+) -> list[tuple[str, nn.Module]]:
+    """The blocks without the cuts that can never be: what lies between two others is one block, named after its first."""
+    joined: list[tuple[str, list[nn.Module]]] = []
+    for index, (name, block) in enumerate(named_modules):
+        if index in never:
+            joined[-1][1].append(block)
+        else:
+            joined.append((name, [block]))
+    if len(joined) < 2:
+        raise ModelError(
+            f"{type(module).__name__} cannot be cut: what passes between its blocks does not have the batch as its first "
+            "dimension; use batch_first=True in its layers, or keep the batch in front"
+        )
+    return [(name, blocks[0] if len(blocks) == 1 else nn.Sequential(*blocks)) for name, blocks in joined]
 
 
 def _declared_blocks(module: nn.Module) -> list[tuple[str, nn.Module]] | None:

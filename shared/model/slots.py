@@ -37,7 +37,7 @@ class Slot:
 
 
 def assign_state(module: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> list[list[Slot]]:
-    """The persistent slots of each of the named blocks, in the order of the module's state dict.
+    """The slots of each of the named blocks, in the order of the module's own.
 
     A parameter with two names (tied weights) has two slots, in one block. Raises ModelError when something is in two
     blocks, in none, or is not the module's.
@@ -65,12 +65,10 @@ def assign_state(module: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> 
                 f"{kind} {slot.name!r} of {title} is used by block {first!r} and by block {second!r}; blocks live on "
                 "different machines, so each needs its own, or the two must be one block"
             )
-        if slot.is_persistent:
-            if not found:
-                raise ModelError(
-                    f"{kind} {slot.name!r} of {title} is used by no block; remove it, or the layer it is of"
-                )
+        if found:
             assigned[found[0]].append(slot)
+        elif slot.is_persistent:
+            raise ModelError(f"{kind} {slot.name!r} of {title} is used by no block; remove it, or the layer it is of")
     return assigned
 
 

@@ -6,7 +6,7 @@ hands on. The module is left as it was.
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,8 @@ class Observed:
     """What enters each block, and what leaves the last."""
     modifies_input: tuple[bool, ...]
     draws_random: tuple[bool, ...]
+    not_batch_first: frozenset[int] = frozenset()
+    """Indices of the blocks whose inputs do not have the batch as their first dimension at every batch size."""
 
 
 class Verification:
@@ -56,7 +58,13 @@ class Verification:
             if not _same(result, expected):
                 raise ModelError(self._difference(case, expected))
             results.append(result)
-        return results[0].observed
+        inner = range(1, len(blocks))
+        shapes = [
+            (case.inputs.shape[:1], result.observed.features)
+            for case, result in zip(self._passes, results, strict=True)
+        ]
+        never = frozenset(index for index in inner for batch, features in shapes if features[index].shape[:1] != batch)
+        return replace(results[0].observed, not_batch_first=never)
 
     def _difference(self, case: "_Pass", expected: "_Result") -> str:
         if not _same(self._run([(self._name, self._module)], case), expected):

@@ -36,6 +36,8 @@ OPTIMIZERS = {
 SCHEDULE = 'training.schedule={name="cosine", every="step", warmup_steps=5}'
 CUTS = {"mlp": 4, "cnn": 4, "lstm": 4, "tied": 4}
 """How many cuts each model has, the last with all blocks on the edge; a test holds this against the chains."""
+FIRST_CUTS = {"mlp": 1, "cnn": 1, "lstm": 2, "tied": 1}
+"""The first that may be: behind an embedding alone, tokens could be read."""
 
 
 def flags(model, optimizer, *more):
@@ -54,7 +56,7 @@ async def test_every_cut_equals_one_process(model, optimizer):
     expected = plain_state(edge_config(*flags(model, optimizer)))
     evaluations = set()
     async with running_trainer() as server:
-        for cut in range(1, CUTS[model] + 1):
+        for cut in range(FIRST_CUTS[model], CUTS[model] + 1):
             result = await train_with(server, *flags(model, optimizer, f"deployment.cut={cut}"))
             assert result.summary.steps == STEPS
             assert result.summary.cut == cut
@@ -100,7 +102,7 @@ def test_any_training_equals_one_process(data):
         f"training.max_steps={data.draw(st.integers(1, 12))}",
         f"link.chunk_bytes={data.draw(st.sampled_from([1024, 4096, 1 << 20]))}",
     ]
-    cut = data.draw(st.integers(1, CUTS[model]))
+    cut = data.draw(st.integers(FIRST_CUTS[model], CUTS[model]))
 
     async def split():
         async with running_trainer("link.chunk_bytes=2048") as server:

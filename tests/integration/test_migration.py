@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from edge_agent import run_training
 from edge_agent.session import EdgeSession
 from shared.errors import IsthmusError, ModelError, UnreachableError
-from tests.integration.test_exactness import CUTS, MODELS, OPTIMIZERS, flags
+from tests.integration.test_exactness import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer
 
+FLAT_DIGITS = 'data.train={factory="tests.support.samples:FlatDigits"}'
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -36,11 +37,12 @@ async def train_and_move(moves, *chosen):
     model=st.sampled_from(sorted(MODELS)),
     optimizer=st.sampled_from(sorted(OPTIMIZERS)),
     seed=st.integers(0, 2**31),
-    start=st.integers(1, 4),
-    moves=st.dictionaries(st.integers(1, 18), st.integers(1, 4), min_size=1, max_size=6),
+    data=st.data(),
 )
-def test_any_sequence_of_migrations_changes_no_bit(model, optimizer, seed, start, moves):
-    assert CUTS[model] == 4
+def test_any_sequence_of_migrations_changes_no_bit(model, optimizer, seed, data):
+    cuts = st.integers(FIRST_CUTS[model], CUTS[model])
+    start = data.draw(cuts)
+    moves = data.draw(st.dictionaries(st.integers(1, 18), cuts, min_size=1, max_size=6))
     chosen = [*flags(model, optimizer), f"training.seed={seed}", "training.max_steps=20", f"deployment.cut={start}"]
     result = asyncio.run(train_and_move(moves, *chosen))
     assert result.summary.cut == moves[max(moves)], "the last move was made"
@@ -99,6 +101,16 @@ async def test_a_frozen_block_moves_without_being_sent(monkeypatch):
     chosen = [*flags("mlp", "sgd"), 'model.frozen=["1"]', "deployment.cut=3"]
     await train_and_move({5: 1}, *chosen)
     assert sent == ["2"], "block 2 learns and was sent, block 1 is frozen and was not"
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+async def test_buffers_that_no_state_dict_holds_move_with_their_block(limit):
+    model = ['model.factory="tests.support.remembering:remembering"', FLAT_DIGITS, "training.max_steps=30"]
+    result = await train_and_move({5: 3, 9: 1, 14: 2}, *model, "deployment.cut=1", f"deployment.staleness={limit}")
+    if limit == 0:
+        assert_same_bits(plain_state(edge_config(*model)), result.module.state_dict())
+    for block in (1, 2):
+        assert result.module[block].seen == 30, "the count went with the block, wherever it was"
 
 
 async def test_a_commit_whose_answer_is_lost_is_not_lost(monkeypatch):

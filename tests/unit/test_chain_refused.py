@@ -279,3 +279,73 @@ def test_an_output_without_the_batch_in_front_crosses_no_cut():
     check_cut(1, chain)
     with pytest.raises(ModelError, match=r"whose shape is \(20, 6\) for a batch of 4; .* must have the batch first$"):
         check_cut(2, chain)
+
+
+class SequenceFirst(nn.Module):
+    """Layers with the time in front, as torch.nn has them by default; the batch is in front at both ends."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self.parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+class Turned(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(0, 1)
+
+
+class Folded(nn.Module):
+    """Batch and time in one dimension, or in two again."""
+
+    def __init__(self, times: int | None) -> None:
+        super().__init__()
+        self.times = times
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(0, 1) if self.times is None else x.unflatten(0, (-1, self.times))
+
+
+def layer() -> nn.Module:
+    return nn.Linear(WIDTH, WIDTH)
+
+
+@pytest.mark.parametrize("batch_size", [4, 5])
+@pytest.mark.parametrize("declared", [True, False], ids=["blocks()", "Sequential"])
+@pytest.mark.parametrize("there_and_back", [(Turned(), Turned()), (Folded(None), Folded(4))], ids=["turned", "folded"])
+def test_there_is_no_cut_where_the_batch_is_not_in_front(declared, there_and_back, batch_size):
+    there, back = there_and_back
+    parts = [layer(), nn.Sequential(layer(), there), layer(), nn.Sequential(layer(), back), layer()]
+    module = SequenceFirst(*parts) if declared else nn.Sequential(*parts)
+    chain = build_chain(module, example(batch_size, 4, WIDTH))
+    assert len(chain.blocks) == 3
+    assert [feature.shape for feature in chain.features] == [(batch_size, 4, WIDTH)] * 4
+    assert sorted(key for block in chain.blocks for key in block.named_parameters()) == sorted(module.state_dict())
+
+
+def test_a_traced_model_has_no_cut_where_the_batch_is_not_in_front():
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.third, self.fourth = (layer() for _ in range(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fourth(self.third(self.second(self.first(x).transpose(0, 1))).transpose(0, 1))
+
+    chain = build_chain(Recurrent(), example(5, 4, WIDTH))
+    assert [feature.shape[0] for feature in chain.features] == [5] * len(chain.features)
+    assert 2 <= len(chain.blocks) < 4
+
+
+def test_a_model_with_the_batch_nowhere_in_front_is_refused_with_the_reason():
+    with pytest.raises(ModelError, match="does not have the batch as its first dimension; use batch_first=True"):
+        build_chain(
+            nn.Sequential(nn.Sequential(layer(), Turned()), nn.Sequential(Turned(), layer())), example(5, 4, WIDTH)
+        )

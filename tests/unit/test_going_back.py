@@ -7,8 +7,12 @@ from cloud_trainer.limits import Limits
 from cloud_trainer.opening import open_session
 from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import IsthmusError, ProtocolError
-from shared.model.stage_state import copy_state, to_bytes
+from shared.model.chain import build_chain
+from shared.model.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.model.stage import Stage
+from shared.model.stage_state import copy_state, put_back, to_bytes
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Fence
+from tests.support.remembering import remembering
 from tests.support.wire import open_request
 
 RIGHT = {"epoch": "2", "cut": 1, "staleness": 3, "codec": "uniform8", "downlinkCodec": "fp16"}
@@ -60,3 +64,17 @@ def test_it_goes_on_without_a_block_where_the_checkpoint_has_none(session):
 def test_a_deployment_that_cannot_be_is_refused(session, facts, says):
     with pytest.raises(IsthmusError, match=says):
         session.go_back(checkpoint(session, facts), 5)
+
+
+def test_a_checkpoint_holds_the_buffers_that_no_state_dict_has():
+    recipe = Recipe(
+        optimizer=OptimizerConfig(), schedule=ScheduleConfig(), loss="mse", seed=1, steps_per_epoch=5, total_steps=5
+    )
+    one, other = (
+        Stage(build_chain(remembering(), torch.ones(4, 64)), 1, 3, recipe, torch.device("cpu")) for _ in range(2)
+    )
+    one.forward_only(0, torch.randn(4, 16))
+    put_back(other, 1, 3, to_bytes(copy_state(one)))
+    for ours, theirs in zip(one.blocks, other.blocks, strict=True):
+        assert int(theirs.module.seen) == 1
+        assert torch.equal(ours.module.mean, theirs.module.mean)

@@ -97,6 +97,7 @@ class OpenSessionRequest(_message.Message):
     RECIPE_JSON_FIELD_NUMBER: _builtins.int
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
     BLOCK_NAMES_FIELD_NUMBER: _builtins.int
+    BLOCK_BEHAVIOURS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this contract that the edge speaks."""
     recipe_json: _builtins.str
@@ -117,6 +118,10 @@ class OpenSessionRequest(_message.Message):
     def block_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the edge's blocks, in order; the trainer's must be the same."""
 
+    @_builtins.property
+    def block_behaviours(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockBehaviour]:
+        """What the edge's blocks compute, in the same order; the trainer's must compute the same. Left out, it is not compared."""
+
     def __init__(
         self,
         *,
@@ -126,14 +131,41 @@ class OpenSessionRequest(_message.Message):
         recipe_json: _builtins.str = ...,
         deployment: Global___Deployment | None = ...,
         block_names: _abc.Iterable[_builtins.str] | None = ...,
+        block_behaviours: _abc.Iterable[Global___BlockBehaviour] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "example", b"example", "model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_names", b"block_names", "deployment", b"deployment", "example", b"example", "model", b"model", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_behaviours", b"block_behaviours", "block_names", b"block_names", "deployment", b"deployment", "example", b"example", "model", b"model", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpenSessionRequest: _TypeAlias = OpenSessionRequest  # noqa: Y015
+
+@_typing.final
+class BlockBehaviour(_message.Message):
+    """What one block computes on made-up inputs with made-up weights, as numbers that are compared within a tolerance."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The tolerance, sums over its outputs and its statistics, and the rates of its dropout layers; none where it cannot run on
+        made-up numbers.
+        """
+
+    def __init__(
+        self,
+        *,
+        numbers: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["numbers", b"numbers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlockBehaviour: _TypeAlias = BlockBehaviour  # noqa: Y015
 
 @_typing.final
 class OpenSessionResponse(_message.Message):
@@ -313,8 +345,8 @@ class Attached(_message.Message):
 
     @_builtins.property
     def block_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """With `restored`: digests of all blocks, so that the edge uploads those without trainable parameters and buffers that
-        differ; no checkpoint holds them.
+        """With `restored`: digests of all blocks, so that the edge uploads the cloud's blocks without trainable parameters and
+        buffers that differ; no checkpoint holds them.
         """
 
     def __init__(
@@ -420,6 +452,7 @@ class StepReport(_message.Message):
     COMPUTE_SECONDS_FIELD_NUMBER: _builtins.int
     COMPUTE_START_NANOSECONDS_FIELD_NUMBER: _builtins.int
     DOWNLINK_BITS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    NO_GRADIENT_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """The step."""
     loss: _builtins.float
@@ -432,6 +465,8 @@ class StepReport(_message.Message):
     """When that computation began, by the trainer's monotonic clock."""
     downlink_bits_per_second: _builtins.float
     """The rate of the downlink as its acks have shown it; 0 while nothing is known."""
+    no_gradient: _builtins.bool
+    """The cloud's blocks pass no gradient on to their input at this cut; a gradient of zeros was sent."""
     def __init__(
         self,
         *,
@@ -441,10 +476,11 @@ class StepReport(_message.Message):
         compute_seconds: _builtins.float = ...,
         compute_start_nanoseconds: _builtins.int = ...,
         downlink_bits_per_second: _builtins.float = ...,
+        no_gradient: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "correct", b"correct"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "downlink_bits_per_second", b"downlink_bits_per_second", "loss", b"loss", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "downlink_bits_per_second", b"downlink_bits_per_second", "loss", b"loss", "no_gradient", b"no_gradient", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__correct: _TypeAlias = _typing.Literal["correct"]  # noqa: Y015
     _WhichOneofArgType__correct: _TypeAlias = _typing.Literal["_correct", b"_correct"]  # noqa: Y015

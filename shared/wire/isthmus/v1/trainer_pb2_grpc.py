@@ -119,7 +119,8 @@ class TrainerServiceServicer:
         """Opens a session: builds the model from its factory, cuts it, and answers with the digest of every block, so that the
         edge uploads only those that differ from its own.
         INVALID_ARGUMENT: a model, recipe, cut or codec that cannot be. PERMISSION_DENIED: a factory that the operator has
-        not allowed. FAILED_PRECONDITION: another protocol version, or another chain of blocks than the edge's.
+        not allowed. FAILED_PRECONDITION: another protocol version, another chain of blocks than the edge's, or a block that
+        computes something else than the edge's.
         RESOURCE_EXHAUSTED: no further session is taken now (with a google.rpc.RetryInfo), or this one would take more memory
         than a session may have, or the caller has as many unfinished sessions as one may have (without). UNAVAILABLE: the
         trainer is about to stop; try again.
@@ -173,8 +174,8 @@ class TrainerServiceServicer:
 
     def CommitMigration(self, request, context):
         """Moves the cut, whole or not at all. The edge has drained its training stream, has uploaded every block that the cloud
-        takes over and downloaded every block that it takes over itself; blocks without trainable parameters and buffers are
-        equal on both sides since the session was opened and need not be sent. Repeating a commit that was done changes
+        takes over and downloaded every block that it takes over itself; blocks without trainable parameters and buffers need
+        not be sent where the edge knows from their digests that they are equal on both sides. Repeating a commit that was done changes
         nothing, so that an edge which did not hear the answer may ask again.
         FAILED_PRECONDITION: a batch is in flight, a block was not uploaded, or the deployment does not follow the one in
         force. ABORTED: the session was attached by another since. After any error the old deployment is in force.

@@ -1,0 +1,135 @@
+"""What blocks compute, as a few numbers for each, so that two machines can tell whether they run the same code.
+
+Every block runs on made-up inputs with made-up weights, which are the same on every machine to the last bit; its own weights
+may differ until the edge has brought them. Numbers and not digests are compared, within a tolerance: processors of
+different kinds round differently, so bits of equal code may differ where an activation or a missing layer changes every number
+by far more. Rates of dropout layers are compared as they are, because generators of processors differ too.
+"""
+
+import math
+import zlib
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from shared.model.random_state import random_state
+from shared.model.spec import TensorSpec
+
+Behaviour = tuple[float, ...]
+"""Of one block; empty where it cannot run on made-up numbers."""
+
+_SAMPLES = 3
+_PROJECTIONS = 7
+_PERIOD = 65_521
+"""How many different made-up numbers there are. A prime, so that the rows of no usual matrix are alike."""
+_TOLERANCE = 1e-3
+_NARROW_TOLERANCE = 3e-2
+"""For blocks whose outputs have two bytes an element."""
+_UNIT = math.sqrt(3.0)
+"""Gives numbers that are spread evenly from -1 to 1 a variance of 1."""
+
+
+def behaviour_of(block: nn.Module, inputs: TensorSpec, persistent: frozenset[int], *, draws_random: bool) -> Behaviour:
+    """What a block makes of made-up inputs in eval mode, and its buffers after one forward in train mode.
+
+    persistent: ids of the buffers that have made-up values too; the others are part of what the code computes. The caller
+    keeps modes and buffers.
+    """
+    value = made_up_input(inputs, _SAMPLES)
+    try:
+        with torch.no_grad(), random_state("behaviour"):
+            output = run_made_up(block, value.clone(), persistent, training=False)[0]
+            numbers = _summary([output])
+            if persistent and not draws_random:
+                numbers += _summary(run_made_up(block, value, persistent, training=True)[1])
+    except (
+        RuntimeError,
+        ValueError,
+        IndexError,
+        TypeError,
+        ArithmeticError,
+    ):  # only right numbers will do for this one
+        return ()
+    rates = [part.p for part in block.modules() if isinstance(part, _DropoutNd)]
+    return (_tolerance(output), *numbers, sum(rate * (place + 1) for place, rate in enumerate(rates)))
+
+
+def first_difference(ours: Sequence[Behaviour], theirs: Sequence[Behaviour]) -> int | None:
+    """The index of the first block that does something else on one side than on the other; None where all do the same."""
+    for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        if one and other and (len(one) != len(other) or not _alike(one, other)):
+            return index
+    return None
+
+
+def run_made_up(
+    block: nn.Module, value: Tensor, persistent: frozenset[int], *, training: bool
+) -> tuple[Tensor, list[Tensor]]:
+    """The output of a block with made-up weights, and its persistent buffers of floats afterwards."""
+    block.train(training)
+    values = {name: _made_up_parameter(name, parameter) for name, parameter in block.named_parameters()}
+    statistics = []
+    for name, buffer in block.named_buffers():
+        if id(buffer) in persistent and buffer.is_floating_point():
+            values[name] = (1.0 + made_up(buffer.numel(), name) / 2).to(buffer.dtype).reshape(buffer.shape)
+            statistics.append(values[name])
+        else:
+            values[name] = buffer.clone()
+    output = torch.func.functional_call(block, values, (value,))
+    return output, statistics
+
+
+def made_up_input(spec: TensorSpec, samples: int) -> Tensor:
+    """Inputs of a kind; integers are 0 and 1, which are valid in every vocabulary."""
+    shape = (samples, *spec.shape[1:])
+    numbers = made_up(math.prod(shape), "input").reshape(shape)
+    return (numbers * _UNIT if spec.dtype.is_floating_point else numbers > 0).to(spec.dtype)
+
+
+def made_up(count: int, name: str) -> Tensor:
+    """Numbers from -1 to 1 that follow from `name` by arithmetic of integers, and so are the same everywhere."""
+    shift = zlib.crc32(name.encode()) % _PERIOD
+    numbers = _cycle().roll(shift)
+    return numbers.repeat(-(-count // _PERIOD))[:count] if count > _PERIOD else numbers[:count]
+
+
+@cache
+def _cycle() -> Tensor:
+    mixed = torch.arange(1, _PERIOD + 1, dtype=torch.int64) * 2_654_435_761 & 0xFFFFFFFF
+    for _ in range(2):
+        mixed = ((mixed >> 16) ^ mixed) * 0x45D9F3B & 0xFFFFFFFF
+    mixed = (mixed >> 16) ^ mixed
+    return (mixed >> 8).float() / 2**23 - 1.0
+
+
+def _made_up_parameter(name: str, parameter: Tensor) -> Tensor:
+    """Scaled so that the outputs of a layer are about as large as its inputs."""
+    inputs = parameter.numel() // max(parameter.shape[0], 1) if parameter.dim() > 1 else 1
+    scale = _UNIT / math.sqrt(max(inputs, 1))
+    return (made_up(parameter.numel(), name) * scale).to(parameter.dtype).reshape(parameter.shape)
+
+
+def _summary(tensors: Sequence[Tensor]) -> list[float]:
+    """The root mean square of all elements, and their sums with signs of several kinds."""
+    if not any(tensor.numel() for tensor in tensors):
+        return []
+    elements = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
+    count = elements.numel()
+    signed = [float((elements * made_up(count, f"sign {index}").sign()).sum()) for index in range(_PROJECTIONS)]
+    return [float(elements.square().mean().sqrt()), *(each / math.sqrt(count) for each in signed)]
+
+
+def _tolerance(output: Tensor) -> float:
+    return _TOLERANCE if output.dtype.itemsize > 2 or not output.is_floating_point() else _NARROW_TOLERANCE
+
+
+def _alike(one: Behaviour, other: Behaviour) -> bool:
+    tolerance = max(one[0], other[0])
+    size = max(1e-6, *(abs(number) for number in one + other if math.isfinite(number)))
+    return all(
+        math.isclose(a, b, abs_tol=tolerance * size, rel_tol=0.0) or (math.isnan(a) and math.isnan(b))
+        for a, b in zip(one[1:], other[1:], strict=True)
+    )

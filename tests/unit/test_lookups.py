@@ -1,0 +1,75 @@
+"""A first block that only looks its inputs up in a table passes on what counts as raw samples, and no cut may be there."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shared.errors import ModelError
+from shared.model.build import build_checked_chain, check_cut
+from shared.model.chain import build_chain
+from shared.model.zoo import bilstm, mlp
+
+torch.set_num_threads(1)
+
+TOKENS = torch.randint(0, 50, (4, 12), generator=torch.Generator().manual_seed(1))
+
+
+class Positions(nn.Module):
+    """Tokens and their places looked up, normalised and thinned out, as language models begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(50, 8), nn.Embedding(12, 8)
+        self.norm, self.dropout = nn.LayerNorm(8), nn.Dropout(0.1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        return self.dropout(self.norm(self.tokens(tokens) + self.places(places)))
+
+
+class Attention(nn.Module):
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.attention, self.causal = nn.MultiheadAttention(8, 2, batch_first=True), causal
+
+    def forward(self, value: Tensor) -> Tensor:
+        mask = torch.ones(12, 12, dtype=torch.bool).triu(1) if self.causal else None
+        return value + self.attention(value, value, value, attn_mask=mask, need_weights=False)[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "first_cut"),
+    [
+        (bilstm(vocabulary=50), 2),
+        (nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 8), nn.Flatten(), nn.Linear(96, 4)), 4),
+        (nn.Sequential(Positions(), Attention(causal=True), nn.Flatten(), nn.Linear(96, 4)), 2),
+        (nn.Sequential(Positions(), Attention(causal=False), nn.Flatten(), nn.Linear(96, 4)), 2),
+        (nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(96, 16), nn.Linear(16, 4)), 3),
+        (nn.Sequential(nn.EmbeddingBag(50, 8), nn.Linear(8, 4)), 1),
+    ],
+    ids=["bilstm", "each token by itself", "causal", "attention", "columns of a table", "a bag of words"],
+)
+def test_a_cut_behind_lookups_alone_is_refused(module, first_cut):
+    chain = build_chain(module, TOKENS)
+    for cut in range(1, first_cut):
+        with pytest.raises(
+            ModelError, match=rf"cut {cut} would send raw samples: .*; cut at {first_cut} or later, or permit"
+        ):
+            check_cut(cut, chain)
+    check_cut(first_cut, chain)
+    permitted = build_chain(module, TOKENS, inputs_may_cross=True)
+    check_cut(1, permitted)
+
+
+def test_networks_of_numbers_that_are_measured_may_be_cut_anywhere():
+    chain = build_chain(mlp(), torch.randn(4, 64))
+    for cut in (1, 2, 3):
+        check_cut(cut, chain)
+
+
+def test_weights_that_were_trained_do_not_change_the_verdict():
+    module = bilstm(vocabulary=50)
+    with torch.no_grad():
+        module.embedding.weight.fill_(0.5)
+    assert build_chain(module, TOKENS).first_cut == 2
+    assert build_checked_chain("shared.model.zoo:bilstm", {"vocabulary": 50}, 3, TOKENS).first_cut == 2
