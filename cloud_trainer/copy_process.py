@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TextIO
 
@@ -155,7 +156,8 @@ def main() -> None:
     report = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     order = CopyOrder.model_validate_json(sys.stdin.read())
-    os.nice(_NICENESS)
+    with suppress(PermissionError):  # the systemd unit lets no process change its priority
+        os.nice(_NICENESS)
     try:
         with failures_of("the training of a copy"):
             train(order, report)
