@@ -1,5 +1,6 @@
 """Profiles, cost model, planners, simulator and decision engine: pure functions over numbers. No torch, no gRPC, no clock."""
 
+from shared.planning.bound import most_steps
 from shared.planning.comparison import PLANNERS, PROBE_SECONDS, Result, compare
 from shared.planning.cost import Deployment, Rates, Stages, migration_seconds, pipeline_seconds, steady_seconds, work_of
 from shared.planning.engine import Decision, Engine, EngineConfig
@@ -30,7 +31,7 @@ from shared.planning.profile import (
     profile_to_json,
 )
 from shared.planning.rates import parse_rate, parse_seconds
-from shared.planning.simulator import Run, Switch, clairvoyant_steps, simulate
+from shared.planning.simulator import Run, Switch, simulate
 from shared.planning.trace_files import load_trace
 from shared.planning.traces import Link, Trace
 
@@ -62,7 +63,6 @@ __all__ = [
     "Switch",
     "Trace",
     "candidates",
-    "clairvoyant_steps",
     "compare",
     "edge_only",
     "first_deployment",
@@ -72,6 +72,7 @@ __all__ = [
     "load_profile",
     "load_trace",
     "migration_seconds",
+    "most_steps",
     "parse_profile",
     "parse_rate",
     "parse_seconds",

@@ -3,17 +3,17 @@
 Every run starts alike: the link is probed for PROBE_SECONDS, then training begins with what the planner makes of that.
 """
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.errors import PlanError
+from shared.planning.bound import most_steps
 from shared.planning.cost import Deployment, Rates
 from shared.planning.engine import Engine, EngineConfig
 from shared.planning.estimates import LEAST_RATE
 from shared.planning.planners import SearchSpace, candidates, edge_only, first_deployment, greedy, jointdnn
 from shared.planning.profile import Profile
-from shared.planning.simulator import Run, clairvoyant_steps, simulate
+from shared.planning.simulator import Run, simulate
 from shared.planning.traces import Link
 
 PROBE_SECONDS = 5.0
@@ -27,7 +27,7 @@ class Result:
     planner: str
     seconds_per_100_steps: float
     run: Run | None
-    """None for the clairvoyant, who is no run but a reckoning."""
+    """None for the lower bound, which is no run but a reckoning."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,15 @@ class Setting:
         uplink, downlink = (
             max(LEAST_RATE, trace.mean_between(0.0, PROBE_SECONDS)) for trace in (self.link.uplink, self.link.downlink)
         )
-        return Rates(uplink, downlink)
+        return Rates(uplink, downlink, self.link.round_trip_seconds)
+
+    def mean(self) -> Rates:
+        """What the link carries over the whole trace."""
+        return Rates(self.link.uplink.mean, self.link.downlink.mean, self.link.round_trip_seconds)
 
     def expected_steps(self) -> float:
         """About how long the run is in steps, which who starts a training knows: by the plan for the mean rates."""
-        mean = Rates(self.link.uplink.mean, self.link.downlink.mean)
-        return self.seconds / greedy(self.profile, mean, self.space).seconds_per_step
+        return self.seconds / greedy(self.profile, self.mean(), self.space).seconds_per_step
 
     def run(self, start: Deployment, engine: Engine | None = None) -> Run:
         """Train from `start` on."""
@@ -66,27 +69,28 @@ def run_greedy(setting: Setting) -> Result:
 
 def run_jointdnn(setting: Setting) -> Result:
     """JointDNN's one choice, for the mean rates of the whole trace: more than it could know."""
-    mean = Rates(setting.link.uplink.mean, setting.link.downlink.mean)
-    return _result("jointdnn", setting.run(jointdnn(setting.profile, mean, setting.space.allow_edge_only).deployment))
+    chosen = jointdnn(setting.profile, setting.mean(), setting.space.allow_edge_only)
+    return _result("jointdnn", setting.run(chosen.deployment))
 
 
 def run_edge_only(setting: Setting) -> Result:
-    """No link at all."""
+    """Training on the device alone: no link at all."""
     return _result("edge-only", setting.run(edge_only(setting.profile, setting.probed()).deployment))
 
 
 def run_best_fixed(setting: Setting) -> Result:
-    """The best of all deployments of the space, each kept from beginning to end; known only afterwards."""
-    work, choices = candidates(setting.profile, setting.space), setting.space.best_staleness(setting.profile)
+    """The best of all deployments of the space and edge-only, each kept from beginning to end; known only afterwards."""
+    space = setting.space if setting.space.cut is not None else replace(setting.space, allow_edge_only=True)
+    work, choices = candidates(setting.profile, space), space.best_staleness(setting.profile)
     pairs = list(zip(work.cuts.tolist(), work.bits.tolist(), strict=True))
     runs = [setting.run(Deployment(cut, staleness, bits)) for staleness in choices for cut, bits in pairs]
     return _result("best-fixed", max(runs, key=lambda run: run.steps))
 
 
-def run_clairvoyant(setting: Setting) -> Result:
-    """The best deployment of each second, known beforehand and changed for nothing."""
-    steps = clairvoyant_steps(setting.profile, setting.link, setting.seconds, setting.space, begin=PROBE_SECONDS)
-    return Result("clairvoyant", 100 * setting.seconds / steps if steps else math.inf, None)
+def run_lower_bound(setting: Setting) -> Result:
+    """Less time than any run can take, however well it knows the link."""
+    steps = most_steps(setting.profile, setting.link, setting.seconds, setting.space, begin=PROBE_SECONDS)
+    return Result("lower-bound", 100 * setting.seconds / steps, None)
 
 
 PLANNERS: dict[str, Callable[[Setting], Result]] = {
@@ -94,7 +98,7 @@ PLANNERS: dict[str, Callable[[Setting], Result]] = {
     "jointdnn": run_jointdnn,
     "edge-only": run_edge_only,
     "best-fixed": run_best_fixed,
-    "clairvoyant": run_clairvoyant,
+    "lower-bound": run_lower_bound,
 }
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from shared.planning.cost import Bools, Deployment, Floats, Rates, migration_seconds, work_of
 from shared.planning.estimates import Estimates
 from shared.planning.experts import Experts
-from shared.planning.ledger import Ledger, Limits
+from shared.planning.ledger import PROFIT, Ledger, Limits
 from shared.planning.outcome import Outcome, Tally
 from shared.planning.planners import DEFAULT_HORIZON_STEPS, SearchSpace, candidates
 from shared.planning.profile import Profile
@@ -250,8 +250,8 @@ class Engine:
         proven = int(np.argmax(np.where(self._allowed & (there > 0.0), gains, 0.0)))
         if there[proven] > 0.0 and gains[proven] > 0.0:
             self._is_for_good = True
-            # Half-way is worth nothing: to be given up only when the way takes all that is to be gained.
-            self._propose(proven, float(there[proven] + gains[proven] / home_speed))
+            # Half-way is worth nothing: to be given up only when the way takes all that is to be gained, its profit included.
+            self._propose(proven, float(PROFIT * there[proven] + gains[proven] / home_speed))
             return
         back_steps = home_speed * (2.0 * back + (back > 0.0) * self._config.dwell_seconds)
         costs = self._costs(there)
@@ -265,6 +265,10 @@ class Engine:
             return
         only_fills = self._same_but_staleness(self.deployment) & (self._staleness > self.deployment.staleness)
         is_paid = (available >= home_speed * there + back_steps) | (there == 0.0) | only_fills
+        # Who sends nothing suffers from no link. What a way back takes over one that dies no account foresees, so nothing is
+        # tried from there, only what is proven is done.
+        sends = self._work.uplink_bits > 0.0
+        is_paid &= (sends[home] & sends[current]) | ~sends
         is_paid[home] = True
         best = int(np.argmin(np.where(self._allowed & is_paid, costs, np.inf)))
         if costs[best] < (1.0 - self._config.margin) * costs[current]:

@@ -133,25 +133,33 @@ class Estimates:
     def _shared_shortfall(self, current: int, done_part: float) -> Floats:
         """Part of its modelled speed that each candidate keeps when today's does `done_part` of its own, shape (n,).
 
-        What is missing is put where it shows today. A batch that waits for its way there and back waits for longer than the
-        model says, and that delay is shared by all that go this way, once for K + 1 steps. Where a module is never idle, it
-        is that module which is slower, for all that use it.
+        What is missing is put where it shows today. Where the link bounds a step, that direction is slower, for all that use
+        it. Else each batch may be on its way for longer, which is shared once for K + 1 steps by all that go this way; or the
+        module that bounds a step may be slower. Of two explanations each candidate has the one that it suffers less from:
+        to be wrong in its favour is found out by trying, to be wrong against it never is.
         """
+        stages, windows = self.stages(self.now), self._staleness + 1
         if done_part >= 1.0:
             return np.ones(len(self._keys))
-        stages, windows = self.stages(self.now), self._staleness + 1
         slower = 1.0 / done_part
-        longest_seconds, total_seconds = float(stages.longest()[current]), float(stages.total()[current])
-        if total_seconds > windows[current] * longest_seconds:
-            delay_seconds = (slower - 1.0) * total_seconds * self._work.round_trips
-            slowed = stages._replace(round_trip=stages.round_trip + delay_seconds)
-        elif float(stages.busy[current]) == longest_seconds:
-            slowed = stages._replace(edge=stages.edge * slower, busy=stages.busy * slower)
-        elif float(stages.uplink[current]) == longest_seconds:
-            slowed = stages._replace(uplink=stages.uplink * slower)
-        elif float(stages.cloud[current]) == longest_seconds:
-            slowed = stages._replace(cloud=stages.cloud * slower)
+        today = Stages(*(column[current : current + 1] for column in stages))
+        longest_seconds = float(today.longest()[0])
+        step_seconds = float(steady_seconds(today, int(self._staleness[current]))[0])
+        delay_seconds = slower * step_seconds * float(windows[current]) - float(today.total()[0])
+        delayed = stages._replace(round_trip=stages.round_trip + delay_seconds * self._work.round_trips)
+        edge_slower = stages._replace(edge=stages.edge * slower, busy=stages.busy * slower)
+        if not self._work.round_trips[current]:
+            explanations = [edge_slower]
+        elif step_seconds > longest_seconds:
+            explanations = [delayed]
+        elif float(today.uplink[0]) == longest_seconds:
+            explanations = [stages._replace(uplink=stages.uplink * slower)]
+        elif float(today.downlink[0]) == longest_seconds:
+            explanations = [stages._replace(downlink=stages.downlink * slower)]
+        elif float(today.cloud[0]) == longest_seconds:
+            explanations = [stages._replace(cloud=stages.cloud * slower), delayed]
         else:
-            slowed = stages._replace(downlink=stages.downlink * slower)
-        kept: Floats = steady_seconds(stages, self._staleness) / steady_seconds(slowed, self._staleness)
+            explanations = [edge_slower, delayed]
+        slowed_seconds = np.min([steady_seconds(each, self._staleness) for each in explanations], axis=0)
+        kept: Floats = steady_seconds(stages, self._staleness) / slowed_seconds
         return kept

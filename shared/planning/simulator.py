@@ -6,7 +6,6 @@ moves the blocks (Alg. 2, lines 11 to 14); bits and K hold from the next batch o
 and shows it nothing but what the link carried so far.
 """
 
-import itertools
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -14,10 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.errors import PlanError
-from shared.planning.cost import Deployment, Rates, migration_bits, steady_seconds, work_of
+from shared.planning.cost import Deployment, migration_bits, work_of
 from shared.planning.engine import Decision, Engine
-from shared.planning.estimates import LEAST_RATE
-from shared.planning.planners import SearchSpace, candidates
 from shared.planning.profile import Profile
 from shared.planning.traces import Link
 
@@ -177,21 +174,3 @@ def _steps_until(settled: list[float], begin: float, end: float) -> float:
     """Batches settled by the end; between two settlements, in proportion."""
     times = np.array([begin, *settled])
     return float(np.interp(end, times, np.arange(len(times))))
-
-
-def clairvoyant_steps(profile: Profile, link: Link, seconds: float, space: SearchSpace, begin: float = 0.0) -> float:
-    """Steps of one who knows each second's rates before it begins, and changes deployment without delay or cost.
-
-    Each second counts for itself, so nothing carries over from a good second to a bad one as it does in a pipeline: a reference
-    to compare with rather than a bound.
-    """
-    work, choices = candidates(profile, space), space.best_staleness(profile)
-    edges = [*np.arange(begin, begin + seconds, 1.0).tolist(), begin + seconds]
-    steps = 0.0
-    for since, until in itertools.pairwise(edges):
-        up, down = link.uplink.mean_between(since, until), link.downlink.mean_between(since, until)
-        rates = Rates(max(up, LEAST_RATE), max(down, LEAST_RATE))
-        steps += (until - since) / min(
-            float(steady_seconds(work.stages(rates, serial=staleness == 0), staleness).min()) for staleness in choices
-        )
-    return steps

@@ -2,12 +2,14 @@
 
 - Mahimahi (.xz too): a millisecond a line, each a chance to deliver 1500 bytes; the last line is the period.
 - The Ghent 4G log: epoch ms, elapsed ms, latitude, longitude, bytes, interval ms.
-- CSV: second, bytes per second; a row holds until the next one. One header line is allowed.
+- CSV: second, bytes per second; a row holds until the next one. A header line may name another unit, as mbit_per_second;
+  one that names none that is known is refused.
 - 5G uplink lists: blocks "Run n" of Mbit/s every 100 ms, or of times and rates, first of 5G and then of LTE.
 """
 
 import lzma
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +26,13 @@ BIN_SECONDS = 0.1
 MAX_TEXT_BYTES = 256 * 1024 * 1024
 MAX_SECONDS = 30 * 24 * 3600
 """Both far above any trace we know, and low enough that a broken or hostile file does not fill the memory."""
+
+_PREFIXES = {"": 1.0, "k": 1e3, "kilo": 1e3, "m": 1e6, "mega": 1e6, "g": 1e9, "giga": 1e9}
+_UNIT = re.compile(
+    r"(?:\w+[\s_])?(|k|kilo|m|mega|g|giga)(bits?|bytes?|(?-i:b)(?=ps))(?:[\s_]?per[\s_]?s(?:ec(?:ond)?)?|/s|ps)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""A column's unit, with a word before it or none: uplink_mbit_per_second, bytes per second, Mbit/s."""
 
 Lines = list[tuple[int, str]]
 """The lines that are not blank, each with its number in the file."""
@@ -125,6 +134,7 @@ def _read_ghent(lines: Lines, path: Path) -> Trace:
 
 def _read_csv(lines: Lines, path: Path) -> Trace:
     has_header = _numbers(lines[0][1], ",") is None
+    unit_bits = _unit_bits(lines[0][1], path) if has_header else 8.0
     if has_header and len(lines) == 1:
         raise PlanError(f"{path}: the trace is empty; it needs a row below its header")
     table = _table(lines[has_header:], 2, ",", path)
@@ -132,7 +142,19 @@ def _read_csv(lines: Lines, path: Path) -> Trace:
     if (durations <= 0).any():
         raise PlanError(f"{path}: the seconds of a trace, its first column, must rise")
     last = durations[-1] if len(durations) else 1.0
-    return Trace.of_durations([*durations.tolist(), float(last)], (table[:, 1] * 8).tolist(), str(path))
+    return Trace.of_durations([*durations.tolist(), float(last)], (table[:, 1] * unit_bits).tolist(), str(path))
+
+
+def _unit_bits(header: str, path: Path) -> float:
+    """Bits per second in one of what a CSV's header says its second column counts."""
+    match = _UNIT.fullmatch(header.split(",")[1].strip())
+    if match is None:
+        raise PlanError(
+            f'{path}: the header is "{header[:60]}"; its second column must name its unit, as bytes_per_second '
+            "or mbit_per_second"
+        )
+    prefix, unit = (group.lower() for group in match.groups())
+    return _PREFIXES[prefix] * (8.0 if unit.startswith("by") else 1.0)
 
 
 def _read_5g_list(lines: Lines, path: Path, run: int) -> Trace:

@@ -151,7 +151,7 @@ def test_a_simulation_prints_every_planner(edge_agent, profile_path, trace_path,
     )
     assert (code, err) == (0, "")
     seconds = {row["planner"]: row["seconds_per_100_steps"] for row in json.loads(out)}
-    assert list(seconds) == ["greedy", "jointdnn", "edge-only", "best-fixed", "clairvoyant"]
+    assert list(seconds) == ["greedy", "jointdnn", "edge-only", "best-fixed", "lower-bound"]
     assert all(0 < value < 1000 for value in seconds.values())
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -244,7 +244,7 @@ def test_a_broken_profile_is_refused_by_name(edge_agent, profile_path, trace_pat
         (("--downlink", "1mbit", "--downlink-trace", "x"), "twice"),
         (("--planner", "best"), '"best"'),
         (("--trace-run", "2"), "5G"),
-        (("--planner", "clairvoyant", "--png", "x.png"), "--png"),
+        (("--planner", "lower-bound", "--png", "x.png"), "--png"),
     ],
 )
 def test_a_simulation_that_cannot_be_run_is_refused_in_one_sentence(

@@ -5,7 +5,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import PlanError
@@ -16,7 +16,6 @@ from shared.planning import (
     Rates,
     SearchSpace,
     Trace,
-    clairvoyant_steps,
     compare,
     simulate,
     steady_seconds,
@@ -138,30 +137,6 @@ def test_steps_count_what_was_settled_and_the_one_under_way_in_part():
     run = simulate(small_profile(), STEADY, Deployment(3, 0, 32), 5.2 * 3 + 2.6)
     assert run.steps == pytest.approx(3.5)
     assert run.seconds_per_100_steps == pytest.approx(520.0)
-
-
-@given(profiles(complete=True), rates)
-@settings(max_examples=25, deadline=None)  # many runs of five minutes each
-def test_on_a_steady_link_nobody_beats_the_clairvoyant(profile, link):
-    profile = dataclasses.replace(profile, min_bits=None)
-    results = {result.planner: result for result in compare(profile, constant(link), SearchSpace(), 300.0)}
-    best = results.pop("clairvoyant").seconds_per_100_steps
-    results.pop("edge-only")
-    for result in results.values():
-        # Settled batches come in lumps: the last K + 1 of a short run may all lie just before its end.
-        steps = 300.0 * 100 / result.seconds_per_100_steps
-        assert steps <= 300.0 * 100 / best + profile.max_staleness + 1
-
-
-def test_the_clairvoyant_takes_each_second_for_itself():
-    profile = small_profile()
-    link = Link(Trace([0.0, 1.0, 2.0], [8 * MBIT, 80 * MBIT]), Trace.constant(80 * MBIT))
-    space = SearchSpace((32,), staleness=9)
-    slow, fast = (
-        min(max(profile.edge_seconds[cut], profile.feature_bytes[cut] * 8 / rate) for cut in (1, 2, 3))
-        for rate in (8 * MBIT, 80 * MBIT)
-    )
-    assert clairvoyant_steps(profile, link, 20.0, space) == pytest.approx(10 / slow + 10 / fast)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])

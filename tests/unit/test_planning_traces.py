@@ -109,6 +109,30 @@ def test_a_csv_row_holds_until_the_next(tmp_path, header):
     assert trace.bits_per_second == [8000.0, 0.0, 4000.0]
 
 
+@pytest.mark.parametrize(
+    ("header", "bits"),
+    [
+        ("second,bytes per second", 8.0),
+        ("seconds,uplink_bytes_per_second", 8.0),
+        ("t,bits_per_second", 1.0),
+        ("time,bps", 1.0),
+        ("second,kbit/s", 1e3),
+        ("second,mbit_per_second", 1e6),
+        ("second, Mbps", 1e6),
+        ("second,gigabit per second", 1e9),
+        ("second,MByte/s", 8e6),
+    ],
+)
+def test_a_csv_is_read_in_the_unit_that_its_header_names(tmp_path, header, bits):
+    assert read(tmp_path, f"{header}\n0,3\n1,1.5\n").bits_per_second == [3 * bits, 1.5 * bits]
+
+
+@pytest.mark.parametrize("header", ["second,rate", "second,packets_per_second", "second,", "mbit_per_second,second"])
+def test_a_csv_whose_header_names_no_unit_is_refused(tmp_path, header):
+    with pytest.raises(PlanError, match="its second column must name its unit, as bytes_per_second"):
+        read(tmp_path, f"{header}\n0,3\n")
+
+
 def test_a_csv_of_one_row_lasts_a_second(tmp_path):
     assert read(tmp_path, "7,1000").times_seconds == [0.0, 1.0]
 

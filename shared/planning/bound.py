@@ -1,0 +1,78 @@
+"""The most steps that any run over a link can do, known beforehand: what every planner is held against.
+
+A linear program over how many steps each deployment does, whatever their order. Changes cost nothing in it, work may wait
+between the modules for as long as one likes, and the fewest bits and the most K are free to mix. So no run can do more, and
+most can do less.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from shared.errors import PlanError
+from shared.planning.cost import Bools, Floats, Rates, Work
+from shared.planning.planners import SearchSpace, candidates
+from shared.planning.profile import FLOAT32_BITS, Profile
+from shared.planning.traces import Link, Trace
+
+ROUNDING = 1e-9
+"""Part of each limit that may be nothing but rounding."""
+
+
+def most_steps(profile: Profile, link: Link, seconds: float, space: SearchSpace, begin: float = 0.0) -> float:
+    """No run of so many seconds from the moment `begin` of the link has more steps, whichever planner changes what and when.
+
+    Deployments: all of the space, edge-only, and what JointDNN chooses from. PlanError when a step takes no time.
+    """
+    from scipy.optimize import linprog  # only here: a device that only trains need not load it
+
+    widths = tuple({*space.bits, FLOAT32_BITS})
+    once = candidates(profile, replace(space, bits=widths, cut=None, allow_edge_only=True))
+    # All K above 0 cost a step the same, so the largest stands for them.
+    largest = space.staleness_range(profile)[-1]
+    work = once if largest == 0 else once.joined(once)
+    is_serial = np.arange(len(work.cuts)) < len(once.cuts)
+    limits, costs = _limits(work, is_serial, largest + 1, link, seconds, begin)
+    n = len(work.cuts)
+    found = linprog(
+        -np.concatenate([np.ones(n), np.zeros(n)]), A_ub=costs, b_ub=limits * (1.0 + ROUNDING), method="highs"
+    )
+    if not found.success:
+        raise PlanError(f"the most steps of a run cannot be found: {found.message}")
+    return float(-found.fun) + 1.0  # a run counts the step under way in part
+
+
+def _limits(
+    work: Work, is_serial: Bools, window: int, link: Link, seconds: float, begin: float
+) -> tuple[Floats, Floats]:
+    """Limits, shape (m,), and what one unit of each variable takes of them, shape (m, 2 n).
+
+    The first n variables are steps of each deployment, the others those of them that a step with K = 0 follows.
+    """
+    best = Rates(max(link.uplink.bits_per_second), max(link.downlink.bits_per_second), link.round_trip_seconds)
+    stages = work.stages(best, serial=is_serial)
+    flight_seconds = stages.total()
+    # After its work on a batch, until that is settled, as early as the best rates allow.
+    idle_seconds = np.maximum(0.0, flight_seconds - stages.busy)
+    after_seconds = float(np.maximum(0.0, stages.busy - flight_seconds).max())
+    none, each = np.zeros(len(work.cuts)), np.eye(len(work.cuts))
+    rows = [
+        # The edge serves batches one by one, and before one with K = 0 it is idle until the one before is settled. The last
+        # of all may be settled before the edge is done with it.
+        (seconds + after_seconds, stages.busy, idle_seconds),
+        (seconds, stages.cloud, none),
+        (_carried_bits(link.uplink, begin, seconds), work.uplink_bits, none),
+        (_carried_bits(link.downlink, begin, seconds), work.downlink_bits, none),
+        # Of batches with K = 0 one is in flight, of all together the largest K and one.
+        (seconds, np.where(is_serial, flight_seconds, 0.0), none),
+        (window * seconds, flight_seconds, none),
+        # Every batch with K = 0 but the first follows some batch.
+        (1.0, is_serial.astype(np.float64), none - 1.0),
+    ]
+    follows = np.hstack([-each, each])  # no more are followed than there are
+    limits = np.concatenate([[limit for limit, _, _ in rows], none])
+    return limits, np.vstack([np.array([np.concatenate(taken) for _, *taken in rows]), follows])
+
+
+def _carried_bits(trace: Trace, begin: float, seconds: float) -> float:
+    return trace.bits_until(begin + seconds) - trace.bits_until(begin)
