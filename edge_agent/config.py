@@ -196,7 +196,7 @@ class DeploymentConfig(Section):
     """How the error of a lossy codec is compensated in the error gradient: with the batch size in the second-order term,
     as the paper prints it, or not at all."""
     codec: str = "fp32"
-    """How features are packed for the way up."""
+    """How features are packed for the way up. A model of float64 needs "raw": "fp32" would narrow its features."""
     downlink_codec: str = "fp32"
     """How error gradients are packed for the way down."""
 

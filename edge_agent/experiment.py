@@ -3,6 +3,8 @@
 Everything that can be wrong on the edge's side is found out by building it.
 """
 
+import torch
+
 from edge_agent.config import EdgeConfig
 from edge_agent.data import BatchLoader, EvaluationLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
@@ -64,6 +66,7 @@ class Experiment:
         check_labels(training.loss, self.example, outputs, labels)
         cut = config.deployment.cut or max(self.chain.first_cut, len(self.chain.blocks) // 2)
         check_cut(cut, self.chain)
+        self._check_widths()
         self.deployment = Deployment(
             cut=cut,
             staleness=self._staleness[0][1],
@@ -71,6 +74,21 @@ class Experiment:
             downlink_codec=_codec("deployment.downlink_codec", deployment.downlink_codec),
         )
         self.stage = Stage(self.chain, 0, cut, self.recipe, choose_device(config.compute.device))
+
+    def _check_widths(self) -> None:
+        """Refuse to narrow features of float64 where nobody asked for less than exact ones. Raises ConfigError."""
+        wide = [feature for feature in self.chain.features[1:] if feature.dtype is torch.float64]
+        deployment, engine = self.config.deployment, self.config.engine
+        for key, name in (("codec", deployment.codec), ("downlink_codec", deployment.downlink_codec)):
+            if wide and name == "fp32":
+                raise ConfigError(
+                    f"deployment.{key} is fp32, which would narrow the float64 features of {self.config.model.factory!r} to 32 "
+                    "bits; set it to raw, which sends them as they are, or to a codec with fewer bits"
+                )
+        if wide and engine.profile is not None and 32 in engine.bits:
+            raise ConfigError(
+                f"engine.bits holds 32, which would narrow the float64 features of {self.config.model.factory!r}; leave it out"
+            )
 
     def close(self) -> None:
         """End the processes that read samples."""

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from shared.model.tracer import Call
 from shared.model.tracing import Trace
@@ -60,6 +60,59 @@ def find_pieces(trace: Trace) -> list[Piece]:
     ]
 
 
+def obstacles(trace: Trace) -> list[str]:
+    """Why a trace cannot be cut in front of its layers with weights but the first: by name what is in the way."""
+    positions = {node: position for position, node in enumerate(trace.nodes)}
+    layers = [place for place in range(1, len(trace.nodes) - 1) if _first_weights(trace, place, place + 1) is not None]
+    found: dict[str, None] = {}
+    for first, last in _state_spans(trace, positions):
+        if any(first < layer <= last for layer in layers):
+            found.setdefault(_shared_state(trace, first, last))
+    waiting = dict(_waiting(trace, positions))
+    for layer in layers[1:]:
+        passed = [value for value in waiting[layer] if not trace.is_batch_size(value)]
+        if len(passed) > 1:
+            what = " and ".join(sorted({_described(trace, value) for value in passed}))
+            found.setdefault(f"in front of {_described(trace, trace.nodes[layer])} there pass {what}")
+    return list(found)
+
+
+def _shared_state(trace: Trace, first: int, last: int) -> str:
+    """The parameter or buffer that nodes[first] and nodes[last] both use, by all its names."""
+    held = [_state_of(trace, trace.nodes[place]) for place in (first, last)]
+    common = held[0] & held[1]
+    names = [name for name, value in _named_state(trace) if id(value) in common]
+    ends = " and ".join(_described(trace, trace.nodes[place]) for place in (first, last))
+    shared = " and ".join(map(repr, names)) or "a parameter"
+    return f"{shared} is one tensor, which {ends} share, so what lies between them is one block"
+
+
+def _state_of(trace: Trace, node: fx.Node) -> set[int]:
+    """Ids of the parameters and buffers that a node uses."""
+    if node.op == "call_module":
+        module = trace.root.get_submodule(str(node.target))
+        return {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    read = [source for source in node.all_input_nodes if source.op == "get_attr"]
+    return {id(trace.attribute(source)) for source in read if source.target not in trace.constants}
+
+
+def _named_state(trace: Trace) -> list[tuple[str, Tensor]]:
+    named_parameters = trace.root.named_parameters(remove_duplicate=False)
+    return [*named_parameters, *trace.root.named_buffers(remove_duplicate=False)]
+
+
+def _described(trace: Trace, node: fx.Node) -> str:
+    """A value by where it comes from: the module that makes it, or an operation and the module that does it."""
+    if node.op == "placeholder":
+        return "the input"
+    if node.op == "call_module":
+        return repr(str(node.target))
+    inside = trace.calls[node].path
+    if node not in trace.shapes and node.all_input_nodes:  # a size, say, of a tensor
+        return f"{node.name} of {_described(trace, node.all_input_nodes[0])}"
+    return f"{node.name} of {inside!r}" if inside else repr(node.name)
+
+
 def _single_tensors(trace: Trace, positions: dict[fx.Node, int]) -> dict[int, fx.Node]:
     """The tensor that crosses, for each position that one value crosses and that value is a tensor.
 
@@ -67,16 +120,22 @@ def _single_tensors(trace: Trace, positions: dict[fx.Node, int]) -> dict[int, fx
     the batch size, if the tensor that crosses has it.
     """
     singles = {}
+    for position, waiting in _waiting(trace, positions):
+        passed = [value for value in waiting if not trace.is_batch_size(value)]
+        one_tensor = len(passed) == 1 and passed[0] in trace.shapes
+        if one_tensor and (len(waiting) == 1 or trace.carries_batch(passed[0])):
+            singles[position] = passed[0]
+    return singles
+
+
+def _waiting(trace: Trace, positions: dict[fx.Node, int]) -> Iterator[tuple[int, list[fx.Node]]]:
+    """For each position the values from before it that are used at it or behind it."""
     last_use: dict[fx.Node, int] = {}
     for position, node in enumerate(trace.nodes[:-1]):
-        passed = [value for value in last_use if not trace.is_batch_size(value)]
-        one_tensor = len(passed) == 1 and passed[0] in trace.shapes
-        if one_tensor and (len(last_use) == 1 or trace.carries_batch(passed[0])):
-            singles[position] = passed[0]
+        yield position, list(last_use)
         if node.op != "get_attr" and node.users:
             last_use[node] = max(positions[user] for user in node.users)
         last_use = {value: last for value, last in last_use.items() if last > position}
-    return singles
 
 
 def _whole_calls(trace: Trace, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:

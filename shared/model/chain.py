@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.model.behaviour import Behaviour, behaviour_of
-from shared.model.boundaries import find_pieces
+from shared.model.boundaries import find_pieces, obstacles
 from shared.model.lookups import leading_lookups
 from shared.model.pieces import build_modules
 from shared.model.slots import Slot, assign_state
@@ -194,7 +194,7 @@ def _traced_blocks(module: nn.Module, example: Tensor) -> list[tuple[str, nn.Mod
     traced = trace(module, example)
     pieces = find_pieces(traced)
     if len(pieces) < 2:
-        reasons = "".join(f"; {reason}" for reason in traced.leaf_reasons[:3])
+        reasons = "".join(f"; {reason}" for reason in (*traced.leaf_reasons[:3], *obstacles(traced)[:3]))
         raise ModelError(
             f"{type(module).__name__} cannot be cut: nowhere between two layers with weights does a single tensor pass, "
             f"outside of residual blocks and of what cannot be traced{reasons}; a method blocks() may say what its blocks are"

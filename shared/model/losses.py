@@ -118,7 +118,7 @@ def check_label_shape(loss: str, output: TensorSpec, labels: TensorSpec) -> None
         if labels.dtype.is_floating_point:
             hint = "; class numbers must be integers"
         elif len(output.shape) > 2 and labels.shape == output.shape[:-1]:
-            hint = "; this output seems to have its classes last"
+            hint = "; this output seems to have its classes last, so let the model end with movedim(-1, 1)"
         raise ModelError(
             f"loss {loss!r} takes an output whose second dimension is the classes, and labels of the output's shape without "
             f"that dimension: {shapes}{hint}"

@@ -5,12 +5,14 @@ import asyncio
 import grpc
 import pytest
 import torch
+from safetensors.torch import save_file
 from structlog.testing import capture_logs
 
 from edge_agent import run_training
 from edge_agent.session import EdgeSession
-from shared.errors import ExitCode, ModelError
+from shared.errors import ConfigError, ExitCode, ModelError, RefusedError
 from shared.model.build import build_checked_chain
+from shared.model.zoo import mlp
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, TensorHeader
 from tests.support.commands import agent_fails
@@ -169,3 +171,62 @@ async def test_behaviours_that_cannot_be_are_refused(trainer):
             end = await peer.unary("OpenSession", request.SerializeToString())
             assert end.code.name == code, end
         await peer.close_session(pb.OpenSessionResponse.FromString(end.responses[0]).session_id)
+
+
+WIDE = [
+    'model.factory="tests.support.wide:wide"',
+    'data.train={factory="tests.support.wide:WideDigits"}',
+    "deployment.cut=1",
+]
+
+
+@pytest.mark.parametrize("key", ["codec", "downlink_codec"])
+async def test_float64_is_not_narrowed_in_silence(key):
+    other = "downlink_codec" if key == "codec" else "codec"
+    chosen = [*WIDE, f"deployment.{other}=raw", f"deployment.{key}=fp32"]
+    with pytest.raises(
+        ConfigError, match=rf"deployment\.{key} is fp32, which would narrow the float64 features .* set it to raw"
+    ):
+        await run_training(edge_config(*chosen))
+
+
+async def test_raw_carries_float64_bit_for_bit():
+    chosen = [*WIDE, "deployment.codec=raw", "deployment.downlink_codec=raw", "training.max_steps=8"]
+    async with running_trainer() as server:
+        result = await train_with(server, *chosen)
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+async def test_weights_that_only_the_edge_has_are_brought(tmp_path, monkeypatch):
+    """The factory loads a file where the file is, which is on the edge: its trainer runs the same factory without it."""
+    weights = tmp_path / "weights.pt"
+    (tmp_path / "loads_weights.py").write_text(
+        "from pathlib import Path\n"
+        "from safetensors.torch import load_file\n"
+        "from shared.model.zoo import mlp\n"
+        "def make(needed=False):\n"
+        "    net = mlp()\n"
+        f"    if needed or Path({str(weights)!r}).exists():\n"
+        f"        net.load_state_dict(load_file({str(weights)!r}))\n"
+        "    return net\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    chosen = ['model.factory="loads_weights:make"', FLAT_DIGITS, "deployment.cut=1", "training.max_steps=5"]
+    there = {name: value + 1.0 for name, value in mlp().state_dict().items()}
+    opened = EdgeSession.open
+
+    async def open_without_the_file(*arguments):
+        weights.rename(tmp_path / "elsewhere")
+        try:
+            return await opened(*arguments)
+        finally:
+            (tmp_path / "elsewhere").rename(weights)
+
+    save_file(there, weights)
+    expected = plain_state(edge_config(*chosen))
+    async with running_trainer('models.allowed=["loads_weights"]') as server:
+        monkeypatch.setattr(EdgeSession, "open", open_without_the_file)
+        result = await train_with(server, *chosen)
+        assert_same_bits(expected, result.module.state_dict())
+        with pytest.raises(RefusedError, match=r"failed with FileNotFoundError.*both sides run the factory"):
+            await train_with(server, *chosen, "model.kwargs={needed=true}")

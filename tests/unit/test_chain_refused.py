@@ -349,3 +349,30 @@ def test_a_model_with_the_batch_nowhere_in_front_is_refused_with_the_reason():
         build_chain(
             nn.Sequential(nn.Sequential(layer(), Turned()), nn.Sequential(Turned(), layer())), example(5, 4, WIDTH)
         )
+
+
+def test_tied_weights_are_named_where_they_leave_no_cut():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.decoder = layer(), layer()
+            self.decoder.weight = self.encoder.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.decoder(self.encoder(x).relu())
+
+    with pytest.raises(ModelError, match=r"'encoder\.weight' and 'decoder\.weight' is one tensor, which 'encoder' and"):
+        build_chain(Tied(), example())
+
+
+def test_what_passes_beside_the_feature_is_named_where_it_leaves_no_cut():
+    class Resized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down, self.up = nn.Conv2d(1, 2, 3, stride=2), nn.Conv2d(2, 1, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.interpolate(self.up(self.down(x).relu()), size=x.shape[-2:])
+
+    with pytest.raises(ModelError, match="in front of 'up' there pass 'relu' and the input"):
+        build_chain(Resized(), example(4, 1, 8, 8))

@@ -2,6 +2,7 @@
 
 import gc
 import resource
+import subprocess
 import sys
 from itertools import pairwise
 
@@ -18,7 +19,7 @@ from shared.model.build import build_model, parse_kwargs
 from shared.model.footprint import estimate_training_bytes, state_bytes, training_bytes
 from shared.model.spec import TensorSpec
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from tests.support.running import running_trainer
+from tests.support.running import ROOT, running_trainer
 from tests.support.wire import RawPeer, open_request
 
 FLOAT = torch.float32
@@ -196,3 +197,23 @@ async def test_a_model_of_too_many_modules_is_refused_before_it_is_cut():
         assert end.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "more than 10000 modules (server.max_session_modules)" in end.details
         assert await peer.open()
+
+
+def loads_weights():
+    net = nn.Sequential(nn.Linear(64, 8), nn.Linear(8, 3))
+    net.load_state_dict({name: torch.ones(value.shape) for name, value in net.state_dict().items()})
+    return net
+
+
+def test_a_factory_that_loads_weights_fills_no_log_with_warnings():
+    estimate = (
+        "import torch\n"
+        "from shared.model.footprint import estimate_training_bytes\n"
+        "from shared.model.spec import TensorSpec\n"
+        "print(estimate_training_bytes('tests.unit.test_footprint:loads_weights', {}, TensorSpec((8, 64), torch.float32), 0))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", estimate], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) > 0
+    assert "copying from a non-meta parameter" not in done.stderr
