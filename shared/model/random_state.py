@@ -43,27 +43,29 @@ def random_state(*parts: int | str) -> Iterator[Callable[[], None]]:
     if depth == 0:
         _borrow()
     _nesting.depth = depth + 1
-    before = generator_states()
-
-    def give_way() -> None:
-        nonlocal before
-        if depth or not _NEXT.locked():
-            return
-        ours = generator_states()
-        _put_back(before)
-        _DEFAULT_GENERATORS.release()
-        _borrow()
-        before = generator_states()
-        _put_back(ours)
-
     try:
-        seed = derive_seed(*parts)
-        torch.default_generator.manual_seed(seed)
-        if len(before) > 1:
-            torch.cuda.manual_seed_all(seed)
-        yield give_way
+        before = generator_states()
+
+        def give_way() -> None:
+            nonlocal before
+            if depth or not _NEXT.locked():
+                return
+            ours = generator_states()
+            _put_back(before)
+            _DEFAULT_GENERATORS.release()
+            _borrow()
+            before = generator_states()
+            _put_back(ours)
+
+        try:
+            seed = derive_seed(*parts)
+            torch.default_generator.manual_seed(seed)
+            if len(before) > 1:
+                torch.cuda.manual_seed_all(seed)
+            yield give_way
+        finally:
+            _put_back(before)
     finally:
-        _put_back(before)
         _nesting.depth = depth
         if depth == 0:
             _DEFAULT_GENERATORS.release()
