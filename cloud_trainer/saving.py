@@ -42,9 +42,11 @@ class Saving:
         _, facts, state = await self._compute.of(session.id).aside(session.copy)
 
         async def save() -> None:
+            written = False
             try:
-                await tell(await self._keeper.save(session.id, name, facts, state, pinned))
-            finally:
+                written = await self._keeper.save(session.id, name, facts, state, pinned)
+            finally:  # a defect is reported by the loop; the edge must not wait for this checkpoint
                 del self._tasks[session.id]
+                await tell(written)
 
         self._tasks[session.id] = asyncio.create_task(save())

@@ -95,11 +95,16 @@ class Checkpointer:
         self._asked = self._kept.store is not None
 
     def boundary(self, step: int, stop_step: int) -> int:
-        """Where a run from `step` to `stop_step` has to end for a checkpoint."""
-        every = self._config.every_steps
-        if every is None or self._kept.store is None:
+        """Where a run from `step` to `stop_step` has to end for a checkpoint.
+
+        One that was asked for and could not be taken here is taken after the next step.
+        """
+        if self._kept.store is None:
             return stop_step
-        return min(stop_step, (step // every + 1) * every)
+        if self._asked and self._pending is None:
+            return min(stop_step, step + 1)
+        every = self._config.every_steps
+        return stop_step if every is None else min(stop_step, (step // every + 1) * every)
 
     def due(self, step: int) -> bool:
         """Whether one is to be taken at this boundary."""
@@ -113,9 +118,13 @@ class Checkpointer:
         Where the link is down or the last one is still being written, it stays due.
         """
         store, name = self._kept.store, CheckpointName(connection.lineage, step)
-        if store is None or self._pending is not None:
+        if store is None:
+            return
+        self._asked = True
+        if self._pending is not None:
             return
         if self._kept.shared == name:
+            self.begin(step)
             _deliver(self._ordered, name)
             return
         self._taken_for, self._ordered = self._ordered, []
@@ -168,20 +177,22 @@ class Checkpointer:
             await asyncio.wait({self._saving})
 
     async def _save(self, write: Callable[[], None]) -> None:
+        written = False
         try:
             await self._workers.disk.run(write)
-            self._ours = True
+            written = True
         except StorageError as failure:
             _log.warning("checkpoint not written", checkpoint=str(self._pending), reason=str(failure))
-            self._ours = False
-        self._conclude()
+        finally:  # a defect is reported by the loop; this checkpoint must not keep the next ones from being taken
+            self._ours = written
+            self._conclude()
 
     def _conclude(self) -> None:
         if self._pending is None or self._ours is None or self._theirs is None:
             return
         name, self._pending = self._pending, None
         ordered, self._taken_for = self._taken_for, []
-        if self._ordered:
+        if self._asked or self._ordered:
             self._on_due()
         if self._ours and self._theirs:
             _log.info("checkpoint on both sides", step=name.step)
