@@ -240,7 +240,8 @@ class OutputConfig(Section):
     directory: Path | None = Field(default=None, examples=["runs/first"])
     """Where results are written. Left out, nothing is."""
     trace: Path | None = Field(default=None, examples=["runs/first/trace.json"])
-    """Where the time line of both sides is written, for Perfetto, chrome://tracing or `edge-agent timeline`."""
+    """Where the time line of both sides is written, for Perfetto, chrome://tracing or `edge-agent timeline`: of the newest
+    250,000 spans, which are about 40,000 steps."""
 
 
 class EdgeConfig(Config):

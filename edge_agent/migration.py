@@ -48,10 +48,13 @@ async def migrate(
             arriving = await _transfer(session, chain, stage, old, new)
     except TimeoutError:
         raise UnreachableError(f"the blocks were still under way after {give_up_seconds:.1f} s") from None
-    for index, tensors in arriving.items():
-        block_state.check(chain.blocks[index], stage.optimizer_keys, tensors)
-    await session.commit_migration(next_step, new)
-    await workers.compute.run(stage.move, 0, new.cut, arriving)
+    await workers.compute.run(stage.take_in, new.cut, arriving)
+    try:
+        await session.commit_migration(next_step, new)
+    except BaseException:
+        stage.let_go()
+        raise
+    await workers.compute.run(stage.move, 0, new.cut, {})
     seconds = time.monotonic() - started
     _log.info("cut moved", step=next_step, from_cut=old.cut, to_cut=new.cut, seconds=round(seconds, 3))
     return seconds

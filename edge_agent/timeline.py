@@ -4,6 +4,7 @@ Writes it and reads it back. Knows nothing of what is made of it.
 """
 
 import json
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,10 @@ LANES = {
 """The module of a span, and its lane in the drawing, from top to bottom."""
 
 
+MOST_SPANS = 250_000
+"""The newest that are kept: about 40,000 steps and 40 MB of memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """One module worked on one step, as `what` says; in seconds since any one moment."""
@@ -32,10 +37,10 @@ class Span:
 
 
 class Timeline:
-    """Collects spans; times are time.monotonic of the edge."""
+    """Collects the newest spans of a run; times are time.monotonic of the edge."""
 
     def __init__(self) -> None:
-        self._spans: list[Span] = []
+        self._spans: deque[Span] = deque(maxlen=MOST_SPANS)
 
     def add(self, module: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
         """One module worked on one step. An end before the start, by an error of two clocks, is taken for the start."""

@@ -44,6 +44,7 @@ class Stage:
         self.first, self.stop = first, first
         self.optimizer_keys = state_keys(recipe.optimizer)
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        self._taken_in: set[int] = set()
         self._training: bool | None = None
         self.move(first, stop, {})
 
@@ -156,7 +157,8 @@ class Stage:
         """
         for index, tensors in arriving.items():
             block_state.check(self.chain.blocks[index], self.optimizer_keys, tensors)
-        staying = range(max(first, self.first), min(stop, self.stop))
+        staying = {*range(max(first, self.first), min(stop, self.stop)), *self._taken_in}
+        self._taken_in = set()
         self._optimizers = {index: kept for index, kept in self._optimizers.items() if index in staying}
         self.first, self.stop = first, stop
         for block in self.blocks:
@@ -164,6 +166,29 @@ class Stage:
                 self._place(block)
             if block.index in arriving:
                 self.load_block(block.index, arriving[block.index])
+
+    def take_in(self, stop: int, arriving: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Hold the blocks before `stop` too, in the states that arrive, so that a `move` to `stop` needs no more memory.
+
+        They are not run yet, and `let_go` undoes it. Raises ProtocolError when a state does not fit, ModelError when there is
+        no room; then nothing is taken in.
+        """
+        for index, tensors in arriving.items():
+            block_state.check(self.chain.blocks[index], self.optimizer_keys, tensors)
+        try:
+            for block in self.chain.blocks[self.stop : stop]:
+                self._taken_in.add(block.index)
+                self._place(block)
+                if block.index in arriving:
+                    self.load_block(block.index, arriving[block.index])
+        except (MemoryError, RuntimeError) as cause:
+            self.let_go()
+            raise ModelError(f"there is no room here for the blocks up to cut {stop}: {cause}") from cause
+
+    def let_go(self) -> None:
+        """Hold only the blocks that are run."""
+        self._optimizers = {index: kept for index, kept in self._optimizers.items() if index not in self._taken_in}
+        self._taken_in = set()
 
     def block_tensors(self, index: int) -> block_state.BlockTensors:
         """The state of one of this stage's blocks, not copied."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from edge_agent import run_training
 from edge_agent.session import EdgeSession
 from shared.errors import IsthmusError, ModelError, UnreachableError
+from shared.model import stage
 from tests.integration.test_exactness import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer
@@ -131,6 +132,29 @@ async def test_a_commit_whose_answer_is_lost_is_not_lost(monkeypatch):
     result = await train_and_move({7: 3}, *chosen)
     assert lost == [3]
     assert result.summary.cut == 3
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+async def test_an_edge_without_memory_for_what_arrives_keeps_its_cut(monkeypatch):
+    deployers, refused, build = [], [], stage.build_optimizer
+
+    def scarce(parameters, _config):
+        refused.append(len(parameters))
+        raise MemoryError("not enough of it")
+
+    def on_progress(progress):
+        if progress.steps == 7:  # both sides have built what they run
+            monkeypatch.setattr(stage, "build_optimizer", scarce)
+            deployers[0].move(3)
+        if refused:
+            monkeypatch.setattr(stage, "build_optimizer", build)
+
+    chosen = [*flags("cnn", "adam"), "deployment.cut=2"]
+    async with running_trainer() as server:
+        config = edge_config(*chosen, f"trainer.address={server.address}")
+        result = await run_training(config, on_progress, deployers.append)
+    assert refused
+    assert result.summary.cut == 2
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from edge_agent.timeline import LANES, Span, Timeline, load
+from edge_agent.timeline import LANES, MOST_SPANS, Span, Timeline, load
 from edge_agent.timeline_command import register
 from edge_agent.timeline_plot import draw
 from edge_agent.timeline_window import MODULES, choose_window, in_turn, summary
@@ -58,6 +58,15 @@ def write(spans, path):
         timeline.add(span.module, span.what, span.step, span.start, span.end)
     timeline.write(path)
     return path
+
+
+def test_a_long_run_keeps_its_newest_spans(tmp_path):
+    timeline = Timeline()
+    for step in range(MOST_SPANS + 1000):
+        timeline.add("edge", "forward", step, float(step), step + 0.5)
+    timeline.write(tmp_path / "out.json")
+    found = load(tmp_path / "out.json")
+    assert (len(found), found[0].step, found[-1].step) == (MOST_SPANS, 1000, MOST_SPANS + 999)
 
 
 @given(spans=any_spans())
