@@ -68,12 +68,20 @@ def saves(monkeypatch):
     return before, saved
 
 
-async def train_one_long_epoch(tmp_path, on_progress, *more):
-    """Train 300 steps of one epoch, in which checkpoints are due again and again by time."""
-    chosen = [*MLP, "data.batch_size=4", "training.max_steps=300", "checkpoints.every_seconds=0.01"]
+async def train_until(enough, tmp_path, on_progress=lambda _progress: None):
+    """Train within one epoch, in which checkpoints are due by time alone, until there are `enough`."""
+    stop = Stop()
+
+    def watch(progress):
+        on_progress(progress)
+        if enough() and not stop.requested:
+            stop.drain()
+
+    chosen = [*MLP, "data.batch_size=1", "training.max_steps=1400", "checkpoints.every_seconds=0.01"]
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         places = [f"trainer.address={server.address}", f"checkpoints.location={tmp_path / 'edge'}"]
-        return await run_training(edge_config(*chosen, *places, *more), on_progress)
+        with pytest.raises(StoppedError):
+            await run_training(edge_config(*chosen, *places), watch, stop=stop)
 
 
 @pytest.mark.parametrize("side", ["edge-agent", "cloud-trainer"])
@@ -87,9 +95,8 @@ async def test_a_checkpoint_that_takes_longer_than_their_interval_is_not_the_las
             at_step.append(saved[side])
             go_on.set()
 
-    await train_one_long_epoch(tmp_path, on_progress)
+    await train_until(lambda: saved[side] >= 3, tmp_path, on_progress)
     assert at_step == [0]
-    assert saved[side] >= 3
 
 
 @pytest.mark.parametrize("side", ["edge-agent", "cloud-trainer"])
@@ -102,9 +109,8 @@ async def test_a_checkpoint_that_fails_in_any_way_is_not_the_last(tmp_path, save
             raise failures.pop()
 
     before[side] = fail_at_first
-    await train_one_long_epoch(tmp_path, lambda _progress: None)
+    await train_until(lambda: saved[side] >= 3, tmp_path)
     assert not failures
-    assert saved[side] >= 3
 
 
 async def test_a_run_that_begins_again_counts_its_steps_from_the_first(tmp_path):
