@@ -14,6 +14,10 @@ from google.protobuf.message import DecodeError, Message
 
 M = TypeVar("M", bound=Message)
 
+MOST_HEADER_BYTES = 512 * 1024
+"""Of a message without its payload. What opens a session is the largest that an edge has to say."""
+_MOST_FIELDS = 64
+"""Of a streamed message, at its top: each is looked at."""
 PAYLOAD_FIELD = 14
 _LENGTH_DELIMITED, _FIXED64 = 2, 1
 _PAYLOAD_TAG = PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED
@@ -63,6 +67,8 @@ def deserializer(message_type: type[M]) -> Callable[[bytes], Packet[M] | Damaged
             return Damaged("its checksum is wrong")
         try:
             header_end, payload = _split(view[:body])
+            if header_end > MOST_HEADER_BYTES:
+                return _too_long(header_end)
             return Packet(message_type.FromString(bytes(view[:header_end])), payload)
         except (DecodeError, IndexError):
             return Damaged("it is not a message of this contract")
@@ -74,6 +80,8 @@ def message_deserializer(message_type: type[M]) -> Callable[[bytes], M | Damaged
     """The same for messages that are not streamed and have neither payload nor checksum."""
 
     def deserialize(data: bytes) -> M | Damaged:
+        if len(data) > MOST_HEADER_BYTES:
+            return _too_long(len(data))
         try:
             return message_type.FromString(data)
         except DecodeError:
@@ -82,10 +90,16 @@ def message_deserializer(message_type: type[M]) -> Callable[[bytes], M | Damaged
     return deserialize
 
 
+def _too_long(count: int) -> Damaged:
+    return Damaged(f"it has {count} bytes beside a payload; {MOST_HEADER_BYTES} are the most")
+
+
 def _split(body: memoryview) -> tuple[int, memoryview | bytes]:
-    """Where the header's fields end, and the payload. Raises IndexError where the bytes end too early."""
+    """Where the header's fields end, and the payload. Raises IndexError where the bytes end too early or not soon enough."""
     position = 0
-    while position < len(body):
+    for _ in range(_MOST_FIELDS):
+        if position == len(body):
+            return position, b""
         start = position
         tag = body[position]
         if tag & 7 != _LENGTH_DELIMITED:
@@ -98,7 +112,7 @@ def _split(body: memoryview) -> tuple[int, memoryview | bytes]:
                 raise DecodeError
             return start, body[position : position + length]
         position += length
-    return len(body), b""
+    raise IndexError
 
 
 def _varint(value: int) -> bytes:

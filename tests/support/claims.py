@@ -1,0 +1,304 @@
+"""What a peer may claim at worst, call by call: a table to which every call and every field with a size belongs."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from shared.transport.packets import Packet, serialize
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
+from tests.support.wire import BATCH, CUT, FEATURES, FENCE, attach, open_request
+
+LARGEST = 2**31 - 1
+MOST_MESSAGE_BYTES = 8 * 1024 * 1024 - 4096
+"""What fits a message that a trainer takes."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One call of `method` that says something at its worst, about a session that is there."""
+
+    method: str
+    what: str
+    messages: Callable[[str], list[bytes]]
+
+    @property
+    def name(self) -> str:
+        """As it is reported."""
+        return f"{self.method}: {self.what}"
+
+
+def _opening(**changes: Any) -> Callable[[str], list[bytes]]:
+    return lambda _session: [open_request(**changes).SerializeToString()]
+
+
+def _model(factory: str = "shared.model.zoo:mlp", **kwargs: Any) -> pb.Model:
+    return pb.Model(factory=factory, kwargs_json=json.dumps(kwargs))
+
+
+def _recipe(**changes: Any) -> str:
+    return json.dumps(json.loads(open_request().recipe_json) | changes)
+
+
+def _unary(message: Callable[[str], Any]) -> Callable[[str], list[bytes]]:
+    return lambda session: [message(session).SerializeToString()]
+
+
+def _tensor(method: str, role: Role.ValueType, **header: Any) -> Callable[[str], list[bytes]]:
+    """A batch whose `role` is announced so; its labels are right where the feature is not."""
+
+    def messages(session: str) -> list[bytes]:
+        kind = pb.TrainRequest if method == "Train" else pb.EvaluateRequest
+        named = {} if method == "Train" else {"session_id": session}
+        labels = TensorHeader(
+            codec="raw", dtype=DataType.DATA_TYPE_INT64, shape=[BATCH], strides=[1], encoded_bytes=8 * BATCH
+        )
+        wrong = TensorHeader(**{"codec": "raw", "dtype": DataType.DATA_TYPE_INT64} | header)
+        sent = [attach(session, epoch=next(_EPOCHS))] if method == "Train" else []
+        if role == Role.ROLE_FEATURE:
+            frame = Frame(role=Role.ROLE_LABEL, tensor=labels)
+            sent.append(serialize(Packet(kind(frame=frame, **named), bytes(8 * BATCH))))
+        frame = Frame(role=role, tensor=wrong)
+        sent.append(serialize(Packet(kind(frame=frame, **named), b"\x00" * 64)))
+        return sent
+
+    return messages
+
+
+def copy_request(**changes: Any) -> pb.TrainCopyRequest:
+    """What a right edge sends to have a copy trained, but for `changes`."""
+    right = open_request()
+    fields: dict[str, Any] = {
+        "protocol_version": PROTOCOL_VERSION,
+        "model": right.model,
+        "example": right.example,
+        "recipe_json": right.recipe_json,
+        "cut": CUT,
+        "codec": "fp32",
+        "backward": "replay",
+        "feedback": "off",
+        "epochs": 1.0,
+    }
+    return pb.TrainCopyRequest(**{**fields, **changes})
+
+
+def _counting() -> Any:
+    return iter(range(1, 1 << 40))
+
+
+_EPOCHS = _counting()
+_TENSORS: dict[str, dict[str, Any]] = {
+    "a billion columns": {"shape": [BATCH, 2**30], "strides": [2**30, 1], "encoded_bytes": 8 * BATCH * 2**30},
+    "a gigabyte out of one byte": {"shape": [BATCH, 2**27], "strides": [0, 0], "encoded_bytes": 8},
+    "samples beyond counting": {"shape": [LARGEST], "strides": [0], "encoded_bytes": 8},
+    "many dimensions": {"shape": [BATCH, *[1] * 10_000], "strides": [1] * 10_001, "encoded_bytes": 8 * BATCH},
+    "wide strides": {"shape": [BATCH, FEATURES], "strides": [2**40, 2**20], "encoded_bytes": 8 * BATCH * FEATURES},
+}
+
+_EMPTY_FIELDS = bytes([15 << 3 | 2, 0]) * (MOST_MESSAGE_BYTES // 2)
+
+
+def _checked(body: bytes) -> bytes:
+    """A streamed message of these bytes, with a right checksum."""
+    return body + bytes([15 << 3 | 1]) + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
+
+
+CLAIMS = [
+    *(
+        Claim(method, "a message of millions of empty fields", lambda _session: [_checked(_EMPTY_FIELDS)])
+        for method in ("Train", "Evaluate", "UploadBlock")
+    ),
+    Claim("OpenSession", "a model of too many layers", _opening(model=_model(depth=10**10))),
+    Claim("OpenSession", "a model too wide", _opening(model=_model(hidden=10**9))),
+    Claim("OpenSession", "many layers, each too wide", _opening(model=_model(hidden=10**5, depth=64))),
+    Claim("OpenSession", "arguments as long as a message", _opening(model=_model(inputs="9" * MOST_MESSAGE_BYTES))),
+    Claim(
+        "OpenSession",
+        "a number as long as may be",
+        _opening(model=pb.Model(factory="shared.model.zoo:mlp", kwargs_json='{"inputs": ' + "9" * 60_000 + "}")),
+    ),
+    Claim(
+        "OpenSession",
+        "arguments in many brackets",
+        _opening(model=pb.Model(factory="shared.model.zoo:mlp", kwargs_json="[" * 60_000)),
+    ),
+    Claim(
+        "OpenSession", "a factory's name as long as a message", _opening(model=_model("a." * (MOST_MESSAGE_BYTES // 2)))
+    ),
+    Claim("OpenSession", "a recipe as long as a message", _opening(recipe_json=_recipe(loss="x" * MOST_MESSAGE_BYTES))),
+    Claim("OpenSession", "names of a million blocks", _opening(block_names=["block"] * 1_000_000)),
+    Claim(
+        "OpenSession",
+        "an example of exabytes",
+        _opening(example=TensorHeader(shape=[LARGEST, LARGEST], dtype=DataType.DATA_TYPE_FLOAT64)),
+    ),
+    Claim(
+        "OpenSession",
+        "an example of many dimensions",
+        _opening(example=TensorHeader(shape=[1] * 1_000_000, dtype=DataType.DATA_TYPE_FLOAT32)),
+    ),
+    Claim(
+        "OpenSession",
+        "an example as large as may be",
+        _opening(example=TensorHeader(shape=[2**22, FEATURES + 1], dtype=DataType.DATA_TYPE_FLOAT32)),
+    ),
+    Claim("OpenSession", "the largest K", _opening(staleness=LARGEST)),
+    Claim("OpenSession", "the last cut", _opening(cut=LARGEST)),
+    *(
+        Claim(method, f"{name} with {what}", _tensor(method, role, **header))
+        for method in ("Train", "Evaluate")
+        for role, name in ((Role.ROLE_LABEL, "labels"), (Role.ROLE_FEATURE, "a feature"))
+        for what, header in _TENSORS.items()
+    ),
+    Claim(
+        "Train",
+        "a hundred thousand checkpoints",
+        lambda session: [
+            serialize(
+                Packet(
+                    pb.TrainRequest(
+                        attach=pb.Attach(
+                            session_id=session,
+                            session_epoch=next(_EPOCHS),
+                            protocol_version=PROTOCOL_VERSION,
+                            checkpoints=[pb.CheckpointName(lineage=1, step=1)] * 100_000,
+                        )
+                    )
+                )
+            )
+        ],
+    ),
+    Claim(
+        "Train",
+        "a change to the largest K",
+        lambda session: [
+            attach(session, epoch=next(_EPOCHS)),
+            serialize(
+                Packet(
+                    pb.TrainRequest(
+                        deployment=pb.Deployment(
+                            epoch=1, cut=CUT, staleness=LARGEST, codec="fp32", downlink_codec="fp32"
+                        )
+                    )
+                )
+            ),
+        ],
+    ),
+    Claim(
+        "UploadBlock",
+        "a block of terabytes",
+        lambda session: [
+            serialize(
+                Packet(
+                    pb.UploadBlockRequest(
+                        session_id=session,
+                        fence=FENCE,
+                        frame=Frame(
+                            step=1,
+                            role=Role.ROLE_BLOCK,
+                            tensor=TensorHeader(
+                                codec="raw",
+                                dtype=DataType.DATA_TYPE_UINT8,
+                                shape=[2**42],
+                                strides=[1],
+                                encoded_bytes=2**42,
+                            ),
+                        ),
+                    ),
+                    b"\x00",
+                )
+            )
+        ],
+    ),
+    Claim(
+        "UploadBlock",
+        "the last block",
+        lambda session: [
+            serialize(
+                Packet(
+                    pb.UploadBlockRequest(
+                        session_id=session,
+                        fence=FENCE,
+                        frame=Frame(
+                            step=LARGEST,
+                            role=Role.ROLE_BLOCK,
+                            tensor=TensorHeader(
+                                codec="raw", dtype=DataType.DATA_TYPE_UINT8, shape=[64], strides=[1], encoded_bytes=64
+                            ),
+                        ),
+                    ),
+                    b"\x00",
+                )
+            )
+        ],
+    ),
+    Claim(
+        "TrainCopy",
+        "a training without end",
+        _unary(lambda _session: copy_request(epochs=1e300, staleness=LARGEST, cut=LARGEST)),
+    ),
+    Claim(
+        "TrainCopy",
+        "a recipe as long as a message",
+        _unary(lambda _session: copy_request(recipe_json=_recipe(loss="x" * MOST_MESSAGE_BYTES))),
+    ),
+    Claim(
+        "DownloadBlock",
+        "the last block",
+        _unary(lambda session: pb.DownloadBlockRequest(session_id=session, block=LARGEST)),
+    ),
+    Claim(
+        "CommitMigration",
+        "the last cut",
+        _unary(
+            lambda session: pb.CommitMigrationRequest(
+                session_id=session, fence=FENCE, deployment=pb.Deployment(epoch=1, cut=LARGEST)
+            )
+        ),
+    ),
+    Claim(
+        "CommitMigration",
+        "the largest K",
+        _unary(
+            lambda session: pb.CommitMigrationRequest(
+                session_id=session,
+                fence=FENCE,
+                deployment=pb.Deployment(epoch=1, cut=2, staleness=LARGEST, codec="fp32", downlink_codec="fp32"),
+            )
+        ),
+    ),
+    Claim(
+        "CommitMigration",
+        "a codec's name as long as a message",
+        _unary(
+            lambda session: pb.CommitMigrationRequest(
+                session_id=session,
+                fence=FENCE,
+                deployment=pb.Deployment(epoch=1, cut=2, codec="q" * MOST_MESSAGE_BYTES),
+            )
+        ),
+    ),
+    Claim(
+        "MeasureStage",
+        "repeats without end",
+        _unary(lambda session: pb.MeasureStageRequest(session_id=session, cut=1, repeats=LARGEST)),
+    ),
+    *(
+        Claim(
+            name,
+            "an id as long as a message",
+            _unary(lambda _session, kind=kind: kind(session_id="f" * MOST_MESSAGE_BYTES)),
+        )
+        for name, kind in {
+            "GetSession": pb.GetSessionRequest,
+            "CloseSession": pb.CloseSessionRequest,
+            "MeasureStage": pb.MeasureStageRequest,
+            "DownloadBlock": pb.DownloadBlockRequest,
+        }.items()
+    ),
+]
+"""Every one is refused. Whoever adds a call, or a field that has a size, adds what it can claim at worst."""
