@@ -7,6 +7,7 @@ calls them.
 import fcntl
 import json
 import os
+import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,9 @@ from shared.errors import ConfigError, StorageError
 from shared.private_files import open_file
 
 _RECORD, _LOCK = "session.json", "lock"
+_LOCK_FORMAT = "hhqqi"
+"""Of C's struct flock: type, whence, start, length, process."""
+_WHOLE_FILE = struct.pack(_LOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class SessionRecord(Section):
@@ -191,10 +195,7 @@ def kept_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, Ch
         assert folder is not None
         files = folder.folder(session_id)
         if (record := _record(files)) is not None:
-            lock = _locked(files.path)
-            if lock is not None:
-                lock.close()
-            yield record, next(iter(CheckpointStore(files, 1).names()), None), lock is None
+            yield record, next(iter(CheckpointStore(files, 1).names()), None), _is_locked(files.path)
 
 
 def forget_session(folder: LocalFiles | None, session_id: str) -> None:
@@ -225,9 +226,22 @@ def _locked(path: Path) -> IO[bytes] | None:
     except OSError as cause:
         raise StorageError(f"{path / _LOCK} cannot be opened: {cause.strerror}") from cause
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+    except (BlockingIOError, PermissionError):
         handle.close()
         return None
     os.set_inheritable(handle.fileno(), False)
     return handle
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock of a folder. It is asked for and not taken, or whoever wants it now would be refused."""
+    try:
+        with (path / _LOCK).open("rb") as handle:
+            answer = fcntl.fcntl(handle, fcntl.F_OFD_GETLK, _WHOLE_FILE)
+    except FileNotFoundError:
+        return False
+    except OSError as cause:
+        raise StorageError(f"{path / _LOCK} cannot be opened: {cause.strerror}") from cause
+    found: int = struct.unpack(_LOCK_FORMAT, answer)[0]
+    return found != fcntl.F_UNLCK
