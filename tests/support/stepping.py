@@ -1,6 +1,7 @@
 """An edge that does nothing but steps: how many a trainer does for it, and how long the longest of them took."""
 
 import asyncio
+import statistics
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,6 +33,7 @@ class Pace:
     steps: int
     seconds: float
     longest_seconds: float
+    median_seconds: float
 
     @property
     def step_seconds(self) -> float:
@@ -66,13 +68,12 @@ class Stepper:
     async def until(self, ended: "asyncio.Future[Any]", least: int = 1) -> Pace:
         """Steps until something has ended, and this many at least."""
         begun = time.perf_counter()
-        longest, steps = 0.0, 0
-        while steps < least or not ended.done():
+        taken: list[float] = []
+        while len(taken) < least or not ended.done():
             started = time.perf_counter()
             await self.step()
-            steps += 1
-            longest = max(longest, time.perf_counter() - started)
-        return Pace(steps, time.perf_counter() - begun, longest)
+            taken.append(time.perf_counter() - started)
+        return Pace(len(taken), time.perf_counter() - begun, max(taken), statistics.median(taken))
 
     async def during(self, seconds: float) -> Pace:
         """Steps for so long."""
