@@ -1,4 +1,4 @@
-"""The pages agree with the program and with what was measured: figures, benchmarks, exit codes, versions, options."""
+"""The pages agree with the program and with what was measured: figures, benchmarks, options."""
 
 import re
 
@@ -7,8 +7,6 @@ import typer.main
 
 from cloud_trainer import main as trainer_main
 from edge_agent import main as agent_main
-from shared.errors import ExitCode
-from shared.version import PROTOCOL_VERSION
 from tests.conftest import ROOT
 
 BENCHMARKS, DOCS = ROOT / "benchmarks", ROOT / "docs"
@@ -60,15 +58,6 @@ def test_every_file_of_rows_begins_with_the_command_that_makes_it():
     for path in (BENCHMARKS / "results").glob("*.md"):
         first = path.read_text().splitlines()[0]
         assert f"benchmarks.{path.stem}" in first, path.name
-
-
-@pytest.mark.parametrize("page", PAGES, ids=names_of(PAGES))
-def test_a_page_speaks_of_the_version_and_of_exit_codes_that_there_are(page):
-    text = page.read_text()
-    for version in re.findall(r"protocol version (\d+)|version (\d+) on both sides", text):
-        assert int("".join(version)) == PROTOCOL_VERSION
-    for code in re.findall(r"\bexit(?:s|ed)?(?: code| with| with code)? (\d+)", text):
-        assert int(code) in set(ExitCode), code
 
 
 def test_every_option_that_a_page_names_alone_is_one_of_our_commands():
