@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (
             fig17(json.loads(chosen.fig17.read_text())["rows"]),
             adaptation(json.loads(chosen.adaptation.read_text())["rows"]),
-            round_trips(json.loads(chosen.round_trips.read_text())["rows"]),
+            round_trips(json.loads(chosen.round_trips.read_text())),
             flapping(json.loads(chosen.flapping.read_text())["outcomes"]),
         )
     )
@@ -91,10 +91,10 @@ def adaptation(rows: Rows) -> str:
     return "**Adaptation, 30 simulated minutes a trace**\n\n" + _table(heads, lines)
 
 
-def round_trips(rows: Rows) -> str:
+def round_trips(found: dict[str, Any]) -> str:
     """The engine against the best fixed deployment over ways of different lengths."""
     lines = []
-    for row in rows:
+    for row in found["rows"]:
         engine, surprised, fixed = (row[f"{name}_seconds"] for name in ("planned", "surprised", "best_fixed"))
         times = (f"{seconds:.2f}" for seconds in (fixed, engine, surprised))
         where = (row["device"], row["link"], f"{row['round_trip_seconds'] * 1e3:.0f}", row["best_fixed"])
@@ -110,7 +110,8 @@ def round_trips(rows: Rows) -> str:
         "the worse over the best fixed",
         "lower bound",
     )
-    return "**Round trips: seconds per 100 steps, 30 simulated minutes a run**\n\n" + _table(heads, lines)
+    title = f"**Round trips: seconds per 100 steps, {found['minutes']:g} simulated minutes a run**"
+    return f"{title}\n\n{_table(heads, lines)}"
 
 
 def flapping(outcomes: Rows) -> str:

@@ -169,7 +169,7 @@ def main() -> None:
     console.print(table(rows))
     worst = max(row.worst_ratio for row in rows)
     console.print(f"worst ratio {worst:.3f} (goal {GOAL}: {'kept' if worst <= GOAL else 'MISSED'})")
-    write_json(arguments.json, "round_trips", rows=rows)
+    write_json(arguments.json, "round_trips", minutes=arguments.minutes, rows=rows)
 
 
 if __name__ == "__main__":
