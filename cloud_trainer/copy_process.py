@@ -159,7 +159,8 @@ def main() -> None:
     with suppress(PermissionError):  # the systemd unit lets no process change its priority
         os.nice(_NICENESS)
     try:
-        with failures_of("the training of a copy"):
+        # A GPU that fails here fails for this process alone, so it is no failure of the trainer's device.
+        with failures_of("the training of a copy", torch.device("cpu")):
             train(order, report)
     except IsthmusError as error:
         _say(report, refused={"code": status_of(error).name, "sentence": one_line(str(error))})

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
-from shared.errors import IsthmusError, ModelError, ProtocolError
+from shared.errors import DeviceError, IsthmusError, ModelError, ProtocolError
 from shared.foreign import described, foreign_code
+from shared.model.device import device_failure
 from shared.model.losses import check_label_shape
 from shared.model.spec import TensorSpec
 
@@ -15,10 +17,15 @@ _IGNORED_CLASS = -100
 
 
 @contextmanager
-def failures_of(what: str) -> Iterator[None]:
-    """Raises ModelError, beginning with `what`, where the body raises what is not ours."""
+def failures_of(what: str, device: torch.device) -> Iterator[None]:
+    """Raises ModelError, beginning with `what`, where the body raises what is not ours.
+
+    device: what the body computes on. Raises DeviceError where it can compute nothing more after whatever the body raised.
+    """
 
     def failure(cause: BaseException) -> IsthmusError:
+        if device_failure(device) is not None:
+            return DeviceError(f"{what} failed, and the trainer's {device} with it: {described(cause)}")
         return cause if isinstance(cause, IsthmusError) else ModelError(f"{what} failed with {described(cause)}")
 
     with foreign_code(failure):
@@ -41,5 +48,5 @@ def failures_of_loss(loss: str, output: Tensor, labels: Tensor) -> Iterator[None
                 f"they must be 0 to {classes - 1}"
             )
     both = f"an output {tuple(output.shape)} and labels {labels.dtype} {tuple(labels.shape)}"
-    with failures_of(f"loss {loss!r} of {both}"):
+    with failures_of(f"loss {loss!r} of {both}", output.device):
         yield

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from cloud_trainer.device_watch import DeviceWatch
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.service import TrainerService
 from shared.transport.packets import deserializer, message_deserializer, serialize
@@ -16,11 +17,14 @@ SERVICE = "isthmus.v1.TrainerService"
 T = TypeVar("T")
 
 
-def handlers(service: TrainerService, metrics: TrainerMetrics) -> grpc.GenericRpcHandler:
-    """The service as gRPC takes it: streamed messages pass our own serializer, the others protobuf's."""
+def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatch) -> grpc.GenericRpcHandler:
+    """The service as gRPC takes it: streamed messages pass our own serializer, the others protobuf's.
+
+    watch: hears of a device that fails in a call.
+    """
 
     def method(call: Callable[[Any, Context], Awaitable[T]]) -> Callable[[Any, Context], Awaitable[T]]:
-        return refusing(call, "the trainer", metrics.failed)
+        return refusing(watch.watched(call), "the trainer", metrics.failed)
 
     unary, up = grpc.unary_unary_rpc_method_handler, grpc.stream_unary_rpc_method_handler
 

@@ -17,12 +17,13 @@ from prometheus_client import CollectorRegistry
 from cloud_trainer.access import build_gate, build_probe_gate, listen
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.control import SERVICE as CONTROL
+from cloud_trainer.device_watch import DeviceWatch
 from cloud_trainer.methods import SERVICE, handlers
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.service import TrainerService
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.errors import ConfigError, ExitCode, ListenError
-from shared.model.device import choose_device
+from shared.model.device import choose_device, prepare_device
 from shared.service_manager import ServiceManager
 from shared.telemetry.metrics import serving_metrics
 from shared.transport.gate import Gate
@@ -45,9 +46,12 @@ class TrainerServer:
     def __init__(self, config: TrainerConfig) -> None:
         self._config = config
         self.metrics = TrainerMetrics(CollectorRegistry())
-        self.service = TrainerService(config, choose_device(config.compute.device), self.metrics)
+        device = choose_device(config.compute.device)
+        prepare_device(device, deterministic=config.compute.deterministic)
+        self.service = TrainerService(config, device, self.metrics)
         self.stopping = asyncio.Event()
-        """Set when the trainer is to stop, by a signal or an operator."""
+        """Set when the trainer is to stop, by a signal or an operator, or because its device has failed."""
+        self.device_watch = DeviceWatch(self.stopping.set)
         self._control = self.service.control(self.stopping)
         self._health = Health()
         self._local = AsyncExitStack()
@@ -65,7 +69,7 @@ class TrainerServer:
         self._gate = build_gate(self._config, self.metrics)
         server = grpc.aio.server(options=options, interceptors=[self._gate])
         controlling = handlers_of(CONTROL, self._control, "the trainer", self.metrics.failed)
-        server.add_generic_rpc_handlers((handlers(self.service, self.metrics), controlling))
+        server.add_generic_rpc_handlers((handlers(self.service, self.metrics, self.device_watch), controlling))
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
         reflect(server, SERVICE, CONTROL.full_name, health.SERVICE_NAME)
         with _refusals_of("server.listen", config.listen):
@@ -103,7 +107,8 @@ class TrainerServer:
         self._tidying.cancel()
         self._watching.cancel()
         await self._set_health(serving=False)
-        await self.service.training.stop(self._config.server.stop_seconds)
+        if self.device_watch.failure is None:  # without a device no checkpoint can be taken
+            await self.service.training.stop(self._config.server.stop_seconds)
         await asyncio.gather(*(server.stop(STOP_GRACE_SECONDS) for server in self._servers), self._local.aclose())
         if ended := self.service.close(STOP_GRACE_SECONDS):
             return ended
@@ -135,7 +140,7 @@ def _refusals_of(key: str, address: str) -> Iterator[None]:
 
 
 async def serve(config: TrainerConfig) -> None:
-    """Run a trainer until SIGTERM or SIGINT."""
+    """Run a trainer until SIGTERM or SIGINT. Raises DeviceError when its device has failed for good."""
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     server = TrainerServer(config)
@@ -153,10 +158,13 @@ async def serve(config: TrainerConfig) -> None:
         finally:
             manager.stopping()
             ended = await server.stop()
+    failure = server.device_watch.failure
     if not ended:
         # A thread that computes would wake up in an interpreter that is being taken down, which ends in a crash.
         logging.shutdown()
-        os._exit(ExitCode.OK)
+        os._exit(ExitCode.OK if failure is None else failure.exit_code)
+    if failure is not None:
+        raise failure
 
 
 async def _report(manager: ServiceManager, server: TrainerServer) -> None:

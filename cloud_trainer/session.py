@@ -24,6 +24,7 @@ from shared.errors import ProtocolError, StorageError
 from shared.model import block_state
 from shared.model.build import check_cut, check_range
 from shared.model.chain import Chain
+from shared.model.device import synchronise
 from shared.model.losses import BatchLoss, LossHead, widened
 from shared.model.measure import seconds_of, stage_step
 from shared.model.recipe import Recipe
@@ -228,7 +229,7 @@ class Session:
         step = stage_step(stage, self.chain.features[cut], input_gradient=needs_gradient)
 
         def measured() -> float:
-            with failures_of("measuring the cloud's blocks"):
+            with failures_of("measuring the cloud's blocks", self.stage.device):
                 return seconds_of(step)
 
         return measured
@@ -272,18 +273,23 @@ class Session:
     def compute(self, step: int, feature: Tensor, labels: Tensor) -> CloudStep:
         """Forward, loss and backward of one batch; `update` must follow.
 
-        Raises ProtocolError for labels that do not fit, ModelError where the model or the loss fails.
+        The gradient is on the host when this returns: copied later, it would wait for the update behind which it queues on
+        a GPU. Raises DeviceError where that failed for good, ProtocolError for labels that do not fit, ModelError where the
+        model or the loss fails.
         """
         started = time.perf_counter()
-        with failures_of(f"step {step} in the cloud"):
+        with failures_of(f"step {step} in the cloud", self.stage.device):
             graph: Graph = self.stage.forward(step, feature, input_gradient=self.sends_gradients)
         labels = widened(labels)
         with failures_of_loss(self.recipe.loss, graph.output, labels):
             loss, gradient = self._head.gradient(graph.output, labels)
-        with failures_of(f"step {step} in the cloud"):
+        with failures_of(f"step {step} in the cloud", self.stage.device):
             input_gradient = self.stage.backward(graph, gradient)
             if input_gradient is None and self.sends_gradients:
                 input_gradient = self._no_gradient(feature)
+            if input_gradient is not None:
+                input_gradient = input_gradient.to("cpu")
+            synchronise(self.stage.device)
         return CloudStep(loss, input_gradient, time.perf_counter() - started)
 
     def _no_gradient(self, feature: Tensor) -> Tensor:
@@ -300,15 +306,16 @@ class Session:
     def update(self, step: int) -> float:
         """Apply the gradients of `step`; returns the seconds it took."""
         started = time.perf_counter()
-        with failures_of(f"step {step} in the cloud"):
+        with failures_of(f"step {step} in the cloud", self.stage.device):
             self.stage.update(step)
+            synchronise(self.stage.device)
         self.next_step = step + 1
         self._forget_arriving()  # the edge's blocks have moved on
         return time.perf_counter() - started
 
     def evaluate(self, feature: Tensor, labels: Tensor) -> BatchLoss:
         """The loss of one batch with the weights of now. Raises as `compute` does."""
-        with failures_of("the evaluation in the cloud"):
+        with failures_of("the evaluation in the cloud", self.stage.device):
             output = self.stage.evaluate(feature)
         labels = widened(labels)
         with failures_of_loss(self.recipe.loss, output, labels):

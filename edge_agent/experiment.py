@@ -13,7 +13,7 @@ from edge_agent.start_weights import load_weights
 from shared.codec import codec_by_name
 from shared.errors import ConfigError
 from shared.model.build import build_checked_chain, check_cut
-from shared.model.device import choose_device
+from shared.model.device import choose_device, prepare_device
 from shared.model.losses import check_labels
 from shared.model.recipe import Recipe
 from shared.model.spec import TensorSpec
@@ -73,7 +73,9 @@ class Experiment:
             codec=_codec("deployment.codec", deployment.codec),
             downlink_codec=_codec("deployment.downlink_codec", deployment.downlink_codec),
         )
-        self.stage = Stage(self.chain, 0, cut, self.recipe, choose_device(config.compute.device))
+        device = choose_device(config.compute.device)
+        prepare_device(device, deterministic=config.compute.deterministic)
+        self.stage = Stage(self.chain, 0, cut, self.recipe, device)
 
     def _check_widths(self) -> None:
         """Refuse to narrow features of float64 where nobody asked for less than exact ones. Raises ConfigError."""

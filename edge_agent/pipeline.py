@@ -22,6 +22,7 @@ from edge_agent.training_call import Stream
 from edge_agent.workers import Workers
 from shared.codec import Codec, Encoded, FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
 from shared.errors import IsthmusError, ProtocolError
+from shared.model.device import synchronise
 from shared.model.policies import BackwardPolicy
 from shared.model.spec import TensorSpec
 from shared.model.stage_state import bytes_of
@@ -230,7 +231,7 @@ class _Run:
         self._forwarded.set()
         alone = deployment.staleness == 0
         started = time.monotonic()
-        feature = await self._workers.compute.run(self._pipeline.policy.forward, step, batch.inputs, alone=alone)
+        feature = await self._workers.compute.run(self._feature, step, batch.inputs, alone=alone)
         ended = time.monotonic()
         self._observer.span("edge", "forward", step, started, ended)
         gradient_due = self._gradients_come
@@ -241,6 +242,10 @@ class _Run:
         self._started = None
         self._pipeline.position.forward = step + 1
         self._forwarded.set()
+
+    def _feature(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
+        """On the host, so that T1 ends when it is computed, and its encoding does not wait for what a GPU is given next."""
+        return self._pipeline.policy.forward(step, inputs, alone=alone).to("cpu")
 
     async def _apply(self, batch: BatchInFlight, gradient: Tensor) -> None:
         staleness = self._admission.settle(batch.step)
@@ -257,6 +262,7 @@ class _Run:
             gradient = compensate(gradient, batch.compression_error, batch.samples, self._pipeline.feedback)
             batch.compression_error = None
         self._pipeline.policy.backward(batch.step, gradient)
+        synchronise(self._pipeline.policy.device)
         if self._pipeline.step_log is not None:
             self._pipeline.step_log.applied(batch.step, bytes_of(arrived))
 

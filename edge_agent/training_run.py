@@ -143,9 +143,9 @@ class TrainingRun:
                 await self._train(resumed=resumed)
             except DivergedError as diverged:
                 if good := await self._bring_last_good_home():
-                    await asyncio.to_thread(on_result, self._result(started, diverged.step))
+                    await asyncio.to_thread(on_result, await self._result(started, diverged.step))
                 raise last_word(diverged, self._step if good else None) from None
-            result = self._result(started)
+            result = await self._result(started)
             await asyncio.to_thread(on_result, result)
         except asyncio.CancelledError:
             await self._leave()
@@ -163,7 +163,9 @@ class TrainingRun:
         await self._session.farewell(self._connection)
         return result
 
-    def _result(self, started_seconds: float, diverged_at_step: int | None = None) -> TrainingResult:
+    async def _result(self, started_seconds: float, diverged_at_step: int | None = None) -> TrainingResult:
+        """Figures and module; both sides' blocks are on the host then, wherever they ran."""
+        await self._workers.compute.run(self._experiment.chain.module.to, "cpu")
         progress, cut, chain = self._observer.progress, self._pipeline.announced.cut, self._experiment.chain
         seconds, test_loss = time.monotonic() - started_seconds, self._evaluations.loss
         summary = Summary.of(self._session.id, progress, test_loss, seconds, chain, cut, diverged_at_step)

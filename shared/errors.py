@@ -44,6 +44,8 @@ class ExitCode(IntEnum):
     """The trainer no longer has the session, and no further attempt brings it back."""
     DIVERGED = 16
     """The loss is no finite number any more, so training further would be of no use."""
+    DEVICE = 17
+    """A trainer's GPU can compute nothing more in this process; another process can."""
     INTERRUPTED = 130
     """Stopped by the user."""
     TERMINATED = 143
@@ -66,6 +68,12 @@ class ModelError(IsthmusError):
     """A model that cannot be loaded, cut or run."""
 
     exit_code = ExitCode.MODEL
+
+
+class DeviceError(ModelError):
+    """A model or loss after which the device that ran it can compute nothing more in this process."""
+
+    exit_code = ExitCode.DEVICE
 
 
 class NotAllowedError(ModelError):

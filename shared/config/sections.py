@@ -16,6 +16,9 @@ class ComputeConfig(Section):
         str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$", json_schema_extra={"allowed": "auto, cpu, cuda or cuda:N"})
     ] = "auto"
     """Where torch computes. "auto" takes the first GPU when there is one."""
+    deterministic: bool = True
+    """Whether a GPU computes the same bits every time: deterministic kernels where torch has them, a warning where it has
+    none, and no TF32. Costs some speed. What is said of equal bits holds on a GPU only with it. A CPU needs no such setting."""
     threads: NonNegativeInt = 0
     """Threads of one torch operation. 0 leaves the choice to torch. The thread count decides the order of sums and so
     the last bits of a result: runs to be compared bit for bit need the same one."""

@@ -16,6 +16,8 @@ from shared.errors import ProtocolError
 from shared.model.chain import Block
 
 BlockTensors = dict[str, Tensor]
+_STEP = "step"
+"""What torch's optimizers call the count of their updates."""
 
 
 def collect(block: Block, optimizer: torch.optim.Optimizer | None) -> BlockTensors:
@@ -53,7 +55,7 @@ def restore(
             if name in optimizer_state:
                 optimizer.state[parameter] = {
                     # A step counter stays on the host, as torch.optim keeps it; moments lie beside their parameter.
-                    key: tensor.clone() if tensor.dim() == 0 else tensor.to(parameter.device, copy=True)
+                    key: tensor.clone() if key == _STEP else tensor.to(parameter.device, copy=True)
                     for key, tensor in optimizer_state[name].items()
                 }
 

@@ -1,8 +1,13 @@
-"""The device that a configuration means."""
+"""The device that a configuration means: how it is set up, waited for, and found to have failed."""
+
+import os
 
 import torch
 
 from shared.errors import ConfigError
+
+_CUBLAS_WORKSPACE = ":4096:8"
+"""With it cuBLAS sums in the same order every time; it is read when the first product is computed."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -15,6 +20,40 @@ def choose_device(name: str) -> torch.device:
             f"compute.device is {name!r}, but torch sees {torch.cuda.device_count()} GPUs here; use auto or cpu"
         )
     return chosen
+
+
+def prepare_device(device: torch.device, *, deterministic: bool) -> None:
+    """Have a GPU compute the same bits every time, for the whole process; a CPU does so anyway.
+
+    An operation for which torch has no such kernel warns and computes as it can. Call it before the first computation.
+    """
+    if device.type != "cuda" or not deterministic:
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", _CUBLAS_WORKSPACE)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    # TF32 rounds the factors of a product to 10 bits: a step on this GPU would be another one than on the other side.
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has computed what it was given; a CPU always has. Raises RuntimeError where that failed."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def device_failure(device: torch.device) -> str | None:
+    """Why the device can compute nothing more in this process; None while it can.
+
+    An assertion in a kernel ends a GPU's context with all that is in it, and only a new process gets another.
+    """
+    try:
+        synchronise(device)
+    except RuntimeError as failure:
+        return str(failure)
+    return None
 
 
 def prepare_compute_thread() -> None:

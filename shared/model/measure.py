@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 
+from shared.model.device import synchronise
 from shared.model.policies import Replay
 from shared.model.spec import TensorSpec
 from shared.model.stage import Stage
@@ -29,7 +30,7 @@ def stage_step(stage: Stage, inputs: TensorSpec, *, input_gradient: bool) -> Cal
         graph = stage.forward(0, example, input_gradient=input_gradient)
         stage.backward(graph, torch.full_like(graph.output, GRADIENT_SCALE))
         stage.update(0)
-        _synchronise(stage.device)
+        synchronise(stage.device)
 
     return step
 
@@ -42,7 +43,7 @@ def measure_replay(stage: Stage, inputs: TensorSpec, *, repeats: int) -> list[fl
         feature = policy.forward(0, example, alone=False)
         if policy.needs_gradients:
             policy.backward(0, torch.full_like(feature, GRADIENT_SCALE))
-        _synchronise(stage.device)
+        synchronise(stage.device)
 
     return timed(step, repeats)
 
@@ -57,8 +58,3 @@ def seconds_of(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from shared.model.stage import Graph, Stage, Weights
@@ -17,6 +18,10 @@ from shared.model.stage import Graph, Stage, Weights
 
 class BackwardPolicy(Protocol):
     """Forward now, backward when the gradient is there."""
+
+    @property
+    def device(self) -> torch.device:
+        """What the stage computes on."""
 
     @property
     def needs_gradients(self) -> bool:
@@ -45,6 +50,11 @@ class Replay:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._history: deque[tuple[int, Tensor | Graph]] = deque()
+
+    @property
+    def device(self) -> torch.device:
+        """See `BackwardPolicy`."""
+        return self._stage.device
 
     @property
     def needs_gradients(self) -> bool:
@@ -85,6 +95,11 @@ class Stash:
         self._stage = stage
         self._history: deque[tuple[int, Graph, Weights]] = deque()
         self._weights: Weights | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """See `BackwardPolicy`."""
+        return self._stage.device
 
     @property
     def needs_gradients(self) -> bool:

@@ -160,6 +160,9 @@ class Stage:
         staying = {*range(max(first, self.first), min(stop, self.stop)), *self._taken_in}
         self._taken_in = set()
         self._optimizers = {index: kept for index, kept in self._optimizers.items() if index in staying}
+        for block in self.blocks:
+            if not first <= block.index < stop:
+                block.module.to("cpu")  # what leaves must not hold a GPU's memory
         self.first, self.stop = first, stop
         for block in self.blocks:
             if block.index not in staying:

@@ -50,7 +50,7 @@ async def trainer_with(method, handler, real=None):
     """The address of a trainer whose `method` is another."""
     real = real or TrainerServer(trainer_config())
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((Spoilt(handlers(real.service, real.metrics), method, handler),))
+    server.add_generic_rpc_handlers((Spoilt(handlers(real.service, real.metrics, real.device_watch), method, handler),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
