@@ -60,6 +60,7 @@ def open_session(
         raise ProtocolError(
             f"the example batch {example.shape} has {example.bytes} bytes; it must have 1 to {limits.tensor_bytes}"
         )
+    limits.check_deployment(request.deployment)
     kwargs = parse_kwargs(request.model.kwargs_json)
     states = len(state_keys(recipe.optimizer))
     factory, build_limits = request.model.factory, limits.of_a_build
@@ -86,7 +87,6 @@ def open_session(
     )
     assert estimate is not None
     check_cut(request.deployment.cut, chain)
-    limits.check_deployment(request.deployment)
     uploading = 2 * sum(
         map(block_state.max_serialized_bytes, chain.blocks)
     )  # a lost upload is held while it comes again
