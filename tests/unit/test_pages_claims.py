@@ -36,7 +36,7 @@ def test_the_results_are_told_in_few_words():
     assert len(CODE_OR_TABLE.sub("", RESULTS.read_text()).split()) <= MOST_WORDS
 
 
-@pytest.mark.parametrize(("section", "rows"), sections_with_rows())
+@pytest.mark.parametrize(("section", "rows"), list(sections_with_rows()))
 def test_every_figure_of_a_table_stands_in_the_rows_that_it_is_quoted_from(section, rows):
     measured = set(FIGURE.findall((BENCHMARKS / "results" / rows).read_text()))
     quoted = {figure for line in section.splitlines() if line.startswith("|") for figure in FIGURE.findall(line)}
