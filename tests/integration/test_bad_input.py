@@ -235,6 +235,7 @@ def test_labels_out_of_range(trainer):
         flags=[
             'model.factory="shared.model.zoo:bilstm"',
             "model.kwargs={vocabulary=50, classes=2}",
+            "deployment.cut=2",
             'data.train={factory="tests.support.samples:Sequences"}',
         ],
         trainer=trainer,
@@ -249,6 +250,7 @@ def test_labels_out_of_range_in_an_evaluation_only(trainer):
         flags=[
             'model.factory="shared.model.zoo:bilstm"',
             "model.kwargs={vocabulary=50, classes=2}",
+            "deployment.cut=2",
             'data.train={factory="tests.support.samples:Sequences", kwargs={classes=2}}',
             'data.test={factory="tests.support.samples:Sequences"}',
             "training.max_steps=2",
