@@ -115,7 +115,8 @@ class RefusedError(IsthmusError):
 
 
 class FencedError(RefusedError):
-    """Another agent has attached this session since."""
+    """A session that is not for this agent to go on with now: another one has attached it since, an operator closed it, or its
+    step made the trainer's device fail."""
 
 
 class SessionLostError(RefusedError):

@@ -12,6 +12,7 @@ from shared.errors import (
     AccessError,
     BusyError,
     ConfigError,
+    DeviceError,
     FencedError,
     IsthmusError,
     ModelError,
@@ -85,6 +86,8 @@ def status_of(error: IsthmusError) -> grpc.StatusCode:
             return grpc.StatusCode.PERMISSION_DENIED
         case TooLargeError():
             return grpc.StatusCode.RESOURCE_EXHAUSTED
+        case DeviceError():  # no refusal that a second try may disprove: it would end the next process of the trainer, too
+            return grpc.StatusCode.ABORTED
         case ConfigError() | ModelError() | PlanError() | ProtocolError():
             return grpc.StatusCode.INVALID_ARGUMENT
         case UnreachableError():

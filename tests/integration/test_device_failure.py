@@ -22,9 +22,7 @@ from tests.support.wire import RawPeer, attach
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 Code = grpc.StatusCode
-# Nobody starts the trainer again here, so an agent that waited for it would wait for ever.
 FAILING = [
-    "trainer.give_up_seconds=0",
     *MLP,
     'model.factory="tests.support.failing:failing"',
     'model.kwargs={block=2, when="backward"}',
@@ -60,8 +58,11 @@ async def test_a_trainer_whose_device_has_failed_ends_with_its_own_exit_code_and
         other = channel.stream_stream(path_of("Train"))()
         await other.write(attach(await culprit.open()))
         assert await other.read() is not grpc.aio.EOF
-        with pytest.raises(IsthmusError, match="step 0 in the cloud failed, and the trainer's cpu with it"):
-            await run_training(edge_config(*FAILING, f"trainer.address={address}"))
+        with pytest.raises(IsthmusError, match="step 0 in the cloud failed, and the trainer's cpu with it") as told:
+            # Nobody starts the trainer again here, so an agent that brought the step to the next one would wait for ever.
+            async with asyncio.timeout(60):
+                await run_training(edge_config(*FAILING, f"trainer.address={address}"))
+        assert told.value.exit_code is ExitCode.REFUSED, "which systemd does not restart"
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert await other.code() in (Code.UNAVAILABLE, Code.CANCELLED), "its edge waits for the next trainer"
         with pytest.raises(DeviceError, match="with it") as failed:
