@@ -141,7 +141,8 @@ class Connection:
     async def resume(self, failure: Exception, position: Position | None) -> pb.Attached:
         """See `Link`. position: None with no state in memory. Raises WentBack when the trainer has gone back.
 
-        What was refused before is raised where the session is gone by it: that is the reason which can be mended.
+        What was refused before is raised where the session is gone by it: that is the reason which can be mended. Any other
+        failure after which the session is gone is the cause of the GoneError.
         """
         self.drop()
         if not isinstance(failure, IsthmusError) or not _may_pass(failure) or self._endurance.give_up_seconds == 0:
@@ -155,10 +156,10 @@ class Connection:
             except ProtocolError as again:
                 failure = again
                 continue
-            except GoneError:
+            except GoneError as gone:
                 if is_refusal(failure):
                     raise failure from None
-                raise
+                raise gone from failure
             if attached.HasField("restored"):
                 raise WentBack(attached)
             return attached
@@ -210,7 +211,7 @@ def _check_answer(attached: pb.Attached, attach: pb.Attach, position: Position |
     if attached.HasField("restored"):
         if attached.restored not in attach.checkpoints or attached.next_step != attached.restored.step:
             raise ProtocolError(
-                f"the trainer has gone back to step {attached.next_step}, of which no checkpoint was named"
+                f"the trainer has gone back to step {attached.next_step}; this agent has named no checkpoint of it"
             )
     elif position is None:
         raise ProtocolError("the trainer goes on from memory; this agent has only checkpoints")

@@ -30,7 +30,7 @@ from edge_agent.stopping import Stop
 from edge_agent.timeline import Timeline
 from edge_agent.training_run import TrainingRun
 from edge_agent.workers import Workers
-from shared.errors import ClosedError, GoneError
+from shared.errors import ClosedError, GoneError, ProtocolError
 from shared.telemetry.metrics import serving_metrics
 from shared.transport.malloc import keep_message_memory
 
@@ -152,6 +152,8 @@ async def _trained(
                 except GoneError as gone:
                     if run.resumable:
                         raise type(gone)(_gone(run.session_id, gone)) from gone
+                    if anew and isinstance(gone.__cause__, ProtocolError):
+                        raise gone.__cause__ from None  # the trainer fails at it, and would again
                     if isinstance(gone, ClosedError) or (anew and not run.advanced):
                         raise
                     # Nothing was on both sides yet, so the beginning is what both share.

@@ -1,10 +1,14 @@
 """A failure that would come again ends the run with the sentence that names it, with the settings that users have."""
 
+import asyncio
+
 import pytest
 
-from shared.errors import ExitCode
-from tests.support.commands import agent_fails
-from tests.support.running import heard_trainer_process
+from cloud_trainer.session import Session
+from edge_agent import run_training
+from shared.errors import ExitCode, ProtocolError
+from tests.support.commands import MLP, agent_fails
+from tests.support.running import edge_config, heard_trainer_process, running_trainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -93,3 +97,20 @@ def test_a_failure_that_comes_again_after_going_back_to_a_checkpoint_is_told(hea
     assert err.count('"event": "session opened"') == 1
     assert err.count('"event": "went back to a checkpoint"') <= 1
     assert "labels are 0 to 10" in next_failure(heard[1])
+
+
+@pytest.mark.usefixtures("one_thread")
+async def test_a_defect_of_the_trainer_that_comes_again_before_a_checkpoint_is_told(monkeypatch):
+    failed_steps, update = [], Session.update
+
+    def failing(self, step):
+        if step < 5:
+            return update(self, step)
+        failed_steps.append(step)
+        raise LookupError("a defect of ours")
+
+    monkeypatch.setattr(Session, "update", failing)
+    async with running_trainer() as server, asyncio.timeout(60):
+        with pytest.raises(ProtocolError, match="a defect in the trainer .LookupError: a defect of ours."):
+            await run_training(edge_config(*MLP, f"trainer.address={server.address}"))
+    assert failed_steps == [5, 5], "it was tried once more"
