@@ -120,8 +120,6 @@ class Pipeline:
         self.redeploy(deployment)
         self.in_flight.clear()
         self.position = Position(step, step, step)
-        self.warned_of_no_gradient = False
-        """Whether the log says that the cloud's blocks pass no gradient on."""
         self._followed_step = -1
         self.boundary_wanted.clear()
 

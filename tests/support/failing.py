@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-
 _MADE_UP_SAMPLES = 8
 """More than a model is tried on with a graph before it is trained."""
 
