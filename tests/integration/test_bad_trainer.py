@@ -9,6 +9,7 @@ import torch
 
 from cloud_trainer import TrainerServer
 from cloud_trainer.methods import handlers
+from cloud_trainer.server import STOP_GRACE_SECONDS
 from edge_agent import run_training
 from edge_agent.client import TrainerClient
 from edge_agent.config import TrainerAddressConfig
@@ -57,7 +58,7 @@ async def trainer_with(method, handler, real=None):
         yield f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
-        real.service.close()
+        assert real.service.close(STOP_GRACE_SECONDS), "nothing computes any more"
 
 
 def training(*answers, after_steps=0, then_reads=0):

@@ -53,7 +53,8 @@ async def test_a_network_is_calibrated_at_one_cut_and_a_plan_keeps_to_it(tmp_pat
     assert serial > 0.3, "it learns, so that there is something to lose"
     assert lost[profile.max_staleness, bits] <= allowed + 1e-9
 
-    plan = greedy(profile, Rates(1e6, 1e6), SearchSpace(bits=(1, 2, 3, 4, 5, 6, 7, 8, 16, 32))).deployment
+    space = SearchSpace(bits=(1, 2, 3, 4, 5, 6, 7, 8, 16, 32), allow_edge_only=False)
+    plan = greedy(profile, Rates(1e6, 1e6), space).deployment
     assert (plan.cut, plan.bits) == (2, bits)
 
 

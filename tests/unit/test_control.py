@@ -125,6 +125,7 @@ async def test_a_status_can_be_watched_so_often_and_no_oftener(seconds, fits):
 
 class Chain:
     blocks = (None,) * 4
+    first_cut = 1
 
 
 def pinning(deployer, decisions=None, **configured):
