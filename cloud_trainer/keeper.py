@@ -95,7 +95,10 @@ class Keeper:
         """
         if (files := self._folder(session_id)) is None:
             return True
-        return await self.disk.run(_fence, files, record, session_epoch)
+        if not await self.disk.run(_fence, files, record, session_epoch):
+            return False
+        await self._learn_of(session_id, files)  # another trainer may have opened it, on the same store
+        return True
 
     async def listed(self, sees: Callable[[str], bool]) -> dict[str, tuple[Record, list[CheckpointName]]]:
         """What is kept of the sessions whose subject may be seen, by id. Raises StorageError."""
@@ -110,14 +113,21 @@ class Keeper:
         """Find out which sessions are kept. Raises StorageError."""
         if self._files is None:
             return
+        known = self._index.session_ids  # before the list: what is opened while it is made is not on it
         found = {name for name in await self.disk.run(self._files.folders) if _SESSION_ID.fullmatch(name)}
-        self._index.retain(found)
+        for gone in known - found:
+            self._index.remove(gone)
         for session_id in found:
-            if session_id not in self._index and (files := self._folder(session_id)) is not None:
-                entry = await self.disk.run(self._entry, files)
-                if entry is not None and session_id not in self._index:
-                    self._index.put(session_id, entry)
+            if (files := self._folder(session_id)) is not None:
+                await self._learn_of(session_id, files)
         self._learned = True
+
+    async def _learn_of(self, session_id: str, files: Files) -> None:
+        if session_id in self._index:
+            return
+        entry = await self.disk.run(self._entry, files)
+        if entry is not None and session_id not in self._index:
+            self._index.put(session_id, entry)
 
     def _entry(self, files: Files) -> KeptEntry | None:
         record = _read_record(files)

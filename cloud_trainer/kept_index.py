@@ -34,10 +34,10 @@ class KeptIndex:
         """Nothing is kept of it any more; nothing happens where nothing was."""
         self._entries.pop(session_id, None)
 
-    def retain(self, session_ids: set[str]) -> None:
-        """Nothing is kept of any other."""
-        for gone in self._entries.keys() - session_ids:
-            del self._entries[gone]
+    @property
+    def session_ids(self) -> set[str]:
+        """The sessions that something is kept of."""
+        return set(self._entries)
 
     def seen_by(self, sees: Callable[[str], bool]) -> list[str]:
         """The sessions whose subject may be seen, in the order of their ids."""

@@ -175,3 +175,46 @@ async def test_sessions_that_nobody_can_go_on_with_make_room_for_new_ones_and_ot
         assert await keeper.record(resumable) is not None
     finally:
         keeper.close()
+
+
+async def listed_after_a_checkpoint(keeper):
+    """Whose session it is held to be."""
+    assert await keeper.fence(SESSION_ID, RECORD, 1)
+    assert await keeper.save(SESSION_ID, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
+    return list(await keeper.listed(lambda subject: subject == "ours"))
+
+
+async def test_a_session_that_another_trainer_opened_stays_its_subjects(place):
+    first, second = Keeper(place, 1, QUOTA), Keeper(place, 1, QUOTA)
+    try:
+        await second.learn()
+        await first.keep_record(SESSION_ID, RECORD)
+        assert await listed_after_a_checkpoint(second) == [SESSION_ID]
+    finally:
+        first.close()
+        second.close()
+
+
+async def test_a_session_that_is_opened_while_others_are_listed_stays_its_subjects(tmp_path, monkeypatch):
+    keeper, begun, go_on = Keeper(LocalFiles(tmp_path), 1, QUOTA), threading.Event(), threading.Event()
+    folders = LocalFiles.folders
+
+    def slowly(files):
+        found = folders(files)
+        begun.set()
+        assert go_on.wait(60)
+        return found
+
+    try:
+        monkeypatch.setattr(LocalFiles, "folders", slowly)
+        listing = asyncio.create_task(keeper.learn())
+        assert await asyncio.to_thread(begun.wait, 60)
+        opening = asyncio.create_task(keeper.keep_record(SESSION_ID, RECORD))
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(listing, opening)
+        assert await keeper.save(SESSION_ID, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
+        assert list(await keeper.listed(lambda subject: subject == "ours")) == [SESSION_ID]
+    finally:
+        go_on.set()
+        keeper.close()
