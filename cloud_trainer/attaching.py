@@ -59,9 +59,14 @@ class Attaching:
             raise Refusal(grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being attached just now; try again")
         self._busy.add(session_id)
         try:
-            return await self._attach(attach, uses)
+            session, answer = await self._attach(attach, uses)
         finally:
             self._busy.discard(session_id)
+        if self._sessions.find(session_id) is not session:  # it was closed meanwhile, and its place may be another's
+            if session.forgotten:
+                await self._keeper.forget(session_id)  # the fence has kept its record again
+            raise self._sessions.not_found(session_id)
+        return session, answer
 
     async def _attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[Session, pb.Attached]:
         subject = caller().subject

@@ -40,7 +40,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import (
 
 Stream = Duplex[TrainResponse, TrainRequest]
 UNLIMITED_QUEUE = 4
-"""Batches that wait for the compute thread where no gradient goes back and so no K bounds them."""
+"""What may wait for the compute thread that no K bounds: checkpoints, and batches where no gradient goes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,7 @@ class TrainingStream:
         if message == TrainRequest(deployment=message.deployment):
             self._announcements.announce(message.deployment)
         elif message == TrainRequest(checkpoint=message.checkpoint):
+            await self._unlimited_room.acquire()
             await self._batches.put(message.checkpoint)
         else:
             raise ProtocolError(
@@ -162,6 +163,7 @@ class TrainingStream:
         loop = asyncio.get_running_loop()
         while (batch := await self._batches.get()) is not None:
             if isinstance(batch, TakeCheckpoint):
+                self._unlimited_room.release()
                 await self._take_checkpoint(batch, functools.partial(self._checkpointed, batch.name))
                 continue
             if not batch.gradient_due:

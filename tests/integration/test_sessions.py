@@ -8,6 +8,8 @@ import threading
 import grpc
 import pytest
 
+from cloud_trainer.keeper import Keeper
+from cloud_trainer.saving import Saving
 from cloud_trainer.service import TrainerService
 from cloud_trainer.sessions import Sessions
 from edge_agent import run_training
@@ -315,3 +317,46 @@ async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypa
                 await peer.open()
                 await until_held(server, peer, 1)
                 assert await peer.next_step(session.id) == 0
+
+
+async def test_a_session_that_is_closed_while_it_is_attached_trains_no_more_and_is_not_kept(monkeypatch):
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    fence = Keeper.fence
+
+    async def slowly(*arguments):
+        begun.set()
+        await go_on.wait()
+        return await fence(*arguments)
+
+    monkeypatch.setattr(Keeper, "fence", slowly)
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        stream = asyncio.create_task(peer.streamed("Train", [attach(session)]))
+        await begun.wait()
+        await peer.close_session(session)
+        go_on.set()
+        end = await stream
+        assert end.code is Code.NOT_FOUND, end
+        assert not end.responses
+        assert await server.service._keeper.record(session) is None
+
+
+async def test_what_asks_for_checkpoints_waits_and_is_not_heaped_up(monkeypatch):
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def never(*_):
+        begun.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(Saving, "take", never)
+    asks = serialize(Packet(pb.TrainRequest(checkpoint=pb.TakeCheckpoint(name=pb.CheckpointName(step=0)))))
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        stream = asyncio.create_task(peer.streamed("Train", [attach(session), *[asks] * 2000]))
+        await begun.wait()
+        for _ in range(50):
+            await peer.next_step(session)
+        (served,) = server.metrics.streams
+        assert served.waiting["compute"] <= 4
+        go_on.set()
+        assert (await stream).code is Code.OK
