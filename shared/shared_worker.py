@@ -85,13 +85,19 @@ class SharedWorker:
 
         threading.Thread(target=prepared, name=name, daemon=True).start()
 
+    def _start_aside(self, run: Callable[[], None]) -> bool:
+        """Whether there is a thread for it: a process may have as many as it is allowed."""
+        try:
+            self._start(f"{self._name}-aside", run)
+        except RuntimeError:
+            return False
+        return True
+
     def _serve(self) -> None:
         while (taken := self._next()) is not None:
             account, job = taken
             run = partial(self._run, account, job)
-            if job.aside:
-                self._start(f"{self._name}-aside", run)
-            else:
+            if not (job.aside and self._start_aside(run)):
                 run()
             del taken, job, run  # or what it held would be kept until the next comes
 

@@ -31,7 +31,8 @@ class Probes:
         if len(self._limits) >= MOST_PROBES:
             oldest = next(iter(self._limits))
             del self._limits[oldest]
-            oldest.reschedule(loop.time())
+            if not oldest.expired():  # else it is ending already
+                oldest.reschedule(loop.time())
         limit = asyncio.timeout(PROBE_SECONDS)
         try:
             async with limit:
