@@ -15,10 +15,13 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 MOST_EVALUATIONS = 4
 """Of one session at one time. An edge has one; one whose connection was lost is held until that is noticed."""
+MOST_COPYING = 8
+"""Calls of one session at one time that copy blocks, to send or to measure them. An edge has four under way, and those of
+a connection that was lost are held until that is noticed."""
 _COPIES = 2
 """A tensor is held as it came and as it was decoded, and a feature's gradient is as large as the feature."""
 _RETRY_SECONDS = 10.0
-"""When an evaluation or an upload that hangs on a lost connection may have been given up."""
+"""When an evaluation, an upload or a copy that hangs on a lost connection may have been given up."""
 
 
 class SessionMemory:
@@ -43,6 +46,7 @@ class SessionMemory:
         self._features = features
         self._label_bytes = 0
         self._evaluations = 0
+        self._copying = 0
         self._uploading_bytes = 0
         self._aside_bytes = 0
 
@@ -81,6 +85,21 @@ class SessionMemory:
             yield
         finally:
             self._evaluations -= 1
+
+    @contextmanager
+    def copying(self) -> Iterator[None]:
+        """A call copies blocks, and holds the copy for as long as its caller takes. Raises Refusal."""
+        if self._copying >= MOST_COPYING:
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{MOST_COPYING} calls that copy blocks of this session are under way already; that is the limit",
+                _RETRY_SECONDS,
+            )
+        self._copying += 1
+        try:
+            yield
+        finally:
+            self._copying -= 1
 
     def begin_upload(self, count: int, deployment: Deployment) -> None:
         """So many bytes of a block begin to arrive. Raises Refusal where too many are on their way already."""

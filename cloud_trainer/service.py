@@ -178,7 +178,7 @@ class TrainerService:
     async def download_block(self, request: pb.DownloadBlockRequest, context: Context) -> None:
         """Send one block."""
         chunk_bytes = self._config.link.chunk_bytes
-        with self.sessions.using(request.session_id) as session:
+        with self.sessions.using(request.session_id) as session, session.memory.copying():
             async for packet in send_block(
                 session, request.block, chunk_bytes, self._compute.of(session.id), weights_only=request.weights_only
             ):
@@ -196,7 +196,7 @@ class TrainerService:
 
     async def measure_stage(self, request: pb.MeasureStageRequest, _context: Context) -> pb.MeasureStageResponse:
         """Time the cloud's blocks at a cut."""
-        with self.sessions.using(request.session_id) as session:
+        with self.sessions.using(request.session_id) as session, session.memory.copying():
             lane = self._compute.of(session.id)
             step = await lane.run(session.measuring, request.cut, request.repeats)
             # One call each, so that others get their turn in between, and none is made for a caller who has gone.

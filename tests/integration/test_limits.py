@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import threading
 
 import grpc
 import pytest
 
-from cloud_trainer.memory import MOST_EVALUATIONS
+from cloud_trainer.memory import MOST_COPYING, MOST_EVALUATIONS
+from cloud_trainer.session import Session
 from edge_agent.client import TrainerClient
 from edge_agent.config import TrainerAddressConfig
 from shared.config import LinkConfig
@@ -171,3 +173,32 @@ async def test_a_session_evaluates_no_more_than_a_few_batches_at_one_time():
             assert len(held) == MOST_EVALUATIONS
             for end in ends:
                 await end
+
+
+@pytest.mark.parametrize(
+    ("method", "request_of"),
+    [
+        ("DownloadBlock", lambda session: pb.DownloadBlockRequest(session_id=session, block=CUT)),
+        ("MeasureStage", lambda session: pb.MeasureStageRequest(session_id=session, cut=CUT, repeats=1)),
+    ],
+)
+async def test_a_session_has_its_blocks_copied_by_no_more_than_a_few_calls_at_one_time(method, request_of, monkeypatch):
+    go_on = threading.Event()
+    monkeypatch.setattr(block_state, "serialize", lambda _tensors: go_on.wait(60) and b"")
+    monkeypatch.setattr(Session, "measuring", lambda *_: lambda: go_on.wait(60) and 0.0)
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        calls = [
+            asyncio.ensure_future(peer.unary(method, request_of(session).SerializeToString()))
+            for _ in range(MOST_COPYING + 3)
+        ]
+        try:
+            async with asyncio.timeout(60):
+                ends = asyncio.as_completed(calls)
+                assert {(await next(ends)).code for _ in range(3)} == {Code.RESOURCE_EXHAUSTED}
+            assert sum(not call.done() for call in calls) == MOST_COPYING
+        finally:
+            go_on.set()
+            await asyncio.gather(*calls)
+        again = await peer.unary(method, request_of(session).SerializeToString())
+        assert again.code is not Code.RESOURCE_EXHAUSTED, "they have given their places back"

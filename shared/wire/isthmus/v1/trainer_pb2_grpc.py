@@ -167,6 +167,7 @@ class TrainerServiceServicer:
 
     def DownloadBlock(self, request, context):
         """Sends the state of one block: parameters, buffers and optimizer state.
+        RESOURCE_EXHAUSTED: the session has several downloads or measurements under way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,6 +189,7 @@ class TrainerServiceServicer:
         """Times the cloud's blocks at a cut, for a profile: forward, backward and update on made-up features, as often as asked.
         A session that was measured cannot train: its weights are spoilt.
         FAILED_PRECONDITION: the session has begun to train. INVALID_ARGUMENT: a cut or count out of range.
+        RESOURCE_EXHAUSTED: the session has several downloads or measurements under way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
