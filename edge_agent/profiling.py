@@ -83,7 +83,7 @@ class Profiler:
                         await asyncio.to_thread(self._parts.save, parts)
                     on_cut(cut, blocks)
         finally:
-            await session.close()
+            await session.abandon()  # whatever came of it: a trainer that does not hear of it frees the session later
         done = {cut: parts.cuts[str(cut)] for cut in range(1, blocks + 1)}
         encode, decode = await self._workers.codec.run(_codec_fits, self._repeats, self._experiment)
         overheads = await self._overheads(client, done, encode)
@@ -209,11 +209,12 @@ class Profiler:
         )
 
     def _identity(self) -> str:
-        """What the parts belong to: another model, batch size or number of repeats starts anew."""
+        """What the parts belong to: with another model, batch size, first cut or number of repeats nothing of them counts."""
         config = self._experiment.config
         parts = (
             config.model.model_dump_json(),
             config.data.batch_size,
+            self._experiment.chain.first_cut,
             self._repeats,
             config.compute.model_dump_json(),
         )

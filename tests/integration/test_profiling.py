@@ -6,9 +6,12 @@ import pytest
 
 from edge_agent.experiment import Experiment
 from edge_agent.profiling import ENCODE_SIZES_BYTES, codec_line, overhead_line, profile_model
+from edge_agent.session import EdgeSession
+from shared.errors import RefusedError, UnreachableError
 from shared.planning import Overhead, load_profile
 from shared.planning.profile import NO_OVERHEAD
 from tests.integration.test_exactness import flags
+from tests.integration.test_models import PERMITTED, SEQUENCES
 from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -56,6 +59,25 @@ def test_what_every_other_repeat_waited_for_counts_as_encoding():
     assert codec_line(held_up)["seconds_per_byte"] == pytest.approx(2e-9)
     mostly_quick = [[size * 1e-9] * 4 + [size * 6e-9] for size in ENCODE_SIZES_BYTES]
     assert codec_line(mostly_quick)["seconds_per_byte"] == pytest.approx(2e-9)
+
+
+async def test_a_profile_that_failed_says_why_and_measures_later_what_is_permitted_since(tmp_path, monkeypatch):
+    async def measure_cloud(*_):
+        raise RefusedError("the cloud's blocks cannot be measured")
+
+    async def close(*_, **__):
+        raise UnreachableError("the trainer has ended")
+
+    path = tmp_path / "profile.json"
+    async with running_trainer("server.accept_inputs=true") as server:
+        chosen = [*SEQUENCES, f"trainer.address={server.address}"]
+        with monkeypatch.context() as broken:
+            broken.setattr(EdgeSession, "measure_cloud", measure_cloud)
+            broken.setattr(EdgeSession, "close", close)
+            with pytest.raises(RefusedError, match="cannot be measured"):
+                await profile_model(edge_config(*chosen), 2, path)
+        profile = await profile_model(edge_config(*chosen, PERMITTED), 2, path)
+    assert None not in profile.edge_seconds[1:], "cut 1 was skipped before"
 
 
 async def test_the_overhead_is_measured_where_something_learns(tmp_path):
