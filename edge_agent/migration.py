@@ -52,7 +52,7 @@ async def migrate(
     try:
         await session.commit_migration(next_step, new)
     except BaseException:
-        stage.let_go()
+        await workers.compute.run(stage.let_go)
         raise
     await workers.compute.run(stage.move, 0, new.cut, {})
     seconds = time.monotonic() - started

@@ -189,8 +189,10 @@ class Stage:
             raise ModelError(f"there is no room here for the blocks up to cut {stop}: {cause}") from cause
 
     def let_go(self) -> None:
-        """Hold only the blocks that are run."""
+        """Hold only the blocks that are run; the others leave a GPU's memory."""
         self._optimizers = {index: kept for index, kept in self._optimizers.items() if index not in self._taken_in}
+        for index in self._taken_in:
+            self.chain.blocks[index].module.to("cpu")
         self._taken_in = set()
 
     def block_tensors(self, index: int) -> block_state.BlockTensors:

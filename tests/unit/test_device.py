@@ -99,14 +99,20 @@ class Noted(nn.Linear):
         return super()._apply(function, recurse)
 
 
-def test_a_block_that_leaves_is_put_back_on_the_host_and_one_that_stays_is_not_touched():
+@pytest.mark.parametrize("taken_in", [False, True])
+def test_a_block_that_leaves_is_put_back_on_the_host_and_one_that_stays_is_not_touched(taken_in):
     layers = [Noted(4, 4) for _ in range(3)]
     chain = build_chain(nn.Sequential(*layers), torch.ones(2, 4))
     recipe = Recipe(
         optimizer=OptimizerConfig(), schedule=ScheduleConfig(), loss="mse", seed=0, steps_per_epoch=1, total_steps=1
     )
-    stage = Stage(chain, 0, 3, recipe, CPU)
+    stage = Stage(chain, 0, 1 if taken_in else 3, recipe, CPU)
+    if taken_in:
+        stage.take_in(3, {})
     for layer in layers:
         layer.placed.clear()
-    stage.move(0, 1, {})
+    if taken_in:
+        stage.let_go()
+    else:
+        stage.move(0, 1, {})
     assert [layer.placed for layer in layers] == [[], [CPU], [CPU]]
