@@ -62,11 +62,14 @@ class Attaching:
             session, answer = await self._attach(attach, uses)
         finally:
             self._busy.discard(session_id)
-        if self._sessions.find(session_id) is not session:  # it was closed meanwhile, and its place may be another's
-            if session.forgotten:
-                await self._keeper.forget(session_id)  # the fence has kept its record again
+        if self._sessions.find(session_id) is session:
+            return session, answer
+        if session.forgotten:
+            await self._keeper.forget(session_id)  # the fence has kept its record again
             raise self._sessions.not_found(session_id)
-        return session, answer
+        raise Refusal(
+            grpc.StatusCode.UNAVAILABLE, f"session {session_id} was given up while it was being attached; try again"
+        )
 
     async def _attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[Session, pb.Attached]:
         subject = caller().subject

@@ -319,7 +319,8 @@ async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypa
                 assert await peer.next_step(session.id) == 0
 
 
-async def test_a_session_that_is_closed_while_it_is_attached_trains_no_more_and_is_not_kept(monkeypatch):
+@pytest.mark.parametrize(("resumable", "code"), [(False, Code.NOT_FOUND), (True, Code.UNAVAILABLE)])
+async def test_a_session_that_is_closed_while_it_is_attached_is_not_served(monkeypatch, resumable, code):
     begun, go_on = asyncio.Event(), asyncio.Event()
     fence = Keeper.fence
 
@@ -333,12 +334,12 @@ async def test_a_session_that_is_closed_while_it_is_attached_trains_no_more_and_
         session = await peer.open()
         stream = asyncio.create_task(peer.streamed("Train", [attach(session)]))
         await begun.wait()
-        await peer.close_session(session)
+        await peer.close_session(session, resumable=resumable)
         go_on.set()
         end = await stream
-        assert end.code is Code.NOT_FOUND, end
+        assert end.code is code, end
         assert not end.responses
-        assert await server.service._keeper.record(session) is None
+        assert (await server.service._keeper.record(session) is not None) == resumable, "kept where it may be resumed"
 
 
 async def test_what_asks_for_checkpoints_waits_and_is_not_heaped_up(monkeypatch):
