@@ -5,6 +5,7 @@ A session's record holds the whole configuration that it was begun with. Knows n
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
@@ -19,9 +20,11 @@ from shared.errors import ConfigError, DataError
 
 _log = structlog.get_logger(__name__)
 
-_DECISIVE = ("model", "data", "training", "deployment")
-"""The sections that decide what is learnt."""
+_DECISIVE = ("model", "data", "training", "deployment", "engine", "compute")
+"""The sections that decide what is learnt, or its last bits."""
 _FREE = {
+    "engine",
+    "compute",
     "data.workers",
     "data.test",
     "data.calibration",
@@ -30,7 +33,7 @@ _FREE = {
     "training.evaluate_every_epochs",
     "training.on_nan",
 }
-"""What of them may change from one process to the next: how long to train, and what is looked at."""
+"""What of them may change from one process to the next: how long to train, with what, and what is looked at."""
 _IDENTITY = {"model.factory", "model.kwargs", "data.train", "training.seed"}
 """Where these differ it is another experiment, and none of this session's business."""
 
@@ -163,7 +166,7 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         for name in type(value).model_fields:
             yield from _leaves(f"{key}.{name}", getattr(value, name))
     else:
-        yield key, value
+        yield key, value.absolute() if isinstance(value, Path) else value  # as the record has it
 
 
 def _among(key: str, keys: set[str]) -> bool:

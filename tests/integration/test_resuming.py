@@ -11,9 +11,12 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from structlog.testing import capture_logs
 
 from edge_agent import run_training
-from edge_agent.resuming import Resume
+from edge_agent.experiment import Experiment
+from edge_agent.kept import KeptSession, SessionRecord, sessions_folder
+from edge_agent.resuming import Resume, choose_session
 from edge_agent.stopping import Stop
 from shared.errors import ConfigError, DataError, ExitCode, StoppedError
 from tests.support.commands import MLP
@@ -87,6 +90,24 @@ async def test_what_decides_no_result_may_change(stopped, change):
     result, steps = await gone_on(stopped, *change)
     assert min(step for step in steps if step) >= STOPPED_AT
     assert_same_bits(plain_state(edge_config(*TRAINING)), result.module.state_dict())
+
+
+async def test_what_may_change_the_last_bits_is_told(stopped):
+    with capture_logs() as logs:
+        await gone_on(stopped, "compute.deterministic=false")
+    told = [entry["changed"] for entry in logs if entry["event"] == "the session goes on with other settings"]
+    assert told == ["compute.deterministic is false and was true"]
+
+
+def test_a_path_means_the_same_file_in_a_record_and_in_a_configuration(tmp_path, monkeypatch):
+    settings = [*TRAINING, f"checkpoints.location={tmp_path / 'edge'}"]
+    monkeypatch.chdir(tmp_path)
+    save_file(Experiment(edge_config(*settings)).chain.module.state_dict(), "start.safetensors")
+    config = edge_config(*settings, "training.start_from=start.safetensors")
+    folder = sessions_folder(config)
+    record = SessionRecord.begun_now("a" * 32, Experiment(config))
+    KeptSession.begin(record, folder, 1).release()
+    assert choose_session(folder, lambda _: config, record.session_id).session_id == record.session_id
 
 
 async def test_a_run_may_become_longer(stopped):
