@@ -168,9 +168,9 @@ class Gate(grpc.aio.ServerInterceptor):
         try:
             who = self._authenticator.identify(context)
         except Refusal:
+            self._strangers.take(host)
             if failure is not None:
                 raise _closed() from None
-            self._strangers.take(host)
             raise
         if failure is not None and _key(who, host) not in self._under_way:
             raise _closed()

@@ -95,7 +95,7 @@ async def test_only_what_is_kept_and_not_in_use_can_be_forgotten(device, tmp_pat
         done = await device.command("forget", wrong)
         assert_one_sentence("edge-agent", done, ExitCode.CONFIG, "nothing is kept of a session")
     with (device.folder / "edge-agent" / session / "lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.lockf(lock, fcntl.LOCK_EX)
         done = await device.command("forget", session)
         assert_one_sentence("edge-agent", done, ExitCode.CONFIG, "is open in another process")
     assert device.sessions == [session]

@@ -145,6 +145,10 @@ class _RecordedPolicy:
     def needs_gradients(self) -> bool:
         return bool(self._policy.needs_gradients)
 
+    @property
+    def device(self) -> torch.device:
+        return self._split.stage.device
+
     def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
         split, record = self._split, self._split.record
         record.deployments[step] = split.pipeline.deployment
