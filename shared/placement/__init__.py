@@ -1,0 +1,65 @@
+"""What runs where: tiles of blocks and samples, their validity, and what follows from them. Numbers and names only."""
+
+from shared.placement.arrivals import Arrivals
+from shared.placement.derived import (
+    Crossing,
+    Link,
+    crossings,
+    gradient_crossings,
+    held_blocks,
+    links,
+    loss_rows,
+    stages,
+    weight_crossings,
+)
+from shared.placement.facts import BlockFacts, ModelFacts, Permissions
+from shared.placement.programs import (
+    Backward,
+    Forward,
+    Loss,
+    Operation,
+    Program,
+    Receive,
+    Send,
+    Sum,
+    Take,
+    Update,
+    program,
+)
+from shared.placement.tiles import Cargo, Placement, Route, Rows, Source, Tile, two_workers
+from shared.placement.validity import check
+
+__all__ = [
+    "Arrivals",
+    "Backward",
+    "BlockFacts",
+    "Cargo",
+    "Crossing",
+    "Forward",
+    "Link",
+    "Loss",
+    "ModelFacts",
+    "Operation",
+    "Permissions",
+    "Placement",
+    "Program",
+    "Receive",
+    "Route",
+    "Rows",
+    "Send",
+    "Source",
+    "Sum",
+    "Take",
+    "Tile",
+    "Update",
+    "check",
+    "crossings",
+    "gradient_crossings",
+    "held_blocks",
+    "links",
+    "loss_rows",
+    "program",
+    "stages",
+    "two_workers",
+    "weight_crossings",
+]

@@ -1,0 +1,64 @@
+"""What may arrive at a worker next: every announcement is judged here before memory is taken for it.
+
+Each crossing brings its steps one after the other, and no step may come that would be more than K + 1 in flight at this
+worker. Derived from the programs, so that whatever may be placed may be judged.
+"""
+
+from shared.errors import ProtocolError
+from shared.placement.derived import Crossing
+from shared.placement.facts import ModelFacts
+from shared.placement.programs import Receive, program
+from shared.placement.tiles import Cargo, Placement
+
+
+class Arrivals:
+    """The judge of one worker under one placement."""
+
+    def __init__(self, placement: Placement, model: ModelFacts, worker: str, first_step: int) -> None:
+        """first_step: the step that everybody begins with under this placement."""
+        self._placement = placement
+        operations = program(placement, model, worker)
+        self._due = {one.crossing: first_step for one in operations if isinstance(one, Receive)}
+        self._oldest = first_step
+        self._samples: dict[int, int] = {}
+
+    @property
+    def expected(self) -> tuple[Crossing, ...]:
+        """All that comes to this worker in a step."""
+        return tuple(self._due)
+
+    def accept(self, sender: str, cargo: Cargo, index: int, step: int, samples: int) -> Crossing:
+        """The crossing that `sender` announces, and count it as come.
+
+        samples: how many the whole batch of this step has. Raises ProtocolError, and counts nothing, for what may not come.
+        """
+        crossing = self._crossing(sender, cargo, index)
+        due = self._due[crossing]
+        if step != due:
+            raise ProtocolError(f"{cargo} {index} of step {step} came from {sender!r}; step {due} is next")
+        latest = self._oldest + self._placement.staleness
+        if step > latest:
+            raise ProtocolError(
+                f"{cargo} {index} of step {step} came from {sender!r}; K is {self._placement.staleness} and step "
+                f"{self._oldest} is not done, so step {latest} is the latest that may come"
+            )
+        expected = self._samples.get(step)
+        if not 1 <= samples <= self._placement.batch_size or samples != (expected or samples):
+            raise ProtocolError(
+                f"{cargo} {index} of step {step} came from {sender!r} for a batch of {samples} samples; it has "
+                f"{expected or f'1 to {self._placement.batch_size}'}"
+            )
+        self._samples[step] = samples
+        self._due[crossing] = step + 1
+        return crossing
+
+    def done(self, step: int) -> None:
+        """This worker has done all of `step`; one more may come."""
+        self._oldest = step + 1
+        self._samples.pop(step, None)
+
+    def _crossing(self, sender: str, cargo: Cargo, index: int) -> Crossing:
+        for crossing in self._due:
+            if (crossing.sender, crossing.cargo, crossing.index) == (sender, cargo, index):
+                return crossing
+        raise ProtocolError(f"{cargo} {index} came from {sender!r}, who has none to send under this placement")

@@ -1,0 +1,117 @@
+"""What follows from a placement: who sends what to whom, what each worker runs in one go, and who is linked. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shared.placement.facts import ModelFacts
+from shared.placement.tiles import Cargo, Placement, Rows, Tile
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Rows of something that go from one worker to another in every step.
+
+    index: of a feature and of an error gradient, the block whose input it is (L: the output of the model); of weights and
+    their gradients, the block. Labels have index L.
+    """
+
+    sender: str
+    receiver: str
+    cargo: Cargo
+    index: int
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Two workers that exchange anything; `dialer` is the one nearer to the edge."""
+
+    dialer: str
+    listener: str
+
+
+def stages(placement: Placement, worker: str) -> tuple[Tile, ...]:
+    """What a worker runs in one go: its tiles, those joined that follow each other on the same samples."""
+    joined: list[Tile] = []
+    for tile in placement.tiles_of(worker):
+        if joined and joined[-1].stop == tile.first and joined[-1].rows == tile.rows:
+            tile = Tile(worker, joined.pop().first, tile.stop, tile.rows)
+        joined.append(tile)
+    return tuple(joined)
+
+
+def loss_rows(placement: Placement, worker: str) -> Rows | None:
+    """The samples whose loss a worker computes: those on which it holds the last block."""
+    for tile in placement.holders(placement.blocks - 1):
+        if tile.worker == worker:
+            return tile.rows
+    return None
+
+
+def crossings(placement: Placement) -> tuple[Crossing, ...]:
+    """All that goes forward in a step: features by block, then labels. Each has its error gradient coming back."""
+    return (*_features(placement), *_labels(placement))
+
+
+def _features(placement: Placement) -> Iterator[Crossing]:
+    for block in range(placement.blocks):
+        for receiver in placement.holders(block):
+            for sender, rows in _makers(placement, block):
+                if sender != receiver.worker and (both := rows.overlap(receiver.rows)) is not None:
+                    yield Crossing(sender, receiver.worker, Cargo.FEATURE, block, both)
+
+
+def _makers(placement: Placement, feature: int) -> list[tuple[str, Rows]]:
+    """Who has which rows of a feature, in the order of the samples."""
+    if feature == 0:
+        sources = sorted(placement.sources, key=lambda source: source.rows.begin)
+        return [(source.worker, source.rows) for source in sources]
+    return [(tile.worker, tile.rows) for tile in placement.holders(feature - 1)]
+
+
+def _labels(placement: Placement) -> Iterator[Crossing]:
+    last = placement.blocks
+    for head in placement.holders(last - 1):
+        for sender, rows in _makers(placement, 0):
+            if sender != head.worker and (both := rows.overlap(head.rows)) is not None:
+                yield Crossing(sender, head.worker, Cargo.LABEL, last, both)
+
+
+def gradient_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing, ...]:
+    """The error gradients that come back, last blocks first: one for each feature below which anything learns."""
+    forward = [crossing for crossing in _features(placement) if model.learns_below(crossing.index)]
+    return tuple(
+        Crossing(one.receiver, one.sender, Cargo.ERROR_GRADIENT, one.index, one.rows) for one in reversed(forward)
+    )
+
+
+def weight_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing, ...]:
+    """Gradient parts of shared blocks to their owners, in the order of their samples, and the weights that come back."""
+    pushes: list[Crossing] = []
+    pulls: list[Crossing] = []
+    for block in placement.shared_blocks():
+        if not model.blocks[block].changes:
+            continue
+        owner = placement.owner(block)
+        for tile in placement.holders(block):
+            if tile.worker != owner:
+                pushes.append(Crossing(tile.worker, owner, Cargo.WEIGHT_GRADIENT, block, tile.rows))
+                pulls.append(Crossing(owner, tile.worker, Cargo.WEIGHTS, block, tile.rows))
+    return (*pushes, *pulls)
+
+
+def links(placement: Placement, model: ModelFacts) -> tuple[Link, ...]:
+    """Pairs of workers that need a stream, in the order of the workers."""
+    everything = (*crossings(placement), *gradient_crossings(placement, model), *weight_crossings(placement, model))
+    rank = {worker: index for index, worker in enumerate(placement.workers)}
+    pairs = {tuple(sorted((rank[one.sender], rank[one.receiver]))) for one in everything}
+    return tuple(Link(placement.workers[near], placement.workers[far]) for near, far in sorted(pairs))
+
+
+def held_blocks(placement: Placement, worker: str) -> tuple[int, ...]:
+    """The blocks whose weights a worker holds, because it runs them or owns them."""
+    return tuple(
+        block
+        for block in range(placement.blocks)
+        if placement.owner(block) == worker or any(tile.worker == worker for tile in placement.holders(block))
+    )

@@ -1,0 +1,136 @@
+"""A placement: which worker runs which blocks on which samples of a batch, as data.
+
+A step computes L blocks (rows of the plan) on the B samples of a batch (columns). A tile is a rectangle of that grid on one
+worker. This file holds the description alone; whether it is valid is `validity`, what follows from it is `derived` and
+`programs`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Cargo(StrEnum):
+    """What one worker sends another, by its role in a step."""
+
+    FEATURE = "feature"
+    """Rows of the input of a block, forward. Feature 0 is the raw input, feature L the output of the model."""
+    ERROR_GRADIENT = "error_gradient"
+    """Rows of the gradient at the input of a block, backward."""
+    LABEL = "label"
+    """Rows of the targets."""
+    WEIGHT_GRADIENT = "weight_gradient"
+    """One part of the gradient of a shared block, to its owner."""
+    WEIGHTS = "weights"
+    """A block's weights after an update, from its owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Samples [begin, end) of a whole batch of B."""
+
+    begin: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """How many samples these are."""
+        return self.end - self.begin
+
+    def overlap(self, other: "Rows") -> "Rows | None":
+        """The samples of both; None where there are none."""
+        begin, end = max(self.begin, other.begin), min(self.end, other.end)
+        return Rows(begin, end) if begin < end else None
+
+    def scaled(self, samples: int, batch_size: int) -> "Rows":
+        """The same share of a shorter batch: each boundary s becomes s·n // B."""
+        return Rows(self.begin * samples // batch_size, self.end * samples // batch_size)
+
+    def __str__(self) -> str:
+        return f"[{self.begin}, {self.end})"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Blocks [first, stop) on the samples `rows` of a batch, run by `worker`."""
+
+    worker: str
+    first: int
+    stop: int
+    rows: Rows
+
+    @property
+    def blocks(self) -> range:
+        """The blocks of this tile."""
+        return range(self.first, self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The worker that holds the raw samples `rows` of every batch, and their labels."""
+
+    worker: str
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One direction between two workers, for one kind of cargo."""
+
+    sender: str
+    receiver: str
+    cargo: Cargo
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Who computes what, from some step on. Frozen: another one has another version."""
+
+    version: int
+    blocks: int
+    """L: how many blocks the model has."""
+    batch_size: int
+    """B: the samples of a whole batch; the last batch of an epoch may be shorter and divides in the same proportion."""
+    workers: tuple[str, ...]
+    """All workers, nearest to the edge first; of two that are linked, the earlier one dials."""
+    tiles: tuple[Tile, ...]
+    sources: tuple[Source, ...]
+    owners: Mapping[int, str] = field(default_factory=dict)
+    """Who sums gradient parts, updates and keeps the optimizer of a block. Left out, the holder, where there is one only."""
+    staleness: int = 0
+    """K: step t computes on weights of version t - K or newer."""
+    codecs: Mapping[Route, str] = field(default_factory=dict)
+    """Codec of each route; what is not named is sent as it is."""
+
+    def tiles_of(self, worker: str) -> tuple[Tile, ...]:
+        """The tiles of a worker, first blocks first."""
+        return tuple(sorted((tile for tile in self.tiles if tile.worker == worker), key=lambda tile: tile.first))
+
+    def holders(self, block: int) -> tuple[Tile, ...]:
+        """The tiles that hold a block, in the order of their samples."""
+        return tuple(sorted((tile for tile in self.tiles if block in tile.blocks), key=lambda tile: tile.rows.begin))
+
+    def owner(self, block: int) -> str:
+        """Who updates a block. The placement must be valid."""
+        return self.owners.get(block) or self.holders(block)[0].worker
+
+    def shared_blocks(self) -> Iterator[int]:
+        """The blocks that anybody but their owner holds: their gradients are pushed and their weights pulled."""
+        for block in range(self.blocks):
+            if any(tile.worker != self.owner(block) for tile in self.holders(block)):
+                yield block
+
+
+def two_workers(edge: str, trainer: str, cut: int, blocks: int, batch_size: int, *, staleness: int = 0) -> Placement:
+    """The short form: blocks [0, cut) on the edge and [cut, L) on the trainer, on all samples. cut = L is edge-only."""
+    whole = Rows(0, batch_size)
+    stacked = [Tile(edge, 0, cut, whole), Tile(trainer, cut, blocks, whole)]
+    return Placement(
+        version=0,
+        blocks=blocks,
+        batch_size=batch_size,
+        workers=(edge, trainer),
+        tiles=tuple(tile for tile in stacked if tile.blocks),
+        sources=(Source(edge, whole),),
+        staleness=staleness,
+    )

@@ -1,0 +1,124 @@
+"""Whether a placement is valid: every rule with the sentence that refuses what breaks it."""
+
+from collections.abc import Iterator
+
+from shared.errors import ConfigError
+from shared.placement.derived import crossings, stages
+from shared.placement.facts import ModelFacts, Permissions
+from shared.placement.tiles import Cargo, Placement, Rows
+
+
+def check(placement: Placement, model: ModelFacts, permissions: Permissions) -> None:
+    """Raises ConfigError with the first rule that the placement breaks, and what would be right."""
+    for rule in (_numbers, _workers, _grid, _one_tile_a_block, _sources, _owners, _routes):
+        for sentence in rule(placement, model):
+            raise ConfigError(f"placement: {sentence}")
+    for sentence in _enough_samples(placement, model):
+        raise ConfigError(f"placement: {sentence}")
+    for sentence in _private(placement, model, permissions):
+        raise ConfigError(f"placement: {sentence}")
+
+
+def _numbers(placement: Placement, model: ModelFacts) -> Iterator[str]:
+    if placement.blocks != len(model.blocks):
+        yield f"it is made for {placement.blocks} blocks; the model has {len(model.blocks)}"
+    if placement.batch_size < 1:
+        yield f"the batch size is {placement.batch_size}; it must be 1 or more"
+    if placement.staleness < 0:
+        yield f"the staleness is {placement.staleness}; it must be 0 or more"
+
+
+def _workers(placement: Placement, _model: ModelFacts) -> Iterator[str]:
+    seen = set[str]()
+    for worker in placement.workers:
+        if worker in seen:
+            yield f"worker {worker!r} is named twice; every worker has one name of its own"
+        seen.add(worker)
+    named = [("a tile", tile.worker) for tile in placement.tiles]
+    named += [("a source", source.worker) for source in placement.sources]
+    named += [(f"the owner of block {block}", owner) for block, owner in placement.owners.items()]
+    for what, worker in named:
+        if worker not in seen:
+            yield f"{what} names worker {worker!r}; the workers are {', '.join(placement.workers)}"
+
+
+def _grid(placement: Placement, _model: ModelFacts) -> Iterator[str]:
+    for tile in placement.tiles:
+        where = f"a tile of {tile.worker!r}, blocks [{tile.first}, {tile.stop}) of samples {tile.rows},"
+        if not 0 <= tile.first < tile.stop <= placement.blocks:
+            yield f"{where} must hold at least one block of 0 to {placement.blocks - 1}"
+        if not 0 <= tile.rows.begin < tile.rows.end <= placement.batch_size:
+            yield f"{where} must hold at least one sample of 0 to {placement.batch_size - 1}"
+    for block in range(placement.blocks):
+        yield from _covered(f"block {block}", [tile.rows for tile in placement.holders(block)], placement.batch_size)
+
+
+def _covered(what: str, all_rows: list[Rows], batch_size: int) -> Iterator[str]:
+    """What is wrong with rows, in the order of their begin, that should cover a batch once."""
+    end = 0
+    for rows in all_rows:
+        if rows.begin > end:
+            yield f"nobody has {what} on samples {Rows(end, rows.begin)}; every sample needs one worker"
+        if rows.begin < end:
+            overlap = Rows(rows.begin, min(end, rows.end))
+            yield f"two workers have {what} on samples {overlap}; every sample needs one worker"
+        end = max(end, rows.end)
+    if end < batch_size:
+        yield f"nobody has {what} on samples {Rows(end, batch_size)}; every sample needs one worker"
+
+
+def _one_tile_a_block(placement: Placement, _model: ModelFacts) -> Iterator[str]:
+    for block in range(placement.blocks):
+        holders = [tile.worker for tile in placement.holders(block)]
+        for worker in holders:
+            if holders.count(worker) > 1:
+                yield f"{worker!r} has two tiles with block {block}; a worker holds a block once"
+
+
+def _sources(placement: Placement, _model: ModelFacts) -> Iterator[str]:
+    rows = sorted((source.rows for source in placement.sources), key=lambda rows: rows.begin)
+    yield from _covered("the raw samples", rows, placement.batch_size)
+
+
+def _owners(placement: Placement, _model: ModelFacts) -> Iterator[str]:
+    for block in placement.owners:
+        if not 0 <= block < placement.blocks:
+            yield f"block {block} has an owner; the blocks are 0 to {placement.blocks - 1}"
+    for block in range(placement.blocks):
+        holders = [tile.worker for tile in placement.holders(block)]
+        if len(holders) > 1 and block not in placement.owners:
+            yield f"block {block} is shared by {', '.join(holders)} and has no owner; name the one that updates it"
+
+
+def _routes(placement: Placement, _model: ModelFacts) -> Iterator[str]:
+    for route in placement.codecs:
+        if route.sender == route.receiver or not {route.sender, route.receiver} <= set(placement.workers):
+            yield f"a codec is named for the way from {route.sender!r} to {route.receiver!r}; it joins two workers"
+        if route.cargo is Cargo.LABEL:
+            yield "a codec is named for labels; labels are sent as they are"
+
+
+def _enough_samples(placement: Placement, model: ModelFacts) -> Iterator[str]:
+    for worker in placement.workers:
+        for stage in stages(placement, worker):
+            for block in stage.blocks:
+                least = model.blocks[block].min_samples
+                if stage.rows.count < least:
+                    yield (
+                        f"{worker!r} has {stage.rows.count} samples of block {block} ({model.blocks[block].name}), which "
+                        f"needs {least} at least"
+                    )
+
+
+def _private(placement: Placement, model: ModelFacts, permissions: Permissions) -> Iterator[str]:
+    """No raw sample and no label goes where it may not."""
+    for one in crossings(placement):
+        raw = one.cargo is Cargo.FEATURE and one.index < model.raw_features
+        if raw and one.receiver not in permissions.inputs_to:
+            yield (
+                f"raw samples would go from {one.sender!r} to {one.receiver!r}; leave the first {model.raw_features} blocks "
+                f"where the samples are, or permit it by privacy.inputs_to"
+            )
+        labels_to = permissions.labels_to
+        if one.cargo is Cargo.LABEL and labels_to is not None and one.receiver not in labels_to:
+            yield f"labels would go from {one.sender!r} to {one.receiver!r}, which may not have them"

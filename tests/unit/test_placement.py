@@ -1,0 +1,231 @@
+"""Placements: which are valid, with the sentence that refuses each other one, and what follows from those that are."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.errors import ConfigError, ProtocolError
+from shared.placement import (
+    Arrivals,
+    Backward,
+    BlockFacts,
+    Cargo,
+    Forward,
+    Link,
+    ModelFacts,
+    Permissions,
+    Placement,
+    Receive,
+    Route,
+    Rows,
+    Source,
+    Tile,
+    check,
+    crossings,
+    held_blocks,
+    links,
+    program,
+    stages,
+    two_workers,
+)
+from tests.support.placements import EVERYBODY, WORKERS, Step, models, placements
+
+FOUR = ModelFacts(tuple(BlockFacts(f"b{index}") for index in range(4)))
+WHOLE = Rows(0, 8)
+ALONE = Permissions()
+
+
+def stacked(*cuts: tuple[str, int, int], **changes: object) -> Placement:
+    """Blocks of FOUR by worker, all on the whole batch, with the samples at the edge."""
+    placement = Placement(
+        version=0,
+        blocks=4,
+        batch_size=8,
+        workers=WORKERS,
+        tiles=tuple(Tile(worker, first, stop, WHOLE) for worker, first, stop in cuts),
+        sources=(Source("edge", WHOLE),),
+    )
+    return replace(placement, **changes)
+
+
+@given(data=st.data())
+def test_programs_of_any_valid_placement_do_every_part_of_a_step_once(data):
+    model = data.draw(models())
+    placement = data.draw(placements(model))
+    check(placement, model, EVERYBODY)
+    step = Step(placement, model).run()
+    cells = list(product(range(placement.blocks), range(placement.batch_size)))
+    assert sorted(step.forwards) == cells
+    assert sorted(step.losses) == list(range(placement.batch_size))
+    learning = [cell for cell in cells if model.blocks[cell[0]].trainable]
+    assert set(learning) <= set(step.backwards)
+    assert len(step.backwards) == len(set(step.backwards))
+    changing = [block for block in range(placement.blocks) if model.blocks[block].changes]
+    assert sorted(step.updates) == sorted((placement.owner(block), block) for block in changing)
+    for worker, block in product(placement.workers, changing):
+        assert ((worker, block) in step.fresh) == (block in held_blocks(placement, worker))
+
+
+@given(data=st.data())
+def test_nothing_goes_to_a_worker_that_has_no_use_for_it(data):
+    model = data.draw(models())
+    placement = data.draw(placements(model))
+    step = Step(placement, model).run()
+    for one in step.sent:
+        assert one.sender != one.receiver
+        if one.cargo is Cargo.ERROR_GRADIENT:
+            assert any(block.trainable for block in model.blocks[: one.index])
+    assert {(near, far) for link in links(placement, model) for near, far in [(link.dialer, link.listener)]} == {
+        tuple(sorted((one.sender, one.receiver), key=WORKERS.index)) for one in step.sent
+    }
+
+
+@given(data=st.data(), samples=st.integers(1, 8))
+def test_a_shorter_batch_is_divided_whole_and_in_the_same_order(data, samples):
+    model = data.draw(models())
+    placement = data.draw(placements(model))
+    samples = min(samples, placement.batch_size)
+    for block in range(placement.blocks):
+        shares = [tile.rows.scaled(samples, placement.batch_size) for tile in placement.holders(block)]
+        assert [sample for rows in shares for sample in range(rows.begin, rows.end)] == list(range(samples))
+
+
+@given(data=st.data())
+def test_what_programs_receive_may_arrive_and_nothing_else(data):
+    model = data.draw(models())
+    placement = data.draw(placements(model))
+    worker = data.draw(st.sampled_from(WORKERS))
+    judge = Arrivals(placement, model, worker, first_step=5)
+    received = [one.crossing for one in program(placement, model, worker) if isinstance(one, Receive)]
+    assert set(judge.expected) == set(received)
+    for crossing in received:
+        accepted = judge.accept(crossing.sender, crossing.cargo, crossing.index, 5, placement.batch_size)
+        assert accepted == crossing
+        with pytest.raises(ProtocolError, match="step 6 is next"):
+            judge.accept(crossing.sender, crossing.cargo, crossing.index, 5, placement.batch_size)
+    for sender, cargo, index in product(WORKERS, Cargo, range(placement.blocks + 1)):
+        if (sender, cargo, index) not in {(one.sender, one.cargo, one.index) for one in received}:
+            with pytest.raises(ProtocolError, match="none to send"):
+                judge.accept(sender, cargo, index, 5, placement.batch_size)
+
+
+@given(staleness=st.integers(0, 3))
+def test_no_more_than_k_and_one_steps_may_be_under_way_at_a_worker(staleness):
+    placement = two_workers("edge", "far", 2, 4, 8, staleness=staleness)
+    judge = Arrivals(placement, FOUR, "far", first_step=0)
+    for step in range(staleness + 1):
+        judge.accept("edge", Cargo.FEATURE, 2, step, 8)
+    with pytest.raises(ProtocolError, match=f"step {staleness} is the latest that may come"):
+        judge.accept("edge", Cargo.FEATURE, 2, staleness + 1, 8)
+    judge.done(0)
+    judge.accept("edge", Cargo.FEATURE, 2, staleness + 1, 8)
+
+
+def test_all_parts_of_a_step_are_of_one_batch():
+    judge = Arrivals(two_workers("edge", "far", 2, 4, 8), FOUR, "far", first_step=0)
+    judge.accept("edge", Cargo.LABEL, 4, 0, 5)
+    with pytest.raises(ProtocolError, match="a batch of 8 samples; it has 5"):
+        judge.accept("edge", Cargo.FEATURE, 2, 0, 8)
+    judge.accept("edge", Cargo.FEATURE, 2, 0, 5)
+    with pytest.raises(ProtocolError, match="a batch of 9 samples; it has 1 to 8"):
+        Arrivals(two_workers("edge", "far", 2, 4, 8), FOUR, "far", 0).accept("edge", Cargo.LABEL, 4, 0, 9)
+
+
+def test_labels_that_stay_cross_nowhere():
+    placement = stacked(("edge", 0, 1), ("far", 1, 3), ("edge", 3, 4))
+    check(placement, FOUR, ALONE)
+    sent = Step(placement, FOUR).run().sent
+    assert {(one.cargo, one.index) for one in sent} == {
+        (Cargo.FEATURE, 1),
+        (Cargo.FEATURE, 3),
+        (Cargo.ERROR_GRADIENT, 3),
+        (Cargo.ERROR_GRADIENT, 1),
+    }
+
+
+def test_an_edge_that_trains_alone_sends_nothing():
+    placement = two_workers("edge", "far", 4, 4, 8)
+    check(placement, FOUR, Permissions(labels_to=frozenset()))
+    assert Step(placement, FOUR).run().sent == []
+    assert links(placement, FOUR) == ()
+
+
+def test_a_chain_sends_features_straight_from_worker_to_worker():
+    placement = stacked(("edge", 0, 1), ("near", 1, 2), ("far", 2, 4))
+    features = [(one.sender, one.receiver, one.index) for one in crossings(placement) if one.cargo is Cargo.FEATURE]
+    assert features == [("edge", "near", 1), ("near", "far", 2)]
+    assert links(placement, FOUR) == (Link("edge", "near"), Link("edge", "far"), Link("near", "far"))
+
+
+def test_tiles_that_follow_each_other_on_the_same_samples_are_one_stage():
+    placement = stacked(("edge", 0, 1), ("edge", 1, 2), ("far", 2, 4))
+    assert stages(placement, "edge") == (Tile("edge", 0, 2, WHOLE),)
+    assert [one.stage.stop for one in program(placement, FOUR, "edge") if isinstance(one, Forward)] == [2]
+
+
+def test_a_frozen_edge_is_sent_no_gradient_and_computes_no_backward():
+    frozen = ModelFacts((BlockFacts("b0", trainable=False), BlockFacts("b1", trainable=False), *FOUR.blocks[2:]))
+    placement = two_workers("edge", "far", 2, 4, 8)
+    assert not any(isinstance(one, Backward | Receive) for one in program(placement, frozen, "edge"))
+
+
+HALVES = (Tile("near", 0, 4, Rows(0, 4)), Tile("far", 0, 4, Rows(4, 8)))
+REFUSED = [
+    (stacked(("edge", 0, 2)), "nobody has block 2 on samples [0, 8)"),
+    (stacked(("edge", 0, 3), ("far", 2, 4)), "two workers have block 2 on samples [0, 8)"),
+    (stacked(("edge", 0, 4), ("other", 0, 4)), "names worker 'other'; the workers are edge, near, far"),
+    (stacked(("edge", 0, 4), workers=("edge", "far", "edge")), "'edge' is named twice"),
+    (stacked(("edge", 0, 5)), "must hold at least one block of 0 to 3"),
+    (stacked(("edge", 2, 2)), "must hold at least one block"),
+    (stacked(tiles=(Tile("edge", 0, 4, Rows(0, 9)),)), "must hold at least one sample of 0 to 7"),
+    (stacked(tiles=(Tile("edge", 0, 4, Rows(0, 4)), Tile("edge", 0, 4, Rows(4, 8)))), "two tiles with block 0"),
+    (stacked(tiles=HALVES), "block 0 is shared by near, far and has no owner"),
+    (stacked(("edge", 0, 4), sources=()), "nobody has the raw samples on samples [0, 8)"),
+    (stacked(("edge", 0, 4), owners={4: "edge"}), "block 4 has an owner; the blocks are 0 to 3"),
+    (stacked(("edge", 0, 4), owners={0: "other"}), "the owner of block 0 names worker 'other'"),
+    (stacked(("far", 0, 4)), "raw samples would go from 'edge' to 'far'"),
+    (stacked(("edge", 0, 4), staleness=-1), "the staleness is -1"),
+    (stacked(("edge", 0, 4), batch_size=0), "the batch size is 0"),
+    (stacked(("edge", 0, 4), blocks=3), "made for 3 blocks; the model has 4"),
+    (stacked(("edge", 0, 4), codecs={Route("edge", "edge", Cargo.FEATURE): "fp16"}), "it joins two workers"),
+    (stacked(("edge", 0, 4), codecs={Route("edge", "far", Cargo.LABEL): "fp16"}), "labels are sent as they are"),
+]
+
+
+@pytest.mark.parametrize(("placement", "sentence"), REFUSED, ids=[sentence[:40] for _, sentence in REFUSED])
+def test_what_is_no_placement_is_refused_in_a_sentence(placement, sentence):
+    with pytest.raises(ConfigError) as refused:
+        check(placement, FOUR, ALONE)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_inputs_go_where_they_are_permitted_and_labels_only_where_they_may():
+    inverted = stacked(("far", 0, 2), ("edge", 2, 4))
+    with pytest.raises(ConfigError, match=r"privacy\.inputs_to"):
+        check(inverted, FOUR, ALONE)
+    check(inverted, FOUR, Permissions(inputs_to=frozenset({"far"}), labels_to=frozenset()))
+    with pytest.raises(ConfigError, match="labels would go from 'edge' to 'far'"):
+        check(stacked(("edge", 0, 2), ("far", 2, 4)), FOUR, Permissions(labels_to=frozenset({"near"})))
+
+
+def test_what_a_table_lookup_makes_of_samples_counts_as_samples():
+    lookup = replace(FOUR, raw_features=2)
+    with pytest.raises(ConfigError, match="raw samples would go from 'edge' to 'far'; leave the first 2 blocks"):
+        check(stacked(("edge", 0, 1), ("far", 1, 4)), lookup, ALONE)
+    check(stacked(("edge", 0, 2), ("far", 2, 4)), lookup, ALONE)
+
+
+@pytest.mark.parametrize(("samples", "valid"), [(1, False), (2, True)])
+def test_a_part_below_what_its_blocks_need_is_refused(samples, valid):
+    norm = replace(FOUR, blocks=(replace(FOUR.blocks[0], min_samples=2), *FOUR.blocks[1:]))
+    tiles = (Tile("edge", 0, 4, Rows(0, samples)), Tile("far", 0, 4, Rows(samples, 8)))
+    placement = stacked(tiles=tiles, owners=dict.fromkeys(range(4), "edge"))
+    if valid:
+        check(placement, norm, EVERYBODY)
+        return
+    with pytest.raises(ConfigError, match=r"'edge' has 1 samples of block 0 \(b0\), which needs 2 at least"):
+        check(placement, norm, EVERYBODY)
