@@ -12,6 +12,7 @@ from shared.placement.derived import (
     stages,
     weight_crossings,
 )
+from shared.placement.document import document_of, load_placement, parse_placement
 from shared.placement.facts import BlockFacts, ModelFacts, Permissions
 from shared.placement.programs import (
     Backward,
@@ -54,10 +55,13 @@ __all__ = [
     "Update",
     "check",
     "crossings",
+    "document_of",
     "gradient_crossings",
     "held_blocks",
     "links",
+    "load_placement",
     "loss_rows",
+    "parse_placement",
     "program",
     "stages",
     "two_workers",

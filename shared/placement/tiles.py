@@ -97,6 +97,8 @@ class Placement:
     sources: tuple[Source, ...]
     owners: Mapping[int, str] = field(default_factory=dict)
     """Who sums gradient parts, updates and keeps the optimizer of a block. Left out, the holder, where there is one only."""
+    labels: frozenset[str] | None = None
+    """Who computes the loss, where somebody has said so: then it must be the workers that hold the last block."""
     staleness: int = 0
     """K: step t computes on weights of version t - K or newer."""
     codecs: Mapping[Route, str] = field(default_factory=dict)

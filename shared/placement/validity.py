@@ -10,7 +10,7 @@ from shared.placement.tiles import Cargo, Placement, Rows
 
 def check(placement: Placement, model: ModelFacts, permissions: Permissions) -> None:
     """Raises ConfigError with the first rule that the placement breaks, and what would be right."""
-    for rule in (_numbers, _workers, _grid, _one_tile_a_block, _sources, _owners, _routes):
+    for rule in (_numbers, _workers, _grid, _one_tile_a_block, _sources, _owners, _labels, _routes):
         for sentence in rule(placement, model):
             raise ConfigError(f"placement: {sentence}")
     for sentence in _enough_samples(placement, model):
@@ -36,6 +36,7 @@ def _workers(placement: Placement, _model: ModelFacts) -> Iterator[str]:
         seen.add(worker)
     named = [("a tile", tile.worker) for tile in placement.tiles]
     named += [("a source", source.worker) for source in placement.sources]
+    named += [("labels", worker) for worker in placement.labels or ()]
     named += [(f"the owner of block {block}", owner) for block, owner in placement.owners.items()]
     for what, worker in named:
         if worker not in seen:
@@ -88,6 +89,15 @@ def _owners(placement: Placement, _model: ModelFacts) -> Iterator[str]:
         holders = [tile.worker for tile in placement.holders(block)]
         if len(holders) > 1 and block not in placement.owners:
             yield f"block {block} is shared by {', '.join(holders)} and has no owner; name the one that updates it"
+
+
+def _labels(placement: Placement, _model: ModelFacts) -> Iterator[str]:
+    heads = {tile.worker for tile in placement.holders(placement.blocks - 1)}
+    if placement.labels is not None and placement.labels != heads:
+        yield (
+            f"the loss is to be computed by {', '.join(sorted(placement.labels))}; it is computed where the last block is, by "
+            f"{', '.join(sorted(heads))}"
+        )
 
 
 def _routes(placement: Placement, _model: ModelFacts) -> Iterator[str]:

@@ -78,6 +78,7 @@ def placements(draw, model: ModelFacts):
         tiles=tuple(draw(st.permutations(tiles))),
         sources=tuple(draw(st.permutations(sources))),
         owners=owners,
+        labels=draw(st.sampled_from([None, frozenset(holders[blocks - 1])])),
         staleness=draw(st.integers(0, 3)),
     )
 

@@ -187,6 +187,11 @@ REFUSED = [
     (stacked(("edge", 0, 4), owners={4: "edge"}), "block 4 has an owner; the blocks are 0 to 3"),
     (stacked(("edge", 0, 4), owners={0: "other"}), "the owner of block 0 names worker 'other'"),
     (stacked(("far", 0, 4)), "raw samples would go from 'edge' to 'far'"),
+    (
+        stacked(("edge", 0, 4), labels=frozenset({"far"})),
+        "computed by far; it is computed where the last block is, by edge",
+    ),
+    (stacked(("edge", 0, 4), labels=frozenset({"gpu"})), "labels names worker 'gpu'"),
     (stacked(("edge", 0, 4), staleness=-1), "the staleness is -1"),
     (stacked(("edge", 0, 4), batch_size=0), "the batch size is 0"),
     (stacked(("edge", 0, 4), blocks=3), "made for 3 blocks; the model has 4"),
