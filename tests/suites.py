@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 INTEGRATION = Path("tests/integration")
 ALONE = tuple(
     INTEGRATION / f"test_{name}.py"
-    for name in ("control_latency", "decisions", "shaped_link", "simulation_agrees", "slow_device")
+    for name in ("control_latency", "decisions", "shaped_link", "simulation_agrees", "slow_device", "worst_claims")
 )
-"""What measures rates or shares of a core: beside another suite it would measure that one."""
+"""What measures rates, delays or shares of a core: beside another suite it would measure that one."""
 FIRST = (
     *(INTEGRATION / f"test_{name}.py" for name in ("crash", "bad_input", "exactness", "control")),
     Path("tests/chaos"),

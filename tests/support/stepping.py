@@ -1,7 +1,6 @@
 """An edge that does nothing but steps: how many a trainer does for it, and how long the longest of them took."""
 
 import asyncio
-import statistics
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,7 +32,6 @@ class Pace:
     steps: int
     seconds: float
     longest_seconds: float
-    median_seconds: float
 
     @property
     def step_seconds(self) -> float:
@@ -73,7 +71,7 @@ class Stepper:
             started = time.perf_counter()
             await self.step()
             taken.append(time.perf_counter() - started)
-        return Pace(len(taken), time.perf_counter() - begun, max(taken), statistics.median(taken))
+        return Pace(len(taken), time.perf_counter() - begun, max(taken))
 
     async def during(self, seconds: float) -> Pace:
         """Steps for so long."""
