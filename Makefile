@@ -1,10 +1,11 @@
-# make demo   trains across a cut on this machine       make test   checks everything; FILE=tests/... checks some of it
+# make demo   trains across a cut on this machine       make test   runs the checks, or FILE=tests/... alone
 # make setup  only makes .venv, for developers          make lint   the checks that need no running
 # make protos generates shared/wire from protos/        make bench  the measurements
 # make lock   pins the dependencies anew                make dashboards  generates deploy/grafana/dashboards
 # make docs   builds the documentation into site/       make clean  removes what these made
 # make test-deploy  tries what deploy/ ships with the real servers (Prometheus, systemd, containers), and the quickstart from
 #                   an empty folder; minutes, partly as root
+# make test-slow    runs the suites that make test leaves out because they take minutes; CI runs both
 PYTHON ?= python3
 BIN := .venv/bin
 

@@ -25,11 +25,12 @@ ALONE = tuple(
 )
 """What measures rates, delays or shares of a core: beside another suite it would measure that one."""
 FIRST = (
-    *(INTEGRATION / f"test_{name}.py" for name in ("crash", "bad_input", "exactness", "control")),
+    Path("tests/unit"),
+    *(INTEGRATION / f"test_{name}.py" for name in ("crash", "bad_input", "pipeline", "exactness")),
     Path("tests/chaos"),
 )
 """What takes longest begins first, so that no core waits for it at the end."""
-SLOW: tuple[Path, ...] = ()
+SLOW = tuple(INTEGRATION / f"test_{name}.py" for name in ("calibration", "fuzz_frames", "worst_claims"))
 """What `make test` leaves to `make test-slow`."""
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|error)")
 
