@@ -26,11 +26,14 @@ ALONE = tuple(
 """What measures rates, delays or shares of a core: beside another suite it would measure that one."""
 FIRST = (
     Path("tests/unit"),
-    *(INTEGRATION / f"test_{name}.py" for name in ("crash", "bad_input", "pipeline", "exactness")),
+    *(INTEGRATION / f"test_{name}.py" for name in ("crash", "bad_input", "exactness")),
     Path("tests/chaos"),
 )
 """What takes longest begins first, so that no core waits for it at the end."""
-SLOW = tuple(INTEGRATION / f"test_{name}.py" for name in ("calibration", "fuzz_frames", "worst_claims"))
+SLOW = tuple(
+    INTEGRATION / f"test_{name}.py"
+    for name in ("crash", "calibration", "fuzz_frames", "resuming", "interruptions", "pages", "peer", "worst_claims")
+)
 """What `make test` leaves to `make test-slow`."""
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|error)")
 
