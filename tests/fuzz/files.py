@@ -146,7 +146,10 @@ _TIMELINE = {
 _RECORD = {
     "session_id": SESSION_ID,
     "session_epoch": 3,
-    "experiment": "e",
+    "config": {"model": {"factory": "shared.model.zoo:mlp"}},
+    "samples": 100,
+    "schedule_steps": 10,
+    "start_digest": None,
     "trainer": "127.0.0.1:50051",
     "model": "m",
     "total_steps": 10,
