@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,9 @@ STOP_GRACE_SECONDS = 1.0
 """For calls that are under way when the edges have been let go, and then for what is being computed."""
 TIDY_SECONDS = 3600.0
 """How often sessions are looked for that nobody has gone on with (checkpoints.forget_after_days)."""
+SWITCH_SECONDS = 0.0005
+"""How long a thread may keep the interpreter that others wait for. A step changes threads several times, and beside a model
+that is being built it would wait for Python's usual 5 ms each time."""
 STATUS_SECONDS = 2.0
 """How often a service manager is told what goes on, and over how long its rate is taken."""
 
@@ -64,6 +68,7 @@ class TrainerServer:
     async def start(self) -> None:
         """Listen. Raises ListenError when the address cannot be had, ConfigError for files that cannot be used."""
         keep_message_memory()
+        sys.setswitchinterval(SWITCH_SECONDS)
         config = self._config.server
         options = server_options(config.max_message_bytes, self._config.link.keepalive_seconds)
         self._gate = build_gate(self._config, self.metrics)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -33,10 +33,10 @@ class BuildLimits:
 
 
 @contextmanager
-def bounded_build(limits: BuildLimits | None, *, count_bytes: bool) -> Iterator[None]:
+def bounded_build(limits: BuildLimits | None) -> Iterator[None]:
     """Build on this thread within `limits`; None sets no bound. Raises TooLargeError.
 
-    count_bytes: whether tensors take memory here, as they do not on the meta device.
+    Tensors of the meta device count as if they took memory: a model that is too large is ended at its first large tensor.
     """
     if limits is None:
         yield
@@ -45,7 +45,7 @@ def bounded_build(limits: BuildLimits | None, *, count_bytes: bool) -> Iterator[
     before = sys.getprofile()
     sys.setprofile(watch.called)
     try:
-        with _Allocations(watch) if count_bytes else _Nothing():
+        with _Allocations(watch):
             yield
     except Interruption:
         pass  # said below, as it is where foreign code swallowed the interruption
@@ -53,12 +53,6 @@ def bounded_build(limits: BuildLimits | None, *, count_bytes: bool) -> Iterator[
         sys.setprofile(before)
     if watch.exceeded:
         raise TooLargeError(watch.exceeded)
-
-
-class _Nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: BaseException | type[BaseException] | TracebackType | None) -> None: ...
 
 
 class _Watch:

@@ -25,11 +25,10 @@ def build_model(
     *,
     allowed: Allowed | None = None,
     limits: BuildLimits | None = None,
-    count_bytes: bool = True,
 ) -> nn.Module:
     """Make the module that `factory` (`package.module:factory`) returns for `kwargs`, its weights drawn from `seed`.
 
-    limits, count_bytes: see `bounded_build`. Raises ModelError when the name is not allowed or not there, when the factory
+    limits: see `bounded_build`. Raises ModelError when the name is not allowed or not there, when the factory
     fails, or returns no module; TooLargeError beyond the limits.
     """
     make = load_factory(factory, allowed=allowed)
@@ -39,7 +38,7 @@ def build_model(
         hint = f"; {_NO_FILE}" if isinstance(cause, OSError) else ""
         return ModelError(f"factory {factory!r} failed with {described(cause)}{place}{hint}")
 
-    with bounded_build(limits, count_bytes=count_bytes), foreign_code(failure), random_state(seed, "weights"):
+    with bounded_build(limits), foreign_code(failure), random_state(seed, "weights"):
         module = make(**kwargs)
     if not isinstance(module, nn.Module):
         raise ModelError(f"factory {factory!r} returned {type(module).__name__}; it must return a torch.nn.Module")

@@ -48,7 +48,7 @@ def estimate_training_bytes(
     load_factory(factory, allowed=allowed)  # its module is imported before meta is the default
     try:
         with torch.device("meta"):
-            module = build_model(factory, kwargs, 0, allowed=allowed, limits=limits, count_bytes=False)
+            module = build_model(factory, kwargs, 0, allowed=allowed, limits=limits)
             inputs = torch.empty(example.shape, dtype=example.dtype)
         if any(not tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
             return None
