@@ -83,7 +83,9 @@ async def test_a_call_that_ends_gives_its_place_back():
 async def test_a_model_that_is_too_large_is_refused_before_it_is_there(kwargs):
     async with running_trainer() as server, client(server) as edge, RawPeer(server.address) as peer:
         model = pb.Model(factory="shared.model.zoo:mlp", kwargs_json=json.dumps({"depth": 4, **kwargs}))
-        with pytest.raises(RefusedError, match=r"more than \d+ bytes of memory \(server.max_session_bytes\)") as refused:
+        with pytest.raises(
+            RefusedError, match=r"more than \d+ bytes of memory \(server.max_session_bytes\)"
+        ) as refused:
             await edge.open_session(open_request(model=model))
         assert not isinstance(refused.value, BusyError), "waiting does not make it smaller"
         await peer.close_session(await peer.open())
