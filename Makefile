@@ -52,7 +52,7 @@ protos: .venv/dev
 dashboards: .venv/dev
 	$(BIN)/python -m deploy.grafana.generate
 
-# Part of make test, too: tests/unit/test_site.py.
+# Part of make test, too: tests/unit/docs/test_site.py.
 docs: .venv/dev
 	$(BIN)/mkdocs build
 	@echo site/index.html

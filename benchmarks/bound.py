@@ -24,11 +24,11 @@ from benchmarks.networks import multiply
 from benchmarks.processes import run_agent, trainer_process
 from benchmarks.report import Spread, seconds_per_step, write_json
 from edge_agent import EdgeConfig
-from edge_agent.experiment import Experiment
+from edge_agent.experiment.building import Experiment
 from shared.config import load_config
-from shared.model.losses import LossHead
-from shared.model.policies import POLICIES
-from shared.model.stage import Stage
+from shared.training.losses import LossHead
+from shared.training.policies import POLICIES
+from shared.training.stage import Stage
 
 GOAL = 1.05
 BATCH = 32

@@ -36,10 +36,10 @@ from benchmarks.report import Spread, write_json
 from edge_agent import train
 from shared.config import LinkConfig
 from shared.model.chain import build_chain
-from shared.model.recipe import Recipe
-from shared.model.stage import Stage
-from shared.model.stage_state import copy_state
-from shared.step_log import StepLog
+from shared.training.recipe import Recipe
+from shared.training.stage import Stage
+from shared.training.stage_state import copy_state
+from shared.training.step_log import StepLog
 
 GOAL = 0.03
 CASE = "4 MB"

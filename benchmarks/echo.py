@@ -15,9 +15,9 @@ from typing import Any
 
 import grpc
 
-from shared.threads import Worker
-from shared.transport.malloc import keep_message_memory
-from shared.transport.options import channel_options, server_options
+from shared.concurrency.threads import Worker
+from shared.transport.rpc.malloc import keep_message_memory
+from shared.transport.rpc.options import channel_options, server_options
 
 CHUNK_BYTES = 1 << 20
 _METHOD = "/isthmus.benchmark.Echo/Echo"

@@ -24,7 +24,7 @@ from benchmarks.processes import trainer_across
 from benchmarks.report import Spread, write_json
 from benchmarks.series import Trainings, trainings
 from edge_agent import EdgeConfig
-from edge_agent.experiment import Experiment
+from edge_agent.experiment.building import Experiment
 from shared.config import load_config
 from shared.planning import Deployment
 

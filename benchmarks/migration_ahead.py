@@ -21,11 +21,11 @@ from benchmarks.machine import machine
 from benchmarks.prediction import flags
 from benchmarks.report import write_json
 from edge_agent import EdgeConfig
-from edge_agent.experiment import Experiment
+from edge_agent.experiment.building import Experiment
 from shared.config import load_config
-from shared.model.losses import LossHead
-from shared.model.stage import Stage
 from shared.planning import Deployment
+from shared.training.losses import LossHead
+from shared.training.stage import Stage
 
 OPTIMIZERS = {
     "sgd, momentum 0.9": ('training.optimizer.name="sgd"', "training.optimizer.momentum=0.9"),

@@ -25,12 +25,12 @@ from edge_agent import EdgeConfig, train
 from shared.config import load_config
 from shared.model.build import build_model
 from shared.model.chain import build_chain
-from shared.model.losses import LossHead
-from shared.model.policies import Replay
-from shared.model.recipe import Recipe
-from shared.model.stage import Stage
 from shared.telemetry.logs import configure_logs
-from shared.transport.malloc import keep_message_memory
+from shared.training.losses import LossHead
+from shared.training.policies import Replay
+from shared.training.recipe import Recipe
+from shared.training.stage import Stage
+from shared.transport.rpc.malloc import keep_message_memory
 
 BATCH = 32
 CASES = {"0.1 MB": (8, 10), "1 MB": (32, 16), "4 MB": (32, 32), "16 MB": (128, 32)}

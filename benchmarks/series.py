@@ -19,14 +19,14 @@ from typing import IO, Any
 import torch
 
 from edge_agent import EdgeConfig, run_training
-from edge_agent.deployer import Deployer
-from edge_agent.experiment import Experiment
-from edge_agent.observer import Progress
+from edge_agent.experiment.building import Experiment
+from edge_agent.observability.observer import Progress
+from edge_agent.training.deployer import Deployer
 from shared.config import load_config
 from shared.errors import IsthmusError
-from shared.model.losses import LossHead
-from shared.model.stage import Stage
-from shared.transport.malloc import keep_message_memory
+from shared.training.losses import LossHead
+from shared.training.stage import Stage
+from shared.transport.rpc.malloc import keep_message_memory
 
 NO_MOVES: Mapping[int, int] = {}
 

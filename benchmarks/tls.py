@@ -29,8 +29,8 @@ from benchmarks.overhead import CASES, config
 from benchmarks.processes import trainer_process
 from benchmarks.report import Spread
 from edge_agent import train
-from shared.transport.certificates import Identity, issue, make_authority
-from shared.transport.tokens import Scope, make_token
+from shared.transport.auth.certificates import Identity, issue, make_authority
+from shared.transport.auth.tokens import Scope, make_token
 
 ROUNDS = 5
 CASE = "4 MB"

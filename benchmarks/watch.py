@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from edge_agent.client import TrainerClient
-from edge_agent.config import TrainerAddressConfig
+from shared.client.config import TrainerAddressConfig
+from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import RefusedError
 

@@ -78,7 +78,7 @@ class ServerConfig(Section):
     """How long edges have to end their batches and take a checkpoint when the trainer is told to stop."""
 
 
-class TlsConfig(Section):
+class ServerTlsConfig(Section):
     certificate: Path | None = Field(default=None, examples=["/etc/cloud-trainer/trainer.pem"])
     """This trainer's certificate in PEM, itself first and then its chain. Left out, nothing is encrypted. This file, the
     key and the ca are read again when they change; connections that are there stay."""
@@ -163,7 +163,7 @@ class TrainerConfig(Config):
 
     server: ServerConfig = ServerConfig()
     """Where edges come in, and how much is taken on."""
-    tls: TlsConfig = TlsConfig()
+    tls: ServerTlsConfig = ServerTlsConfig()
     """What encrypts the port, and which clients' certificates are trusted."""
     auth: AuthConfig = AuthConfig()
     """Who may call."""

@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
-from cloud_trainer import access_commands, control_commands
 from cloud_trainer.config import TrainerConfig
-from shared.cli import add_version, run_command
+from cloud_trainer.control import access_commands
+from cloud_trainer.control import commands as control_commands
+from shared.commands.entry import add_version, run_command
+from shared.commands.options import ConfigFile, Overrides
 from shared.config import example_toml, load_config
-from shared.options import ConfigFile, Overrides
 from shared.telemetry.logs import configure_logs
 
 app = typer.Typer(help="The cloud's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cloud_trainer.sessions import Sessions
+from cloud_trainer.sessions.registry import Sessions
 from shared.codec import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, TrainingMetrics
 

@@ -15,22 +15,22 @@ import torch
 from grpc_health.v1 import health, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from cloud_trainer.access import build_gate, build_probe_gate, listen
 from cloud_trainer.config import TrainerConfig
-from cloud_trainer.control import SERVICE as CONTROL
-from cloud_trainer.device_watch import DeviceWatch
-from cloud_trainer.methods import SERVICE, handlers
+from cloud_trainer.control.service import SERVICE as CONTROL
 from cloud_trainer.metrics import TrainerMetrics
-from cloud_trainer.service import TrainerService
+from cloud_trainer.rpc.access import build_gate, build_probe_gate, listen
+from cloud_trainer.rpc.methods import SERVICE, handlers
+from cloud_trainer.rpc.service import TrainerService
+from cloud_trainer.sessions.device_watch import DeviceWatch
+from shared.commands.service_manager import ServiceManager
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.errors import ConfigError, ExitCode, ListenError
-from shared.model.device import choose_device, prepare_device
-from shared.service_manager import ServiceManager
 from shared.telemetry.metrics import serving_metrics
-from shared.transport.gate import Gate
-from shared.transport.malloc import keep_message_memory
-from shared.transport.options import server_options
-from shared.transport.reflection import reflect
+from shared.training.device import choose_device, prepare_device
+from shared.transport.auth.gate import Gate
+from shared.transport.rpc.malloc import keep_message_memory
+from shared.transport.rpc.options import server_options
+from shared.transport.rpc.reflection import reflect
 
 _log = structlog.get_logger(__name__)
 STOP_GRACE_SECONDS = 1.0

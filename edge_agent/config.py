@@ -7,17 +7,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import (
     Field,
     JsonValue,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    SecretStr,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
 )
 
+from shared.client.config import ClientTlsConfig, TrainerAddressConfig
 from shared.config import (
     CheckpointsConfig,
     ComputeConfig,
@@ -27,10 +26,9 @@ from shared.config import (
     LinkConfig,
     LogConfig,
     MetricsConfig,
-    PeerAddress,
     Section,
 )
-from shared.model.recipe import OptimizerConfig, ScheduleConfig
+from shared.training.recipe import OptimizerConfig, ScheduleConfig
 
 _DIGITS = "edge_agent.data:digits"
 
@@ -59,52 +57,6 @@ Staleness = Annotated[
         json_schema_extra={"allowed": "an integer of 0 or more, or a list of [from, value] pairs that begins with 0"}
     ),
 ]
-
-
-class TrainerAddressConfig(Section):
-    address: PeerAddress = "127.0.0.1:50051"
-    """Where the cloud trainer listens."""
-    connect_timeout_seconds: PositiveFloat = 20.0
-    """How long to wait for the first answer, retries included, before giving up."""
-    call_timeout_seconds: PositiveFloat = 300.0
-    """How long the trainer may leave a call unanswered, or a transfer without progress. Above what it needs to build the
-    network."""
-    give_up_seconds: NonNegativeFloat | None = Field(default=None, examples=[3600.0])
-    """How long a trainer that was lost while training is tried again before the run ends. Left out, for ever."""
-
-    token: SecretStr | None = Field(default=None, examples=["the-token-itself"])
-    """What the trainer knows this agent by. Better set by EDGE_AGENT_TRAINER__TOKEN than in a file or as a flag, which
-    others may read. It is never logged or printed."""
-    token_file: Path | None = Field(default=None, examples=["/etc/edge-agent/token"])
-    """File that holds the token and nothing else, closed to other users. It is read at every call, so that a new token
-    needs no restart. `token` goes before it."""
-    insecure: bool = False
-    """Lets the token go to another machine without encryption. For networks and tunnels that are trusted as a whole."""
-
-
-class TlsConfig(Section):
-    enabled: bool = False
-    """Whether the connection is encrypted and the trainer has to prove who it is. Any other key of this section does it
-    too."""
-    ca: Path | None = Field(default=None, examples=["/etc/edge-agent/ca.pem"])
-    """Certificates in PEM that sign the trainer's. Left out, the public ones that gRPC brings."""
-    certificate: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.pem"])
-    """This agent's own certificate in PEM, for a trainer that asks for one (mutual TLS)."""
-    key: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.key"])
-    """Its private key in PEM, without a passphrase, closed to other users."""
-    server_name: str | None = Field(default=None, examples=["trainer.example.org"])
-    """The name that the trainer's certificate must have, where it is not the host of trainer.address: behind a tunnel, say."""
-
-    @model_validator(mode="after")
-    def _belong_together(self) -> Self:
-        if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key belong together; set both or neither")
-        return self
-
-    @property
-    def used(self) -> bool:
-        """Whether there is TLS."""
-        return self.enabled or (self.ca or self.certificate or self.server_name) is not None
 
 
 class ModelConfig(Section):
@@ -249,7 +201,7 @@ class EdgeConfig(Config):
 
     trainer: TrainerAddressConfig = TrainerAddressConfig()
     """The cloud trainer that runs the other half of the network."""
-    tls: TlsConfig = TlsConfig()
+    tls: ClientTlsConfig = ClientTlsConfig()
     """How the connection to the trainer is encrypted, and who has to prove what."""
     model: ModelConfig = ModelConfig()
     """The network."""

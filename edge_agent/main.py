@@ -9,23 +9,25 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from edge_agent import forget_command, plan_commands, timeline_command
-from edge_agent.calibration import CalibrateOn
+from edge_agent.commands import forget as forget_command
+from edge_agent.commands import plan as plan_commands
+from edge_agent.commands import timeline as timeline_command
+from edge_agent.commands.model import render_table, to_json
+from edge_agent.commands.terminal import LogLines, counting_bars, live_bar, summary_table
 from edge_agent.config import EdgeConfig, OutputConfig
 from edge_agent.control import commands as control_commands
 from edge_agent.doctor import command as doctor_command
-from edge_agent.experiment import Experiment
-from edge_agent.model_report import render_table, to_json
-from edge_agent.progress import LogLines, counting_bars, live_bar, summary_table
-from shared.cli import add_version, run_command
+from edge_agent.experiment.building import Experiment
+from edge_agent.profiling.calibration import CalibrateOn
+from shared.commands.entry import add_version, run_command
+from shared.commands.options import ConfigFile, Overrides
 from shared.config import example_toml, load_config, toml_value
 from shared.errors import ConfigError
 from shared.model.build import build_checked_chain, parse_kwargs
 from shared.model.report import describe_chain
 from shared.model.spec import parse_example
-from shared.options import ConfigFile, Overrides
-from shared.step_log import check_steps
 from shared.telemetry.logs import configure_logs
+from shared.training.step_log import check_steps
 
 app = typer.Typer(help="The edge's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)
 add_version("edge-agent", app)
@@ -46,8 +48,8 @@ def run(
     session: Annotated[str | None, typer.Option(help="Go on with this session (see `edge-agent sessions`).")] = None,
 ) -> None:
     """Train across the cut, then print a table and, where an output folder is set, the path of the summary."""
-    from edge_agent.resuming import Resume
-    from edge_agent.service import run_service
+    from edge_agent.commands.service import run_service
+    from edge_agent.training.resuming import Resume
 
     named = {"trainer.address": trainer, "deployment.cut": cut, "output.directory": output, "output.trace": trace}
     flags = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
@@ -145,8 +147,8 @@ def profile(
     bits: Annotated[str, typer.Option("--calibrate-bits", help="Bit widths to try, beside 32.")] = "2,4,8",
 ) -> None:
     """Measure what each cut of the model costs on this device and on the trainer; an interrupted run goes on."""
-    from edge_agent.calibration_trainings import CalibrationSettings, Watching
-    from edge_agent.profiling import profile_model
+    from edge_agent.profiling.calibration_trainings import CalibrationSettings, Watching
+    from edge_agent.profiling.profile import profile_model
 
     if on is not CalibrateOn.DEVICE and not calibrate:
         raise ConfigError(f"--on {on} says who trains copies; it goes with --calibrate")
@@ -197,8 +199,8 @@ def _gone_on_with(
 
     loaded: what holds without a session to go on with. session: the only one that is meant, if one is named.
     """
-    from edge_agent.kept import SessionRecord, sessions_folder
-    from edge_agent.resuming import choose_session
+    from edge_agent.training.resuming import choose_session
+    from edge_agent.training.session_store import SessionRecord, sessions_folder
 
     location = f"checkpoints.location={toml_value(loaded.checkpoints.location)}"  # where the session was found
 

@@ -12,27 +12,27 @@ import structlog
 import torch
 from prometheus_client import CollectorRegistry
 
-from edge_agent.access import trainer_access
-from edge_agent.client import TrainerClient
+from edge_agent.adaptation.decisions import DecisionLoop, open_decisions
+from edge_agent.adaptation.engine_inputs import profile_of
+from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
 from edge_agent.control import Controlled, serving_control
-from edge_agent.decisions import DecisionLoop, open_decisions
-from edge_agent.deployer import Deployer
-from edge_agent.engine_inputs import profile_of
-from edge_agent.experiment import Experiment
-from edge_agent.kept import sessions_folder
-from edge_agent.metrics import EdgeMetrics
-from edge_agent.observer import Progress, RunObserver
-from edge_agent.planned_start import planned_start
-from edge_agent.result import TrainingResult
-from edge_agent.resuming import Resume, prepare
-from edge_agent.stopping import Stop
-from edge_agent.timeline import Timeline
-from edge_agent.training_run import TrainingRun
-from edge_agent.workers import Workers
+from edge_agent.experiment.building import Experiment
+from edge_agent.observability.metrics import EdgeMetrics
+from edge_agent.observability.observer import Progress, RunObserver
+from edge_agent.observability.timeline import Timeline
+from edge_agent.training.deployer import Deployer
+from edge_agent.training.loop import TrainingRun
+from edge_agent.training.result import TrainingResult
+from edge_agent.training.resuming import Resume, prepare
+from edge_agent.training.session_store import sessions_folder
+from edge_agent.training.shutdown import Stop
+from edge_agent.training.workers import Workers
+from shared.client.credentials import trainer_access
+from shared.client.trainer import TrainerClient
 from shared.errors import ClosedError, GoneError, ProtocolError
 from shared.telemetry.metrics import serving_metrics
-from shared.transport.malloc import keep_message_memory
+from shared.transport.rpc.malloc import keep_message_memory
 
 _log = structlog.get_logger(__name__)
 
@@ -114,7 +114,7 @@ async def _trained(
     if start is not None:
         experiment.begin_with(start)
     metrics = EdgeMetrics(CollectorRegistry())
-    access = trainer_access(config)
+    access = trainer_access(config.trainer, config.tls)
     metrics.watch_token_file(access.token_broken)
     timeline = Timeline() if config.output.trace is not None else None
     observer = RunObserver(metrics, Progress(experiment.steps), on_progress, timeline)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from shared.codec import Codec, Encoded, check_layout, codec_by_name, is_lossy, most_span_bytes
+from shared.concurrency.threads import Runner
 from shared.errors import DataError, ProtocolError
 from shared.model.spec import TensorSpec
-from shared.threads import Runner
-from shared.transport.framing import WireTensor, role_name
+from shared.transport.stream.framing import WireTensor, role_name
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 
 _DTYPES = {

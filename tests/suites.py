@@ -20,19 +20,35 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 INTEGRATION = Path("tests/integration")
 ALONE = tuple(
-    INTEGRATION / f"test_{name}.py"
-    for name in ("control_latency", "decisions", "shaped_link", "simulation_agrees", "slow_device", "worst_claims")
+    INTEGRATION / f"{name}.py"
+    for name in (
+        "adaptation/test_decisions",
+        "adaptation/test_shaped_link",
+        "adaptation/test_simulation_agrees",
+        "adaptation/test_slow_device",
+        "commands/test_control_latency",
+        "peers/test_worst_claims",
+    )
 )
 """What measures rates, delays or shares of a core: beside another suite it would measure that one."""
 FIRST = (
     Path("tests/unit"),
-    *(INTEGRATION / f"test_{name}.py" for name in ("crash", "bad_input", "exactness")),
+    *(INTEGRATION / f"{name}.py" for name in ("peers/test_bad_input", "training/test_exactness")),
     Path("tests/chaos"),
 )
 """What takes longest begins first, so that no core waits for it at the end."""
 SLOW = tuple(
-    INTEGRATION / f"test_{name}.py"
-    for name in ("crash", "calibration", "fuzz_frames", "resuming", "interruptions", "pages", "peer", "worst_claims")
+    INTEGRATION / f"{name}.py"
+    for name in (
+        "recovery/test_crash",
+        "adaptation/test_calibration",
+        "peers/test_fuzz_frames",
+        "recovery/test_resuming",
+        "recovery/test_interruptions",
+        "commands/test_pages",
+        "adaptation/test_peer",
+        "peers/test_worst_claims",
+    )
 )
 """What `make test` leaves to `make test-slow`."""
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|error)")
@@ -77,7 +93,7 @@ def run(suite: Path) -> Outcome:
 
 def every_suite() -> list[Path]:
     """All suites of this folder but the deployment's, what takes longest first."""
-    files = sorted(path.relative_to(ROOT) for path in (ROOT / INTEGRATION).glob("test_*.py"))
+    files = sorted(path.relative_to(ROOT) for path in (ROOT / INTEGRATION).rglob("test_*.py"))
     rest = [Path("tests/unit"), Path("tests/fuzz"), *files]
     return [*FIRST, *(suite for suite in rest if suite not in FIRST)]
 

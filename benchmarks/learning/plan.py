@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.codec import FeedbackMode
-from shared.model.recipe import OptimizerConfig, Recipe, ScheduleConfig
-from shared.split_simulation import Scheme
+from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.split_simulation import Scheme
 
 BATCH_SIZE = 32
 """As in paper 000."""

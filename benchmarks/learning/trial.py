@@ -11,7 +11,7 @@ from benchmarks.learning.results import Result
 from shared.codec import seed_stochastic_rounding
 from shared.model.build import build_checked_chain
 from shared.model.random_state import derive_seed
-from shared.split_simulation import Simulation, steady_events
+from shared.training.split_simulation import Simulation, steady_events
 
 
 def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -> Result:

@@ -10,8 +10,8 @@ import demo
 from rich.console import Console
 
 from edge_agent import EdgeConfig, train
-from edge_agent.observer import Progress
-from edge_agent.progress import live_bar, summary_table
+from edge_agent.commands.terminal import live_bar, summary_table
+from edge_agent.observability.observer import Progress
 from shared.config import load_config
 
 PICTURE = demo.HERE.parent.parent / "docs" / "session.svg"

@@ -9,17 +9,17 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from edge_agent.adaptation.decisions import Planner
 from edge_agent.config import EdgeConfig
 from edge_agent.control.tables import sessions_table, status_line, status_table
 from edge_agent.control.trend import Trend
-from edge_agent.decisions import Planner
-from edge_agent.kept import kept_sessions, sessions_folder
+from edge_agent.training.session_store import kept_sessions, sessions_folder
+from shared.commands.options import Overrides
 from shared.config import load_config
+from shared.control.address import find_target
 from shared.control.calling import SOON_SECONDS, calling, show
 from shared.control.commands import AsJson, Interval, Level, config_file, control, every, set_level
-from shared.control.place import find_target
 from shared.errors import ConfigError, UnreachableError
-from shared.options import Overrides
 from shared.wire.isthmus.v1 import control_pb2 as pb
 from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 

@@ -3,15 +3,15 @@
 import asyncio
 import time
 
-from edge_agent.activity import Activity
+from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import EdgeConfig
 from edge_agent.control.pins import Pinning
-from edge_agent.decisions import DecisionLoop
-from edge_agent.experiment import Experiment
-from edge_agent.hold import Hold
-from edge_agent.observer import RunObserver
-from edge_agent.stopping import Stop
-from edge_agent.training_run import TrainingRun
+from edge_agent.experiment.building import Experiment
+from edge_agent.observability.activity import Activity
+from edge_agent.observability.observer import RunObserver
+from edge_agent.training.loop import TrainingRun
+from edge_agent.training.pause import Hold
+from edge_agent.training.shutdown import Stop
 from shared.checkpoint import LocalFiles
 
 

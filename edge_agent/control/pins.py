@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 
 import grpc
 
+from edge_agent.adaptation.decisions import DecisionLoop
+from edge_agent.adaptation.engine_inputs import codec_of
 from edge_agent.config import DeploymentConfig
-from edge_agent.decisions import DecisionLoop
-from edge_agent.deployer import Deployer
-from edge_agent.engine_inputs import codec_of
+from edge_agent.training.deployer import Deployer
 from shared.codec import codec_bits
 from shared.model.build import check_cut
 from shared.model.chain import Chain
 from shared.planning import BIT_WIDTHS
-from shared.transport.status import Refusal
+from shared.transport.rpc.status import Refusal
 
 
 @dataclass(frozen=True, slots=True)

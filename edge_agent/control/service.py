@@ -7,17 +7,17 @@ from contextlib import aclosing, asynccontextmanager, suppress
 import grpc
 import structlog
 
-from edge_agent.activity import Activity
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
 from edge_agent.control.status import PLANNERS, edge_status, pins_message, session_statuses
-from edge_agent.kept import kept_sessions
-from edge_agent.training_run import TrainingRun
+from edge_agent.observability.activity import Activity
+from edge_agent.training.loop import TrainingRun
+from edge_agent.training.session_store import kept_sessions
 from shared.control.levels import set_level
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.control.watching import watch
 from shared.errors import PlanError
-from shared.transport.status import Refusal
+from shared.transport.rpc.status import Refusal
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 _log = structlog.get_logger(__name__)

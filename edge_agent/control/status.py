@@ -5,12 +5,12 @@ import time
 from collections.abc import Iterable
 from datetime import datetime
 
+from edge_agent.adaptation.decisions import Planner
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
-from edge_agent.decisions import Planner
-from edge_agent.kept import SessionRecord
-from edge_agent.step_meter import Recent
-from edge_agent.training_run import TrainingRun
+from edge_agent.observability.step_meter import Recent
+from edge_agent.training.loop import TrainingRun
+from edge_agent.training.session_store import SessionRecord
 from shared.checkpoint import CheckpointName
 from shared.codec import codec_bits
 from shared.control.levels import level_now

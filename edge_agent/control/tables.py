@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from rich.table import Column, Table
 
 from edge_agent.control.trend import Trend
-from shared.control.words import session_column, size, time_text, word
+from shared.control.formatting import session_column, size, time_text, word
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 _STATE_STYLES = {

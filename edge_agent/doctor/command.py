@@ -13,9 +13,9 @@ from rich.text import Text
 
 from edge_agent.config import EdgeConfig
 from edge_agent.doctor.finding import Finding, Status
+from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
 from shared.errors import UnfitError
-from shared.options import ConfigFile, Overrides
 
 _STYLES = {Status.OK: "green", Status.ADVICE: "yellow", Status.MEND: "bold red", Status.SKIPPED: "dim"}
 

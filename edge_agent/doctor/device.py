@@ -17,11 +17,11 @@ import torch
 import shared.version
 from edge_agent.config import EdgeConfig
 from edge_agent.doctor.finding import Finding, advise, fine, mend, skipped
-from edge_agent.kept import sessions_folder
-from edge_agent.memory import available_bytes
-from shared.control.words import size
+from edge_agent.profiling.memory import available_bytes
+from edge_agent.training.session_store import sessions_folder
+from shared.control.formatting import size
 from shared.errors import ConfigError
-from shared.model.device import choose_device
+from shared.training.device import choose_device
 
 LEAST_PYTHON = (3, 11)
 LEAST_TORCH = (2, 6)

@@ -6,14 +6,14 @@ from functools import partial
 
 from cryptography import x509
 
-from edge_agent.access import TrainerAccess, trainer_access
-from edge_agent.asking import Asking
 from edge_agent.config import EdgeConfig
 from edge_agent.doctor.device import examine_device
 from edge_agent.doctor.finding import Finding, Status, advise, fine, mend, skipped
 from edge_agent.doctor.link import check_downlink, check_round_trip, check_uplink
 from edge_agent.doctor.reach import SOON, check_connection, check_encryption, check_name
 from edge_agent.doctor.trainer import check_access, check_service
+from shared.client.call import Asking
+from shared.client.credentials import TrainerAccess, trainer_access
 from shared.errors import ConfigError
 
 WAY_TO_THE_TRAINER = (
@@ -73,7 +73,7 @@ async def _as_far_as_it_goes(config: EdgeConfig) -> list[Finding]:
 def check_credentials(config: EdgeConfig, now: datetime.datetime) -> tuple[Finding, TrainerAccess | None]:
     """Whether this agent's own files can be used, and for how long; and the access that they make."""
     try:
-        access = trainer_access(config)
+        access = trainer_access(config.trainer, config.tls)
     except ConfigError as error:
         return mend("credentials", str(error), "see docs/security.md, five minutes to a closed port"), None
     parts = ["a token"] if access.token is not None else []

@@ -1,8 +1,13 @@
 """What the way to the trainer carries and how long it takes, and what that means for a run."""
 
-from edge_agent.asking import Asking
+from edge_agent.adaptation.link_measurement import (
+    NotMeasuredError,
+    measure_downlink,
+    measure_round_trip,
+    measure_uplink,
+)
 from edge_agent.doctor.finding import Finding, advise, fine, skipped
-from edge_agent.link_measuring import NotMeasuredError, measure_downlink, measure_round_trip, measure_uplink
+from shared.client.call import Asking
 
 ROUND_TRIPS = 10
 LONG_ROUND_TRIP_SECONDS = 0.05

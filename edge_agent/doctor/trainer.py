@@ -6,8 +6,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from edge_agent.asking import HEALTH, SERVICE, Answer, Asking
 from edge_agent.doctor.finding import Finding, fine, mend, skipped
+from shared.client.call import HEALTH, SERVICE, Answer, Asking
 from shared.version import NO_SESSION, NO_VERSION, PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 

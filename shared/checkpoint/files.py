@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import fsspec
 
 from shared.errors import ConfigError, StorageError
-from shared.private_files import close_folder, make_folder, open_file
+from shared.files.private_files import close_folder, make_folder, open_file
 
 _SCRATCH = ".partial"
 """What the name of a file ends with until it is whole; one that a crash has left is written over by the next of its name."""

@@ -5,7 +5,7 @@ from enum import StrEnum
 import grpc
 
 from shared.telemetry.logs import LEVELS, log_level, set_log_level
-from shared.transport.status import Refusal
+from shared.transport.rpc.status import Refusal
 from shared.wire.isthmus.v1.control_pb2 import LogLevel
 
 

@@ -15,12 +15,12 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from shared.control.place import control_target, held
+from shared.control.address import control_target, held
 from shared.errors import ListenError
-from shared.transport.options import server_options
-from shared.transport.packets import message_deserializer
-from shared.transport.reflection import reflect
-from shared.transport.refusing import Context, refusing
+from shared.transport.rpc.options import server_options
+from shared.transport.rpc.reflection import reflect
+from shared.transport.rpc.refusing import Context, refusing
+from shared.transport.stream.packets import message_deserializer
 
 _log = structlog.get_logger(__name__)
 _MOST_CALLS = 64

@@ -8,7 +8,7 @@ from typing import TypeVar
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from shared.transport.status import Refusal
+from shared.transport.rpc.status import Refusal
 
 LEAST_SECONDS, MOST_SECONDS = 0.05, 3600.0
 DEFAULT_SECONDS = 1.0

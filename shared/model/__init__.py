@@ -1,1 +1,1 @@
-"""Chains of blocks: cutting a module, running a stage, moving a block. torch, nothing of gRPC."""
+"""Cutting a module into a chain of blocks. torch, nothing of gRPC."""

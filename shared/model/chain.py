@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.model.behaviour import Behaviour, behaviour_of
+from shared.model.block_modules import build_modules
 from shared.model.boundaries import find_pieces, obstacles
 from shared.model.lookups import leading_lookups
-from shared.model.pieces import build_modules
 from shared.model.slots import Slot, assign_state
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec

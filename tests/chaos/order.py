@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shared.model.policies import Replay
+from shared.training.policies import Replay
 
 
 class Worst(NamedTuple):

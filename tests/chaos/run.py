@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.net.relay import Fault as LinkFault
 from benchmarks.net.relay import Relay
 from shared.errors import StepLogError
-from shared.step_log import check_steps
+from shared.training.step_log import check_steps
 from tests.chaos import sides
 from tests.chaos.faults import LINK_FAULTS, Fault, Planned, plan
 from tests.chaos.order import Worst, exceeds, worst

@@ -19,24 +19,24 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from cloud_trainer import TrainerConfig
-from cloud_trainer.keeper import Keeper, Quota
-from cloud_trainer.limits import Limits
-from cloud_trainer.opening import open_session
+from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.opening import open_session
+from cloud_trainer.sessions.session_store import Keeper, Quota
 from edge_agent import EdgeConfig
 from edge_agent.data import fashion_mnist
-from edge_agent.kept import kept_sessions
-from edge_agent.profile_parts import Measurements, PartFile
-from edge_agent.timeline import load as load_timeline
-from edge_agent.timeline_window import choose_window, summary
+from edge_agent.observability.timeline import load as load_timeline
+from edge_agent.observability.timeline_window import choose_window, summary
+from edge_agent.profiling.profile_parts import Measurements, PartFile
+from edge_agent.training.session_store import kept_sessions
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, seal
 from shared.checkpoint.store import FORMAT
 from shared.config import load_config
 from shared.errors import IsthmusError, StorageError
-from shared.model import block_state
-from shared.model.stage_state import copy_state, put_back, to_bytes
 from shared.planning import load_profile, load_trace
-from shared.step_log import check_steps
-from shared.transport.tokens import Scope, make_token, read_tokens
+from shared.training import block_state
+from shared.training.stage_state import copy_state, put_back, to_bytes
+from shared.training.step_log import check_steps
+from shared.transport.auth.tokens import Scope, make_token, read_tokens
 from tests.fuzz.damage import absurd_texts, json_files, json_values, reworded, spoilt
 from tests.support.wire import open_request
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from shared.codec import codec_by_name
 from shared.errors import ProtocolError
-from shared.model import block_state
 from shared.model.build import build_checked_chain
 from shared.tensor_wire import torch_dtype, transmitted_shape
-from shared.transport.packets import Packet, serialize
+from shared.training import block_state
+from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, Role, TensorHeader

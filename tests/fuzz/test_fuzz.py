@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloud_trainer.access import SCOPES
+from cloud_trainer.rpc.access import SCOPES
 from tests.fuzz.files import kinds, read_spoilt
 from tests.fuzz.messages import DRAIN
 from tests.fuzz.trainer import MAX_GROWTH_BYTES, fuzz_trainer

@@ -7,7 +7,7 @@ from typing import Any
 
 import xxhash
 
-from shared.transport.packets import Packet, serialize
+from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader

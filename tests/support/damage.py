@@ -15,9 +15,9 @@ import torch
 import xxhash
 from google.protobuf.message import Message
 
-from shared.model import block_state
 from shared.model.build import build_checked_chain
-from shared.transport.packets import Packet, serialize
+from shared.training import block_state
+from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, Frame, TensorHeader

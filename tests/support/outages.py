@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import structlog
 
-from edge_agent.client import TrainerClient
-from edge_agent.connection import Connection
-from edge_agent.endurance import Endurance
-from edge_agent.in_flight import InFlight
-from edge_agent.kept import KeptSession, SessionRecord
-from edge_agent.pipeline_ends import Position
+from edge_agent.training.connection import Connection
+from edge_agent.training.ends import Position
+from edge_agent.training.in_flight import InFlight
+from edge_agent.training.session_store import KeptSession, SessionRecord
 from shared.checkpoint import LocalFiles
+from shared.client.retry import Endurance
+from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, FencedError, UnreachableError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.virtual import InlineWorker, run_virtually

@@ -16,8 +16,8 @@ from edge_agent.data.named import load_dataset
 from shared.model.build import build_model
 from shared.model.chain import build_chain
 from shared.model.random_state import random_state
-from shared.model.recipe import OptimizerConfig, Recipe
-from shared.model.schedule import learning_rate
+from shared.training.recipe import OptimizerConfig, Recipe
+from shared.training.schedule import learning_rate
 
 
 def plain_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:

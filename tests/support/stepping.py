@@ -12,9 +12,9 @@ import torch
 
 from shared.codec import aligned_buffer, codec_by_name
 from shared.tensor_wire import to_wire
-from shared.transport.duplex import Duplex
-from shared.transport.framing import Assembler
-from shared.transport.packets import Packet, deserializer, serialize
+from shared.transport.stream.duplex import Duplex
+from shared.transport.stream.framing import Assembler
+from shared.transport.stream.packets import Packet, deserializer, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Role

@@ -11,12 +11,12 @@ import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from cloud_trainer.access import SCOPES
-from shared.transport.certificates import Identity, Signed, issue, make_authority
-from shared.transport.ending import Ending
-from shared.transport.packets import serialize
-from shared.transport.tls import TlsFiles, channel_credentials
-from shared.transport.tokens import AN_AGENTS, Scope, make_token
+from cloud_trainer.rpc.access import SCOPES
+from shared.transport.auth.certificates import Identity, Signed, issue, make_authority
+from shared.transport.auth.tls import TlsFiles, channel_credentials
+from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token
+from shared.transport.rpc.ending import Ending
+from shared.transport.stream.packets import serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import control_pb2 as control
 from shared.wire.isthmus.v1 import trainer_pb2 as pb

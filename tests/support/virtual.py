@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 from shared.codec import aligned_buffer
-from shared.threads import Worker
-from shared.transport import duplex
-from shared.transport.credits import ReceiveLedger
-from shared.transport.duplex import Duplex
-from shared.transport.framing import Assembler, WireTensor
-from shared.transport.packets import Packet
+from shared.concurrency.threads import Worker
+from shared.transport.stream import duplex
+from shared.transport.stream.credits import ReceiveLedger
+from shared.transport.stream.duplex import Duplex
+from shared.transport.stream.framing import Assembler, WireTensor
+from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 from shared.wire.isthmus.v1.trainer_pb2 import TrainRequest, TrainResponse
 

@@ -15,32 +15,32 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 
-from cloud_trainer.announcements import BatchAnnouncements
-from cloud_trainer.evaluation import evaluate
-from cloud_trainer.limits import Limits
-from cloud_trainer.memory import SessionMemory
 from cloud_trainer.metrics import TrainerMetrics
-from cloud_trainer.session import CloudStep, Session
-from cloud_trainer.training import TrainingStream
-from edge_agent.batches import Prefetcher
+from cloud_trainer.rpc.announcements import BatchAnnouncements
+from cloud_trainer.rpc.evaluation import evaluate
+from cloud_trainer.rpc.pipeline import TrainingStream
+from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.memory import SessionMemory
+from cloud_trainer.sessions.session import CloudStep, Session
 from edge_agent.data import Batch
-from edge_agent.pipeline import Pipeline
-from edge_agent.pipeline_ends import Position
-from edge_agent.training_call import Stream
-from edge_agent.workers import Workers
+from edge_agent.training.ends import Position
+from edge_agent.training.pipeline import Pipeline
+from edge_agent.training.prefetch import Prefetcher
+from edge_agent.training.workers import Workers
+from shared.client.training_call import Stream
 from shared.codec import FeedbackMode, codec_by_name
+from shared.concurrency.tasks import run_together
 from shared.errors import IsthmusError
 from shared.model.chain import build_chain
-from shared.model.losses import LossHead
-from shared.model.policies import POLICIES
 from shared.model.random_state import random_state
-from shared.model.recipe import OptimizerConfig, Recipe, ScheduleConfig
-from shared.model.stage import Stage
-from shared.tasks import run_together
 from shared.tensor_wire import to_wire
-from shared.transport.duplex import Duplex
-from shared.transport.framing import WireTensor, chunks
-from shared.transport.packets import Packet
+from shared.training.losses import LossHead
+from shared.training.policies import POLICIES
+from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.stage import Stage
+from shared.transport.stream.duplex import Duplex
+from shared.transport.stream.framing import WireTensor, chunks
+from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import (
     Attached,

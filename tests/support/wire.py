@@ -8,11 +8,11 @@ import grpc
 import torch
 
 from shared.codec import codec_by_name
-from shared.model.recipe import OptimizerConfig, Recipe, ScheduleConfig
 from shared.tensor_wire import to_wire
-from shared.transport.ending import Ending
-from shared.transport.framing import chunks
-from shared.transport.packets import Packet, serialize
+from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.transport.rpc.ending import Ending
+from shared.transport.stream.framing import chunks
+from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Role, TensorHeader

@@ -1,0 +1,116 @@
+"""What an edge may have trained for its calibration: every part of it judged before a process is started for it."""
+
+import math
+from typing import Literal
+
+import grpc
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+
+from cloud_trainer.config import StandInConfig, TrainerConfig
+from cloud_trainer.sessions.attaching import check_version
+from cloud_trainer.sessions.limits import Limits
+from shared.codec import FeedbackMode, codec_by_name
+from shared.config import Section
+from shared.errors import ConfigError, ProtocolError
+from shared.model.spec import TensorSpec
+from shared.tensor_wire import torch_dtype
+from shared.training.recipe import Recipe
+from shared.transport.rpc.status import Refusal
+from shared.transport.stream.framing import MAX_DIMENSIONS
+from shared.wire.isthmus.v1.trainer_pb2 import TrainCopyRequest
+
+_MAX_TEXT_BYTES = 64 * 1024
+"""Of the recipe, and of the model's arguments."""
+
+
+class CopyOrder(Section):
+    """One copy to train, and the bounds that its process keeps to."""
+
+    factory: str
+    kwargs_json: str
+    recipe: Recipe
+    shape: tuple[PositiveInt, ...]
+    """Of a batch of input."""
+    dtype: str
+    """Of the input: torch's name of it."""
+    cut: PositiveInt
+    staleness: NonNegativeInt
+    codec: str
+    backward: Literal["replay", "stash"]
+    feedback: FeedbackMode
+    epochs: PositiveFloat
+    timing_only: bool
+    train: StandInConfig
+    test: StandInConfig
+    allowed: tuple[str, ...]
+    """What models may be (models.allowed)."""
+    limits: Limits
+    """What its model may take, as a session's."""
+    device: str
+    threads: NonNegativeInt
+    """Of torch; 0 leaves it to torch."""
+
+
+def order_of(request: TrainCopyRequest, config: TrainerConfig, limits: Limits, device: str) -> CopyOrder:
+    """The order that a request is. Raises ConfigError, ProtocolError or Refusal for one that is not taken."""
+    check_version(request.protocol_version)
+    bounds = config.calibration
+    if bounds.train is None or bounds.test is None:
+        raise Refusal(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "this trainer's operator has put no data there for calibrations ([calibration] train and test)",
+        )
+    texts = {"the recipe": request.recipe_json, "the model's arguments": request.model.kwargs_json}
+    for what, text in texts.items():
+        if len(text) > _MAX_TEXT_BYTES:
+            raise ProtocolError(f"{what} has {len(text)} characters; it may have {_MAX_TEXT_BYTES}")
+    if not math.isfinite(request.epochs) or not 0 < request.epochs <= bounds.max_epochs:
+        raise ProtocolError(
+            f"a copy is to be trained for {request.epochs:g} epochs; this trainer's limit is {bounds.max_epochs:g} "
+            "(calibration.max_epochs)"
+        )
+    if request.staleness > limits.staleness:
+        raise ProtocolError(
+            f"a staleness of {request.staleness} is more than this trainer's limit of {limits.staleness} "
+            "(server.max_staleness)"
+        )
+    codec_by_name(request.codec)
+    example = _example(request, limits)
+    try:
+        return CopyOrder.model_validate(
+            {
+                "factory": request.model.factory,
+                "kwargs_json": request.model.kwargs_json,
+                "recipe": Recipe.model_validate_json(request.recipe_json or "{}"),
+                "shape": example.shape,
+                "dtype": str(example.dtype).removeprefix("torch."),
+                "cut": request.cut,
+                "staleness": request.staleness,
+                "codec": request.codec,
+                "backward": request.backward,
+                "feedback": FeedbackMode(request.feedback),
+                "epochs": request.epochs,
+                "timing_only": request.timing_only,
+                "train": bounds.train,
+                "test": bounds.test,
+                "allowed": config.models.allowed,
+                "limits": limits,
+                "device": device,
+                "threads": config.compute.threads,
+            }
+        )
+    except ValidationError as cause:
+        first = cause.errors(include_url=False)[0]
+        raise ConfigError(f"the copy: {'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}") from cause
+    except ValueError as cause:  # what FeedbackMode says
+        raise ConfigError(f"the copy: {cause}") from cause
+
+
+def _example(request: TrainCopyRequest, limits: Limits) -> TensorSpec:
+    header = request.example
+    if not 1 <= len(header.shape) <= MAX_DIMENSIONS or not all(header.shape):
+        raise ProtocolError(f"the example batch has the shape {list(header.shape)[:MAX_DIMENSIONS]}, which is none")
+    example = TensorSpec(tuple(header.shape), torch_dtype(header.dtype))
+    if example.bytes > limits.tensor_bytes:
+        raise ProtocolError(f"the example batch has {example.bytes} bytes; it may have {limits.tensor_bytes}")
+    return example

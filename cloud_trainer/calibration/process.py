@@ -1,0 +1,170 @@
+"""The process that trains one copy: `python -m cloud_trainer.calibration.process`, an order on standard input.
+
+It reports on standard output, a JSON object a line. What a model or data set prints goes to standard error instead.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from cloud_trainer.calibration.orders import CopyOrder
+from cloud_trainer.config import StandInConfig
+from cloud_trainer.sessions.failures import failures_of
+from shared.errors import DataError, IsthmusError, ProtocolError, one_line
+from shared.factory import load_factory
+from shared.model.build import build_checked_chain, check_range, parse_kwargs
+from shared.model.footprint import estimate_training_bytes, state_bytes
+from shared.model.random_state import derive_seed
+from shared.model.spec import TensorSpec
+from shared.training.copy_training import Copy, steps_of
+from shared.training.losses import LossHead
+from shared.training.optimizer import state_keys
+from shared.training.split_simulation import Scheme
+from shared.transport.rpc.status import status_of
+
+_NICENESS = 10
+"""Sessions go first on the processor."""
+_REPORT_STEPS = 100
+_SAYS = "the trainer's stand-in data set"
+
+
+class _StandIn:
+    """The operator's samples as batches like the edge's."""
+
+    def __init__(self, order: CopyOrder) -> None:
+        """Raises DataError, and ProtocolError for samples that are not like the edge's."""
+        self._train, self._test = _dataset(order.train), _dataset(order.test)
+        self._batch_size, self._seed = order.shape[0], order.recipe.seed
+        if len(self._train) < self._batch_size:
+            raise ProtocolError(f"{_SAYS} has {len(self._train)} samples, fewer than a batch of {self._batch_size}")
+        inputs, _ = self._train[0]
+        kind = str(inputs.dtype).removeprefix("torch.")
+        if (tuple(inputs.shape), kind) != (order.shape[1:], order.dtype):
+            raise ProtocolError(
+                f"{_SAYS} has samples {kind} {tuple(inputs.shape)}, the edge's are {order.dtype} {order.shape[1:]}"
+            )
+        self.steps_per_epoch = len(self._train) // self._batch_size
+        self.judged_batches = -(-len(self._test) // self._batch_size)
+
+    def batches(self, first_step: int, stop_step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Those of the steps from one to another; each epoch has an order of its own."""
+        yield from DataLoader(self._train, batch_sampler=self._indices(first_step, stop_step))
+
+    def _indices(self, first_step: int, stop_step: int) -> Iterator[list[int]]:
+        order_of = lru_cache(maxsize=1)(self._order)
+        for step in range(first_step, stop_step):
+            epoch, position = divmod(step, self.steps_per_epoch)
+            begin = position * self._batch_size
+            yield order_of(epoch)[begin : begin + self._batch_size].tolist()
+
+    def _order(self, epoch: int) -> Tensor:
+        generator = torch.Generator().manual_seed(derive_seed(self._seed, "order", epoch))
+        return torch.randperm(len(self._train), generator=generator)
+
+    def judged(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """All of the test set."""
+        yield from DataLoader(self._test, self._batch_size)
+
+
+def train(order: CopyOrder, report: TextIO) -> None:
+    """Train and judge. Raises IsthmusError."""
+    if order.threads:
+        torch.set_num_threads(order.threads)
+    LossHead(order.recipe.loss, order.allowed)  # refuses one that the operator has not allowed
+    data = _StandIn(order)
+    steps = steps_of(order.epochs, data.steps_per_epoch)
+    recipe = order.recipe.model_copy(update={"steps_per_epoch": data.steps_per_epoch, "total_steps": steps})
+    example = TensorSpec(order.shape, next(data.batches(0, 1))[0].dtype)
+    kwargs, states = parse_kwargs(order.kwargs_json), len(state_keys(recipe.optimizer))
+    limits = order.limits
+    estimate = estimate_training_bytes(
+        order.factory, kwargs, example, states, allowed=order.allowed, limits=limits.of_a_build
+    )
+    # Stashing keeps activations and weights of every batch in flight, replaying their inputs alone.
+    held = order.staleness + 1 if order.backward == "stash" else 1
+    limits.check_memory(held * (estimate or 0))
+    chain = build_checked_chain(
+        order.factory,
+        kwargs,
+        recipe.seed,
+        example.example(),
+        frozen=recipe.frozen,
+        allowed=order.allowed,
+        limits=limits.of_a_build,
+        check=lambda module: limits.check_memory(held * state_bytes(module, states)),
+    )
+    check_range(order.cut, chain)  # nothing crosses: the whole copy trains here
+    in_flight = (order.staleness + 1) * (chain.features[order.cut].bytes + example.bytes)
+    limits.check_memory(held * (estimate or state_bytes(chain.module, states)) + in_flight)
+    scheme = Scheme(order.staleness, order.backward, order.feedback, order.codec)
+    copy = Copy(chain, order.cut, recipe, scheme, torch.device(order.device))
+    if order.timing_only:
+        step_seconds, judged_seconds = copy.timed(data.batches, data.judged())
+        _say(
+            report,
+            steps=0,
+            timing={
+                "seconds_per_step": step_seconds,
+                "seconds_per_judged_batch": judged_seconds,
+                "steps_per_epoch": data.steps_per_epoch,
+                "judged_batches": data.judged_batches,
+            },
+        )
+        return
+    for first in range(0, steps, data.steps_per_epoch):
+        stop = min(first + data.steps_per_epoch, steps)
+        copy.train(first, stop, _counted(data.batches(first, stop), first, report))
+    right, samples = copy.judge(data.judged())
+    _say(report, steps=steps, judged={"samples": samples, "correct": right})
+
+
+def _counted(
+    batches: Iterator[tuple[Tensor, Tensor]], first_step: int, report: TextIO
+) -> Iterator[tuple[Tensor, Tensor]]:
+    for step, batch in enumerate(batches, first_step):
+        if step % _REPORT_STEPS == 0:
+            _say(report, steps=step)
+        yield batch
+
+
+def _dataset(config: StandInConfig) -> Any:
+    """Raises DataError."""
+    make = load_factory(config.factory, error=DataError)
+    try:
+        dataset = make(**config.kwargs)
+        len(dataset)
+        dataset[0]
+    except Exception as cause:  # the operator's own code may raise anything
+        raise DataError(f"{_SAYS} {config.factory!r} failed with {type(cause).__name__}: {cause}") from cause
+    return dataset
+
+
+def _say(report: TextIO, **content: object) -> None:
+    print(json.dumps(content), file=report, flush=True)
+
+
+def main() -> None:
+    """Read the order, train, report."""
+    report = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    order = CopyOrder.model_validate_json(sys.stdin.read())
+    with suppress(PermissionError):  # the systemd unit lets no process change its priority
+        os.nice(_NICENESS)
+    try:
+        # A GPU that fails here fails for this process alone, so it is no failure of the trainer's device.
+        with failures_of("the training of a copy", torch.device("cpu")):
+            train(order, report)
+    except IsthmusError as error:
+        _say(report, refused={"code": status_of(error).name, "sentence": one_line(str(error))})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What an operator sees of a trainer and does to it."""

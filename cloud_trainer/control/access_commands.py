@@ -1,0 +1,90 @@
+"""`cloud-trainer certs` and `cloud-trainer token`: make what the two sides know each other by."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shared.errors import ConfigError
+from shared.transport.auth.certificates import (
+    Identity,
+    issue,
+    make_authority,
+    reachable_names,
+    read_authority,
+)
+from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token, read_tokens
+
+_AUTHORITY_DAYS = 3650
+
+
+def certs(
+    directory: Annotated[Path, typer.Argument(help="Folder for the authority, certificates and keys.")],
+    host: Annotated[list[str] | None, typer.Option(help="Name or address that edges reach the trainer by.")] = None,
+    client: Annotated[list[str] | None, typer.Option(help="Name of an agent that gets a certificate.")] = None,
+    days: Annotated[int, typer.Option(min=1, max=825, help="How long the certificates hold.")] = 365,
+) -> None:
+    """Make an authority, the trainer's certificate and one for each agent; run again, it renews them."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as cause:
+        raise ConfigError(f"folder {directory} cannot be made: {cause.strerror}") from cause
+    ca, ca_key = directory / "ca.pem", directory / "ca.key"
+    if ca.exists() or ca_key.exists():
+        authority = read_authority(ca, ca_key)
+    else:
+        authority = make_authority("Isthmus development CA", _AUTHORITY_DAYS)
+        authority.write(ca, ca_key)
+    identities = {"trainer": Identity("trainer", reachable_names(host or [], socket.gethostname()))}
+    for name in client or ["edge"]:
+        if name in ("ca", "trainer") or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+            raise ConfigError(
+                f"client {name!r} cannot be; it must be of letters, digits and . _ -, and not ca or trainer"
+            )
+        identities[name] = Identity(name)
+    for name, identity in identities.items():
+        issue(authority, identity, days).write(directory / f"{name}.pem", directory / f"{name}.key")
+    typer.echo(f"trainer:\n{_section(directory, 'trainer')}")
+    for name in list(identities)[1:]:
+        typer.echo(f"\n{name}:\n{_section(directory, name)}")
+    typer.echo(f"\n{ca_key} signs for all of them: keep it off both machines.")
+
+
+def token(
+    subject: Annotated[str, typer.Argument(help="Whose token it is; sessions belong to a subject.")],
+    file: Annotated[Path, typer.Option(help="The trainer's auth.tokens; the token's hash is added to it.")],
+    scope: Annotated[
+        list[Scope] | None, typer.Option(help="What it allows; left out, what an agent needs: train, control and read.")
+    ] = None,
+) -> None:
+    """Make a token, add its hash to the trainer's file, and print it: nobody can find it out later."""
+    secret, table = make_token(subject, scope or AN_AGENTS)
+    if file.exists() and file.stat().st_size:
+        read_tokens(file)
+        table = "\n" + table
+    try:
+        # Appended, so that the file's owner and mode stay what the operator has made them.
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as out:
+            out.write(table)
+    except OSError as cause:
+        raise ConfigError(f"{file} cannot be written: {cause.strerror}") from cause
+    typer.echo(secret)
+
+
+def _section(directory: Path, name: str) -> str:
+    return "\n".join(
+        [
+            "[tls]",
+            f'certificate = "{directory / name}.pem"',
+            f'key = "{directory / name}.key"',
+            f'ca = "{directory / "ca.pem"}"',
+        ]
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to an application."""
+    app.command("certs")(certs)
+    app.command("token")(token)

@@ -1,0 +1,185 @@
+"""`TrainerControlService`: what an operator, or a subject of its own sessions, sees of a trainer and does to it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+
+import grpc
+import structlog
+
+from cloud_trainer.metrics import QUEUES, TrainerMetrics
+from cloud_trainer.sessions.registry import Sessions
+from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session_store import Keeper
+from shared.codec import codec_bits
+from shared.control.levels import level_now, set_level
+from shared.control.watching import watch
+from shared.telemetry.metrics import counted
+from shared.transport.auth.callers import caller
+from shared.transport.auth.tokens import Scope
+from shared.transport.rpc.status import Refusal
+from shared.wire.isthmus.v1 import control_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+SERVICE = pb.DESCRIPTOR.services_by_name["TrainerControlService"]
+
+
+class TrainerControl:
+    """The answers. What each promises and refuses is said in protos/isthmus/v1/control.proto."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        keeper: Keeper,
+        metrics: TrainerMetrics,
+        end_session: Callable[[str, bool], Awaitable[None]],
+        stopping: asyncio.Event,
+        device: str,
+    ) -> None:
+        """end_session: frees a session, and forgets it unless it is to be resumable. stopping: set to stop the trainer."""
+        self._sessions = sessions
+        self._keeper = keeper
+        self._metrics = metrics
+        self._end_session = end_session
+        self._stopping = stopping
+        self._device = device
+        self._began_seconds = time.monotonic()
+        self.address = ""
+        """Where edges reach the trainer."""
+
+    async def get_status(
+        self, _request: pb.TrainerControlServiceGetStatusRequest
+    ) -> pb.TrainerControlServiceGetStatusResponse:
+        """What the trainer is doing now."""
+        return pb.TrainerControlServiceGetStatusResponse(status=self._status())
+
+    async def watch(
+        self, request: pb.TrainerControlServiceWatchRequest
+    ) -> AsyncIterator[pb.TrainerControlServiceWatchResponse]:
+        """The same again and again."""
+        interval = request.interval if request.HasField("interval") else None
+        async with aclosing(watch(interval, self._status, self._stopping)) as statuses:
+            async for status in statuses:
+                yield pb.TrainerControlServiceWatchResponse(status=status)
+
+    async def list_sessions(
+        self, _request: pb.TrainerControlServiceListSessionsRequest
+    ) -> pb.TrainerControlServiceListSessionsResponse:
+        """Open sessions, and kept ones."""
+        sessions = self._open_sessions()
+        for status in sessions:
+            status.checkpoint_steps.extend(await self._checkpoint_steps(status.session_id))
+        for session_id, (record, names) in (await self._keeper.listed(_sees)).items():
+            if session_id in self._sessions:
+                continue
+            steps = [name.step for name in names]
+            sessions.append(
+                pb.TrainerSessionStatus(
+                    session_id=session_id,
+                    state=pb.TRAINER_SESSION_STATE_KEPT,
+                    subject=record.subject,
+                    model=record.request.model.factory,
+                    step=steps[0] if steps else 0,
+                    session_epoch=record.session_epoch,
+                    checkpoint_steps=steps,
+                )
+            )
+        return pb.TrainerControlServiceListSessionsResponse(sessions=sessions)
+
+    async def close_session(
+        self, request: pb.TrainerControlServiceCloseSessionRequest
+    ) -> pb.TrainerControlServiceCloseSessionResponse:
+        """End a session whoever has attached it."""
+        session_id = request.session_id
+        owner = self._sessions.owner(session_id)
+        if owner is None and (record := await self._keeper.record(session_id)) is not None:
+            owner = record.subject
+        if owner is None or not _sees(owner):
+            raise self._sessions.not_found(session_id)
+        if session_id in self._sessions and self._sessions.find(session_id) is None:
+            raise Refusal(grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being opened just now; try again")
+        _log.info("session closed by an operator", session=session_id, resumable=request.resumable)
+        await self._end_session(session_id, request.resumable)
+        return pb.TrainerControlServiceCloseSessionResponse()
+
+    async def drain(self, _request: pb.TrainerControlServiceDrainRequest) -> pb.TrainerControlServiceDrainResponse:
+        """Stop the trainer."""
+        _log.info("told to drain")
+        self._stopping.set()
+        return pb.TrainerControlServiceDrainResponse()
+
+    async def set_log_level(
+        self, request: pb.TrainerControlServiceSetLogLevelRequest
+    ) -> pb.TrainerControlServiceSetLogLevelResponse:
+        """Log more or less."""
+        return pb.TrainerControlServiceSetLogLevelResponse(previous=set_level(request.level))
+
+    def _status(self) -> pb.TrainerStatus:
+        metrics, stopping = self._metrics, self._stopping.is_set()
+        status = pb.TrainerStatus(
+            state=pb.TRAINER_STATE_STOPPING if stopping else pb.TRAINER_STATE_SERVING,
+            address=self.address,
+            device=self._device,
+            open_sessions=len(self._sessions),
+            max_sessions=self._sessions.limit,
+            steps=int(counted(metrics.steps)),
+            samples=int(counted(metrics.samples)),
+            bytes_up=int(counted(metrics.bytes_up)),
+            bytes_down=int(counted(metrics.bytes_down)),
+            queues=pb.TrainerQueues(**{queue: metrics.waiting(queue) for queue in QUEUES}),
+            log_level=level_now(),
+            sessions=self._open_sessions(),
+        )
+        status.running.FromNanoseconds(int((time.monotonic() - self._began_seconds) * 1e9))
+        return status
+
+    def _open_sessions(self) -> list[pb.TrainerSessionStatus]:
+        """Those that the caller may see."""
+        return [
+            _session_status(session_id, owner, session)
+            for session_id, owner, session in self._sessions.owned
+            if _sees(owner)
+        ]
+
+    async def _checkpoint_steps(self, session_id: str) -> list[int]:
+        return [name.step for name in await self._keeper.names(session_id)]
+
+
+def _sees(owner: str) -> bool:
+    """Whether a session of this subject is there for the caller."""
+    who = caller()
+    return owner == who.subject or Scope.OPERATE in who.scopes
+
+
+def _session_status(session_id: str, owner: str, session: Session | None) -> pb.TrainerSessionStatus:
+    status = pb.TrainerSessionStatus(session_id=session_id, subject=owner, state=pb.TRAINER_SESSION_STATE_OPENING)
+    if session is None:
+        return status
+    today = session.deployment
+    status.state = pb.TRAINER_SESSION_STATE_IDLE
+    if session.attached:
+        status.state = pb.TRAINER_SESSION_STATE_ATTACHED
+    elif session.lost_seconds is not None:
+        status.state = pb.TRAINER_SESSION_STATE_LOST
+    status.MergeFrom(
+        pb.TrainerSessionStatus(
+            model=session.request.model.factory,
+            step=session.next_step,
+            deployment=pb.DeploymentStatus(
+                cut=today.cut,
+                blocks=len(session.chain.blocks),
+                staleness_limit=today.staleness,
+                codec=today.codec,
+                bits=codec_bits(today.codec),
+                downlink_codec=today.downlink_codec,
+                downlink_bits=codec_bits(today.downlink_codec),
+            ),
+            session_epoch=session.session_epoch,
+            bytes_up=session.received_bytes,
+            bytes_down=session.sent_bytes,
+            loss=session.loss or None,
+            downlink_bits_per_second=session.downlink_bits_per_second or None,
+        )
+    )
+    return status

@@ -1,0 +1,108 @@
+"""Who may do what on this trainer, and where it may listen without asking."""
+
+import time
+
+import grpc
+import structlog
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
+
+from cloud_trainer.config import TrainerConfig
+from cloud_trainer.control.service import SERVICE as CONTROL
+from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.rpc.methods import SERVICE
+from shared.config import is_loopback
+from shared.errors import ConfigError, IsthmusError, one_line
+from shared.transport.auth.callers import Authenticator
+from shared.transport.auth.gate import Gate
+from shared.transport.auth.rate import RateLimit
+from shared.transport.auth.reloaded import Reloaded
+from shared.transport.auth.tls import TlsFiles, server_credentials
+from shared.transport.auth.tokens import Scope, TokenBook, read_tokens
+from shared.transport.rpc.status import status_of
+
+_log = structlog.get_logger(__name__)
+_LOGGED_PER_SECOND = 0.1
+"""Refusals of one host that are logged in the long run: a stranger must not fill the disk. All are counted."""
+
+CHECK = f"/{health.SERVICE_NAME}/Check"
+SCOPES: dict[str, Scope | None] = {
+    f"/{SERVICE}/OpenSession": Scope.TRAIN,
+    f"/{SERVICE}/Train": Scope.TRAIN,
+    f"/{SERVICE}/Evaluate": Scope.TRAIN,
+    f"/{SERVICE}/UploadBlock": Scope.TRAIN,
+    f"/{SERVICE}/DownloadBlock": Scope.TRAIN,
+    f"/{SERVICE}/MeasureStage": Scope.TRAIN,
+    f"/{SERVICE}/TrainCopy": Scope.TRAIN,
+    f"/{SERVICE}/CommitMigration": Scope.CONTROL,
+    f"/{SERVICE}/CloseSession": Scope.CONTROL,
+    f"/{SERVICE}/GetSession": Scope.READ,
+    f"/{CONTROL.full_name}/GetStatus": Scope.READ,
+    f"/{CONTROL.full_name}/Watch": Scope.READ,
+    f"/{CONTROL.full_name}/ListSessions": Scope.READ,
+    f"/{CONTROL.full_name}/CloseSession": Scope.CONTROL,
+    f"/{CONTROL.full_name}/Drain": Scope.OPERATE,
+    f"/{CONTROL.full_name}/SetLogLevel": Scope.OPERATE,
+    f"/{reflection.SERVICE_NAME}/ServerReflectionInfo": Scope.READ,
+    f"/{health.SERVICE_NAME}/Watch": Scope.READ,
+    f"/{health.SERVICE_NAME}/List": Scope.READ,
+    CHECK: None,  # for load balancers and probes; says only whether the trainer serves
+}
+
+
+def build_gate(config: TrainerConfig, metrics: TrainerMetrics) -> Gate:
+    """The gate of this trainer. Raises ConfigError when it would be open to others without having been told to be."""
+    tokens = config.auth.tokens
+    book = None
+    if tokens is not None:
+        # A file that cannot be read at the start, which may be a restart, ends nothing: once it is mended it is read at once.
+        book = Reloaded([tokens], lambda: read_tokens(tokens), TokenBook(), "nobody new is admitted")
+    authenticator = Authenticator(book, certificates=config.tls.ca is not None)
+    metrics.watch_token_file(lambda: authenticator.failure is not None)
+    _check_exposure(config, asks=authenticator.asks)
+    logged = RateLimit(_LOGGED_PER_SECOND, time.monotonic)
+
+    def on_refusal(method: str, peer: str, error: IsthmusError) -> None:
+        code = status_of(error)
+        metrics.failed(code)
+        if not logged.take(peer):
+            _log.warning("call refused", method=method, peer=peer, code=code.name, reason=one_line(str(error)))
+
+    server = config.server
+    return Gate(authenticator, SCOPES, server.max_calls_per_second, server.max_calls_at_once, on_refusal)
+
+
+def build_probe_gate(config: TrainerConfig, metrics: TrainerMetrics) -> Gate:
+    """The gate of the port that answers probes alone, whoever asks."""
+    server = config.server
+
+    def on_refusal(_method: str, _peer: str, error: IsthmusError) -> None:
+        metrics.failed(status_of(error))
+
+    anybody = Authenticator(None, certificates=False)
+    return Gate(anybody, {CHECK: None}, server.max_calls_per_second, server.max_calls_at_once, on_refusal)
+
+
+def listen(server: grpc.aio.Server, config: TrainerConfig) -> int:
+    """Open the port, with TLS where it is configured; returns its number. Raises RuntimeError where gRPC cannot."""
+    tls = config.tls
+    if tls.certificate is None:
+        return server.add_insecure_port(config.server.listen)
+    return server.add_secure_port(config.server.listen, server_credentials(TlsFiles(tls.certificate, tls.key, tls.ca)))
+
+
+def _check_exposure(config: TrainerConfig, *, asks: bool) -> None:
+    address = config.server.listen
+    missing = [
+        *(["encryption (tls.certificate and tls.key)"] if config.tls.certificate is None else []),
+        *([] if asks else ["authentication (auth.tokens or tls.ca)"]),
+    ]
+    if not missing or is_loopback(address):
+        return
+    lacking = " and ".join(missing)
+    if not config.server.insecure:
+        raise ConfigError(
+            f"server.listen is {address}, which other machines may reach, without {lacking}; configure what is missing, "
+            "listen on 127.0.0.1, or set server.insecure = true to have it so"
+        )
+    _log.warning("open to the network", address=address, without=lacking)

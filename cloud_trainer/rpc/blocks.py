@@ -1,0 +1,79 @@
+"""Blocks on their way in and out of a session."""
+
+from collections.abc import AsyncIterator
+
+import torch
+
+from cloud_trainer.rpc.announcements import check_epoch
+from cloud_trainer.sessions.session import Session
+from shared.codec import aligned_buffer, codec_by_name
+from shared.concurrency.shared_worker import Lane
+from shared.errors import ProtocolError
+from shared.tensor_wire import check_announcement, to_wire
+from shared.training import block_state
+from shared.transport.stream.framing import Assembler, WireTensor, chunks, role_name
+from shared.transport.stream.packets import Packet
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
+from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, Fence, UploadBlockRequest
+
+
+class BlockReceiver:
+    """Takes the chunks of one block of a session."""
+
+    def __init__(self, session: Session, fence: Fence) -> None:
+        session.check_fence(fence)
+        self.session = session
+        self._reserved_bytes = 0
+        self._fence = fence
+        self._assembler = Assembler(self._accept, aligned_buffer)
+
+    def add(self, packet: Packet[UploadBlockRequest]) -> WireTensor | None:
+        """One more chunk; the whole block when it was the last."""
+        self.session.check_named(packet.message.session_id)
+        return self._assembler.add(packet.message.frame, packet.payload)
+
+    def close(self) -> None:
+        """No more of it comes, or all has come."""
+        self.session.memory.end_upload(self._reserved_bytes)
+
+    async def take(self, tensor: WireTensor, lane: Lane) -> int:
+        """Replace a block by what arrived, or keep it aside for a migration; returns the digest of the trainer's block."""
+
+        def take() -> int:
+            self.session.check_fence(self._fence)
+            try:
+                self.session.take_block(tensor.step, block_state.deserialize(bytes(tensor.payload)))
+            except (RuntimeError, TypeError, OverflowError) as cause:  # what torch makes of a shape that cannot be
+                raise ProtocolError(f"the state of block {tensor.step} cannot be loaded: {cause}") from cause
+            return block_state.digest(self.session.chain.blocks[tensor.step])
+
+        return await lane.aside(take)
+
+    def _accept(self, frame: Frame) -> None:
+        index = self.session.check_arriving(frame.step)
+        if frame.role != Role.ROLE_BLOCK:
+            raise ProtocolError(f"the {role_name(frame.role)} of step {frame.step} came where a block was due")
+        check_epoch(frame, self.session.deployment)
+        limit = block_state.max_serialized_bytes(self.session.chain.blocks[index])
+        check_announcement(frame, codec_by_name("raw"), limit)
+        self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.deployment)
+        self._reserved_bytes += frame.tensor.encoded_bytes
+
+
+async def send_block(
+    session: Session, block: int, chunk_bytes: int, lane: Lane, *, weights_only: bool
+) -> AsyncIterator[Packet[DownloadBlockResponse]]:
+    """The state of one of the cloud's blocks, chunk by chunk."""
+    index = session.check_owned(block)
+
+    def serialized() -> bytes:
+        tensors = session.stage.block_tensors(index)
+        if weights_only:
+            tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer/")}
+        return block_state.serialize(tensors)
+
+    data = await lane.aside(serialized)
+    encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    tensor = to_wire(encoded, index, Role.ROLE_BLOCK, session.deployment.epoch)
+    for frame, payload in chunks(tensor, chunk_bytes):
+        yield Packet(DownloadBlockResponse(frame=frame), payload)

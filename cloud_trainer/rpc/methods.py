@@ -1,0 +1,63 @@
+"""The methods of `TrainerService` as gRPC takes them."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+
+from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.rpc.service import TrainerService
+from cloud_trainer.sessions.device_watch import DeviceWatch
+from shared.transport.rpc.refusing import Context, refusing
+from shared.transport.stream.packets import deserializer, message_deserializer, serialize
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+SERVICE = "isthmus.v1.TrainerService"
+
+T = TypeVar("T")
+
+
+def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatch) -> grpc.GenericRpcHandler:
+    """The service as gRPC takes it: streamed messages pass our own serializer, the others protobuf's.
+
+    watch: hears of a device that fails in a call.
+    """
+
+    def method(call: Callable[[Any, Context], Awaitable[T]]) -> Callable[[Any, Context], Awaitable[T]]:
+        return refusing(watch.watched(call), "the trainer", metrics.failed)
+
+    unary, up = grpc.unary_unary_rpc_method_handler, grpc.stream_unary_rpc_method_handler
+
+    def message(request: Any) -> dict[str, Any]:
+        return {"request_deserializer": message_deserializer(request), "response_serializer": _to_bytes}
+
+    def packets(request: Any, response: Callable[..., bytes]) -> dict[str, Any]:
+        return {"request_deserializer": deserializer(request), "response_serializer": response}
+
+    return grpc.method_handlers_generic_handler(
+        SERVICE,
+        {
+            "OpenSession": unary(method(service.open_session), **message(pb.OpenSessionRequest)),
+            "GetSession": unary(method(service.get_session), **message(pb.GetSessionRequest)),
+            "CommitMigration": unary(method(service.commit_migration), **message(pb.CommitMigrationRequest)),
+            "MeasureStage": unary(method(service.measure_stage), **message(pb.MeasureStageRequest)),
+            "CloseSession": unary(method(service.close_session), **message(pb.CloseSessionRequest)),
+            "Evaluate": up(method(service.evaluate), **packets(pb.EvaluateRequest, _to_bytes)),
+            "UploadBlock": up(method(service.upload_block), **packets(pb.UploadBlockRequest, _to_bytes)),
+            "DownloadBlock": grpc.unary_stream_rpc_method_handler(
+                method(service.download_block),
+                request_deserializer=message_deserializer(pb.DownloadBlockRequest),
+                response_serializer=serialize,
+            ),
+            "TrainCopy": grpc.unary_stream_rpc_method_handler(
+                method(service.copies.train_copy), **message(pb.TrainCopyRequest)
+            ),
+            "Train": grpc.stream_stream_rpc_method_handler(
+                method(service.training.train), **packets(pb.TrainRequest, serialize)
+            ),
+        },
+    )
+
+
+def _to_bytes(message: Any) -> bytes:
+    return message.SerializeToString()  # type: ignore[no-any-return]

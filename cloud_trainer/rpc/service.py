@@ -1,0 +1,255 @@
+"""The RPCs of `TrainerService`: each finds its session, hands over to what does the work, and turns errors into statuses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+
+import grpc
+import structlog
+from torch import device
+
+from cloud_trainer.calibration.service import Copies
+from cloud_trainer.config import TrainerCheckpointsConfig, TrainerConfig
+from cloud_trainer.control.service import TrainerControl
+from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.rpc.blocks import BlockReceiver, send_block
+from cloud_trainer.rpc.evaluation import evaluate
+from cloud_trainer.rpc.training_calls import TrainingCalls
+from cloud_trainer.sessions.attaching import Attaching, check_version
+from cloud_trainer.sessions.checkpointer import Saving
+from cloud_trainer.sessions.compute import Compute
+from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.opening import check_request, open_session
+from cloud_trainer.sessions.registry import Sessions
+from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session_store import Keeper, Quota, Record
+from shared.checkpoint import Files, open_files
+from shared.errors import ProtocolError, StorageError
+from shared.training.step_log import StepLog
+from shared.transport.auth.callers import caller
+from shared.transport.rpc.refusing import Context
+from shared.transport.rpc.status import Refusal, undamaged
+from shared.transport.stream.packets import Damaged, Packet
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+
+
+class TrainerService:
+    """All sessions of one trainer behind its RPCs."""
+
+    def __init__(self, config: TrainerConfig, on: device, metrics: TrainerMetrics) -> None:
+        self._config = config
+        self._device = on
+        self._metrics = metrics
+        self._limits = Limits(
+            config.server.max_tensor_bytes,
+            config.server.max_staleness,
+            config.server.max_session_bytes,
+            config.server.max_session_modules,
+            config.server.max_build_seconds,
+            config.server.accept_inputs,
+        )
+        self.sessions = Sessions(
+            config.server.max_sessions,
+            config.server.session_idle_seconds,
+            config.server.unattached_seconds,
+            self._expired,
+            config.server.max_sessions_per_subject,
+        )
+        metrics.watch(self.sessions)
+        self._compute = Compute()
+        kept = config.checkpoints
+        quota = Quota(kept.max_sessions_per_subject, kept.max_bytes_per_subject)
+        self._keeper = Keeper(_kept_files(kept), kept.keep, quota)
+        self._forgetting: set[asyncio.Task[None]] = set()
+        self._attaching = Attaching(self.sessions, self._keeper, self._compute, self._build)
+        self._saving = Saving(self._keeper, self._compute)
+        self.copies = Copies(config, self._limits, on)
+        self.training = TrainingCalls(
+            config.link,
+            self._limits,
+            self.sessions,
+            self._attaching,
+            self._saving,
+            self._compute,
+            metrics,
+        )
+
+    def control(self, stopping: asyncio.Event) -> TrainerControl:
+        """What an operator sees of it and does to it. stopping: set to stop the trainer."""
+        return TrainerControl(self.sessions, self._keeper, self._metrics, self.end_session, stopping, str(self._device))
+
+    async def tidy(self) -> None:
+        """Remove what is kept of sessions that nobody has gone on with for too long."""
+        after_seconds = self._config.checkpoints.forget_after_days * 86_400
+        await self._keeper.forget_abandoned(after_seconds, self._is_live)
+
+    def _is_live(self, session_id: str) -> bool:
+        return session_id in self.sessions or session_id in self._attaching
+
+    def close(self, seconds: float) -> bool:
+        """End the threads; called when the server has stopped. Returns whether all computation ended in so many seconds."""
+        self.sessions.close()
+        for forgetting in self._forgetting:
+            forgetting.cancel()
+        ended = self._compute.close(seconds)
+        self._keeper.close()
+        return ended
+
+    async def open_session(self, request: pb.OpenSessionRequest, _context: Context) -> pb.OpenSessionResponse:
+        """Build a session from what the edge asks for."""
+        check_version(request.protocol_version)
+        self.training.check_open()
+        check_request(request)
+        session_id = self.sessions.reserve()
+        try:
+            await self._make_room()
+            session = await self._build(request, session_id)
+            digests = await self._compute.build(session.block_digests)
+            await self._keeper.keep_record(session_id, Record(request, 0, caller().subject))
+        except BaseException:
+            self.sessions.remove(session_id)
+            raise
+        self.sessions.add(session)
+        _log.info("session opened", session=session_id, model=request.model.factory, cut=session.deployment.cut)
+        return pb.OpenSessionResponse(
+            session_id=session_id,
+            block_digests=digests,
+            max_message_bytes=self._config.server.max_message_bytes,
+            max_staleness=session.max_staleness,
+        )
+
+    async def _make_room(self) -> None:
+        """Raises Refusal where no further session of the caller can be kept."""
+        subject = caller().subject
+        try:
+            if await self._keeper.make_room(subject, self._is_live):
+                return
+        except StorageError as failure:
+            _log.warning("kept sessions cannot be listed", reason=str(failure))
+            return
+        limit = self._config.checkpoints.max_sessions_per_subject
+        raise Refusal(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"{limit} unfinished sessions of {subject or 'this caller'!r} are kept, which is the limit of one subject "
+            "(checkpoints.max_sessions_per_subject); close one that is not needed (cloud-trainer close)",
+        )
+
+    async def _build(self, request: pb.OpenSessionRequest, session_id: str) -> Session:
+        session = await self._compute.build(
+            open_session, request, session_id, self._config.models.allowed, self._limits, self._device
+        )
+        if (folder := self._config.checkpoints.step_log) is not None:
+            session.step_log = StepLog(folder, session_id, "trainer")
+        return session
+
+    async def evaluate(
+        self, requests: AsyncIterator[Packet[pb.EvaluateRequest] | Damaged], _context: Context
+    ) -> pb.EvaluateResponse:
+        """Evaluate batches with the weights of now."""
+        with ExitStack() as uses:
+
+            def session_of(session_id: str) -> Session:
+                session = uses.enter_context(self.sessions.using(session_id))
+                uses.enter_context(session.memory.evaluation(session.deployment))
+                return session
+
+            return await evaluate(requests, session_of, self._config.server.max_tensor_bytes, self._compute)
+
+    async def upload_block(
+        self, requests: AsyncIterator[Packet[pb.UploadBlockRequest] | Damaged], _context: Context
+    ) -> pb.UploadBlockResponse:
+        """Replace one block."""
+        receiver: BlockReceiver | None = None
+        with ExitStack() as uses:
+            async for received in requests:
+                packet = undamaged(received)
+                if receiver is None:
+                    session = uses.enter_context(self.sessions.using(packet.message.session_id))
+                    receiver = BlockReceiver(session, packet.message.fence)
+                    uses.callback(receiver.close)
+                if (tensor := receiver.add(packet)) is not None:
+                    return pb.UploadBlockResponse(
+                        block_digest=await receiver.take(tensor, self._compute.of(session.id))
+                    )
+        raise ProtocolError("the stream ended before the block was whole")
+
+    async def download_block(self, request: pb.DownloadBlockRequest, context: Context) -> None:
+        """Send one block."""
+        chunk_bytes = self._config.link.chunk_bytes
+        with self.sessions.using(request.session_id) as session, session.memory.copying():
+            async for packet in send_block(
+                session, request.block, chunk_bytes, self._compute.of(session.id), weights_only=request.weights_only
+            ):
+                await context.write(packet)
+
+    async def commit_migration(
+        self, request: pb.CommitMigrationRequest, _context: Context
+    ) -> pb.CommitMigrationResponse:
+        """Move the cut of a session."""
+        with self.sessions.using(request.session_id) as session:
+            lane = self._compute.of(session.id)
+            await lane.aside(session.migrate, request.deployment, request.next_step, request.fence)
+        _log.info("cut moved", session=session.id, cut=session.deployment.cut, step=session.next_step)
+        return pb.CommitMigrationResponse()
+
+    async def measure_stage(self, request: pb.MeasureStageRequest, _context: Context) -> pb.MeasureStageResponse:
+        """Time the cloud's blocks at a cut."""
+        with self.sessions.using(request.session_id) as session, session.memory.copying():
+            lane = self._compute.of(session.id)
+            step = await lane.run(session.measuring, request.cut, request.repeats)
+            # One call each, so that others get their turn in between, and none is made for a caller who has gone.
+            seconds = [await lane.run(step) for _ in range(request.repeats + 1)][1:]
+        return pb.MeasureStageResponse(seconds=seconds)
+
+    async def get_session(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:
+        """What a session is doing."""
+        with self.sessions.using(request.session_id) as session:
+            return pb.GetSessionResponse(
+                next_step=session.next_step,
+                attached=session.attached,
+                deployment=session.deployment,
+                received_bytes=session.received_bytes,
+                sent_bytes=session.sent_bytes,
+                max_staleness=session.max_staleness,
+            )
+
+    async def close_session(self, request: pb.CloseSessionRequest, _context: Context) -> pb.CloseSessionResponse:
+        """End a session, and its training stream with it."""
+        session_id = request.session_id
+        self.sessions.check_owner(session_id)
+        if (session := self.sessions.find(session_id)) is not None:
+            session.check_fence(request.fence)
+        elif (record := await self._keeper.record(session_id)) is not None:
+            if record.subject != caller().subject:
+                raise self.sessions.not_found(session_id)
+            if request.fence.session_epoch < record.session_epoch:
+                raise Refusal(grpc.StatusCode.ABORTED, f"session {session_id} was attached by another agent since")
+        await self.end_session(session_id, request.resumable)
+        return pb.CloseSessionResponse()
+
+    async def end_session(self, session_id: str, resumable: bool) -> None:
+        """Free a session, whoever has it attached, and forget it unless it is to be resumable."""
+        if (session := self.sessions.find(session_id)) is not None:
+            self.sessions.remove(session_id)
+            session.forgotten = not resumable
+            await session.end_stream()
+            _log.info("session closed", session=session_id, step=session.next_step, resumable=resumable)
+        await self._saving.settled_of(session_id)
+        if not resumable:
+            await self._keeper.forget(session_id)
+
+    def _expired(self, session: Session) -> None:
+        _log.warning("session freed: nobody used it", session=session.id, attached_before=session.begun)
+        if not session.begun:  # there is no checkpoint, so nobody can come back to it
+            forgetting = asyncio.create_task(self._keeper.forget(session.id))
+            self._forgetting.add(forgetting)
+            forgetting.add_done_callback(self._forgetting.discard)
+
+
+def _kept_files(config: TrainerCheckpointsConfig) -> Files | None:
+    """Raises ConfigError for a location that cannot be."""
+    if config.location == "none":
+        return None
+    return open_files(config.location, "checkpoints.location").folder("cloud-trainer")

@@ -1,0 +1,173 @@
+"""The call `Train`: a stream, attached to its session and served to its end."""
+
+import asyncio
+import functools
+import time
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import grpc
+import structlog
+
+from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.rpc.announcements import BatchAnnouncements
+from cloud_trainer.rpc.pipeline import TrainingStream
+from cloud_trainer.sessions.attaching import Attaching
+from cloud_trainer.sessions.checkpointer import Saving
+from cloud_trainer.sessions.compute import Compute
+from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.registry import Sessions
+from cloud_trainer.sessions.session import Session
+from shared.codec import aligned_buffer
+from shared.concurrency.tasks import run_together
+from shared.config import LinkConfig
+from shared.errors import ProtocolError, one_line
+from shared.telemetry.logs import bind_session
+from shared.transport.rpc.refusing import Context
+from shared.transport.rpc.status import Refusal, undamaged
+from shared.transport.stream.duplex import Duplex
+from shared.transport.stream.framing import Assembler
+from shared.transport.stream.packets import Damaged, Packet
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+
+
+class TrainingCalls:
+    """All training streams of one trainer."""
+
+    def __init__(
+        self,
+        link: LinkConfig,
+        limits: Limits,
+        sessions: Sessions,
+        attaching: Attaching,
+        saving: Saving,
+        compute: Compute,
+        metrics: TrainerMetrics,
+    ) -> None:
+        self._link = link
+        self._limits = limits
+        self._sessions = sessions
+        self._attaching = attaching
+        self._saving = saving
+        self._compute = compute
+        self._metrics = metrics
+        self._streams: dict[str, TrainingStream] = {}
+        self._stopping = False
+
+    def check_open(self) -> None:
+        """Refuse what begins or goes on with a training once the trainer is about to stop. Raises Refusal."""
+        if self._stopping:
+            raise Refusal(grpc.StatusCode.UNAVAILABLE, "the trainer is about to stop; try again")
+
+    async def stop(self, seconds: float) -> None:
+        """Let every attached edge end its batches and take a checkpoint; returns when all have, or after so many seconds."""
+        self._stopping = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(stream.say_stopping() for stream in self._streams.values()))
+                while serving := [session.serving for session in self._sessions.built if session.serving is not None]:
+                    await asyncio.wait(serving)
+                    await asyncio.sleep(0)
+                await self._saving.settled()
+
+    async def train(self, _requests: object, context: Context) -> None:
+        """Attach a stream to its session and serve it to its end."""
+        received = await _read(context)
+        if received is None:
+            raise ProtocolError("the training stream ended before it was attached")
+        first = undamaged(received)
+        attach = first.message.attach
+        if first.message != pb.TrainRequest(attach=attach) or first.payload:
+            raise ProtocolError("a training stream begins with a message that attaches it and does nothing else")
+        self.check_open()
+        with ExitStack() as uses:
+            session, answer = await self._attaching.attach(attach, uses)
+            bind_session(session.id)
+            await self._serve_attached(session, attach, answer, context)
+
+    async def _serve_attached(self, session: Session, attach: pb.Attach, answer: pb.Attached, context: Context) -> None:
+        position = None if answer.HasField("restored") else attach.position
+        serving = asyncio.create_task(self._serve(session, context, answer, position))
+        session.serving, session.lost_seconds = serving, None
+        _log.info("edge attached", session=session.id, epoch=attach.session_epoch, step=session.next_step)
+        try:
+            await asyncio.wait({serving})
+            if serving.cancelled():
+                raise self._refusal_of_ended(session, attach)
+            serving.result()
+        finally:
+            serving.cancel()
+            await asyncio.wait({serving})
+            _log.info("edge detached", session=session.id, step=session.next_step, reason=_reason(serving))
+            if session.serving is serving:
+                session.serving = None
+                if serving.cancelled() or serving.exception() is not None:
+                    session.lost_seconds = time.monotonic()
+                if session.spoilt:
+                    self._sessions.remove(session.id)
+                    _log.warning("session given up: a step failed", step=session.next_step)
+
+    def _refusal_of_ended(self, session: Session, attach: pb.Attach) -> Refusal:
+        if session.session_epoch != attach.session_epoch:
+            return Refusal(
+                grpc.StatusCode.ABORTED,
+                f"session {session.id} was attached with epoch {session.session_epoch}; this stream is of another",
+            )
+        if session.id not in self._sessions:
+            code = grpc.StatusCode.NOT_FOUND if session.forgotten else grpc.StatusCode.ABORTED
+            return Refusal(code, f"session {session.id} was closed while it trained")
+        return Refusal(grpc.StatusCode.UNAVAILABLE, "nothing was heard of what was sent; attach again")
+
+    async def _serve(
+        self, session: Session, context: Context, answer: pb.Attached, position: pb.Position | None
+    ) -> None:
+        link = self._link
+        announcements = BatchAnnouncements(session, session.next_step, self._limits.tensor_bytes)
+        stream: Duplex[pb.TrainResponse, pb.TrainRequest] = Duplex(
+            pb.TrainResponse,
+            read=functools.partial(_read, context),
+            write=context.write,
+            assembler=Assembler(announcements.accept, aligned_buffer),
+            chunk_bytes=link.chunk_bytes,
+            window_bytes=link.window_bytes,
+            on_delivered=lambda _tensor, seconds, _arrival: self._metrics.module_seconds["downlink"].observe(seconds),
+        )
+        take = functools.partial(self._saving.take, session)
+        lane, codec = self._compute.of(session.id), self._compute.codec_of(session.id)
+        training = TrainingStream(session, stream, announcements, lane, codec, self._metrics, take)
+        self._streams[session.id] = training
+        watch = asyncio.create_task(self._end_a_stall(stream, serving=asyncio.current_task()))
+        try:
+            # The answer goes first; an edge that does not read it is none the slower served for that.
+            late = [training.say_stopping()] if self._stopping else []
+            await run_together(stream.write(pb.TrainResponse(attached=answer)), training.serve(position), *late)
+        finally:
+            watch.cancel()
+            if self._streams.get(session.id) is training:
+                del self._streams[session.id]
+        # A lost edge looks at first like one that has ended its stream; a last word tells them apart, for it cannot be sent.
+        await stream.write(pb.TrainResponse())
+
+    async def _end_a_stall(self, stream: Duplex[Any, Any], serving: "asyncio.Task[None] | None") -> None:
+        """End a stream of which nothing is heard although an answer is due: a half-open connection has no other sign."""
+        stall_seconds = self._link.stall_seconds
+        while stream.quiet_seconds < stall_seconds:  # noqa: ASYNC110 - what does not happen sets no event
+            await asyncio.sleep(stall_seconds / 8)
+        _log.warning("nothing is heard of what was sent", seconds=round(stream.quiet_seconds, 1))
+        if serving is not None:
+            serving.cancel()
+
+
+def _reason(serving: "asyncio.Task[None]") -> str:
+    """Why a stream that was served has ended."""
+    if serving.cancelled():
+        return "the stream was given up"
+    failure = serving.exception()
+    return "the edge has ended the stream" if failure is None else one_line(str(failure) or type(failure).__name__)
+
+
+async def _read(context: Context) -> Packet[pb.TrainRequest] | Damaged | None:
+    packet = await context.read()
+    return None if packet is grpc.aio.EOF else packet

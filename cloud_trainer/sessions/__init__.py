@@ -1,0 +1,1 @@
+"""The sessions that a trainer holds: opened, attached, computed, kept and freed."""

@@ -1,0 +1,207 @@
+"""The trainer's side of the handshake: who may attach, and which state both sides go on with (docs/recovery.md).
+
+Knows nothing of the stream that is attached.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+
+import grpc
+import structlog
+
+from cloud_trainer.sessions.compute import Compute
+from cloud_trainer.sessions.registry import Sessions
+from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session_store import Keeper, Record
+from shared.checkpoint import MAX_NAMED, CheckpointName
+from shared.errors import ProtocolError, StorageError
+from shared.transport.auth.callers import caller
+from shared.transport.rpc.status import Refusal
+from shared.version import NO_VERSION, PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+_STORAGE_RETRY_SECONDS = 30.0
+"""When a disk that is full may have room again: an operator has to make it."""
+
+
+class Attaching:
+    """Decides, one attach of a session at a time."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        keeper: Keeper,
+        compute: Compute,
+        build: Callable[[pb.OpenSessionRequest, str], Awaitable[Session]],
+    ) -> None:
+        """build: makes a session from what once opened it."""
+        self._sessions = sessions
+        self._keeper = keeper
+        self._compute = compute
+        self._build = build
+        self._busy: set[str] = set()
+
+    def __contains__(self, session_id: str) -> bool:
+        """Whether a session is being attached just now."""
+        return session_id in self._busy
+
+    async def attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[Session, pb.Attached]:
+        """The session, fenced for this edge alone, and the answer. Raises Refusal or ProtocolError; see `Train`.
+
+        uses: the session counts as used until it is closed, so nobody takes its place between the answer and the stream.
+        """
+        check_version(attach.protocol_version)
+        if len(attach.checkpoints) > MAX_NAMED:
+            raise ProtocolError(f"{len(attach.checkpoints)} checkpoints are named; {MAX_NAMED} can be")
+        session_id = attach.session_id
+        if session_id in self._busy:
+            raise Refusal(grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being attached just now; try again")
+        self._busy.add(session_id)
+        try:
+            session, answer = await self._attach(attach, uses)
+        finally:
+            self._busy.discard(session_id)
+        if self._sessions.find(session_id) is session:
+            return session, answer
+        if session.forgotten:
+            await self._keeper.forget(session_id)  # the fence has kept its record again
+            raise self._sessions.not_found(session_id)
+        raise Refusal(
+            grpc.StatusCode.UNAVAILABLE, f"session {session_id} was given up while it was being attached; try again"
+        )
+
+    async def _attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[Session, pb.Attached]:
+        subject = caller().subject
+        self._sessions.check_owner(attach.session_id)
+        session: Session | None = None
+        if self._sessions.find(attach.session_id) is not None:
+            session = uses.enter_context(self._sessions.using(attach.session_id))
+            record = Record(session.request, session.session_epoch, subject)
+        else:
+            record = await self._kept(attach.session_id, subject)
+        if attach.session_epoch <= record.session_epoch:
+            raise Refusal(
+                grpc.StatusCode.ABORTED,
+                f"session {attach.session_id} was attached with epoch {record.session_epoch} before epoch "
+                f"{attach.session_epoch} came: another agent has it",
+            )
+        if session is not None and session.measured:
+            raise Refusal(
+                grpc.StatusCode.FAILED_PRECONDITION, f"session {session.id} was measured, which spoilt its weights"
+            )
+        edges = {CheckpointName(name.lineage, name.step) for name in attach.checkpoints}
+        shared = [name for name in await self._keeper.names(attach.session_id) if name in edges]
+        if session is None and not edges:
+            raise self._sessions.not_found(attach.session_id)
+        if not shared and not await self._may_continue(session, attach):
+            raise Refusal(
+                grpc.StatusCode.NOT_FOUND,
+                f"session {attach.session_id} cannot go on: the edge has {_listed(sorted(edges))} and the trainer none of them",
+            )
+        if session is None:
+            self._sessions.reserve(attach.session_id)  # first, so that one for which there is no room writes nothing
+        try:
+            await self._fence(attach, record)
+        except BaseException:
+            if session is None:
+                self._sessions.remove(attach.session_id)
+            raise
+        if session is not None:
+            session.session_epoch = attach.session_epoch
+            await session.end_stream()
+            if await self._compute.of(session.id).run(session.continues, attach):
+                return session, pb.Attached(next_step=session.next_step, deployment=session.deployment)
+        try:
+            return await self._go_back(attach, record, session, shared, uses)
+        except BaseException:
+            if self._sessions.find(attach.session_id) is None:
+                self._sessions.remove(attach.session_id)  # the place that was reserved
+            raise
+
+    async def _fence(self, attach: pb.Attach, record: Record) -> None:
+        """Keep the epoch before anything is done in its name. Raises Refusal."""
+        try:
+            if await self._keeper.fence(attach.session_id, record, attach.session_epoch):
+                return
+        except StorageError as failure:
+            _log.warning(
+                "session not attached: its epoch cannot be kept", session=attach.session_id, reason=str(failure)
+            )
+            raise Refusal(
+                grpc.StatusCode.UNAVAILABLE,
+                f"session {attach.session_id} cannot be attached now: the trainer cannot write what keeps other agents out "
+                "of it; is its disk full?",
+                _STORAGE_RETRY_SECONDS,
+            ) from failure
+        raise Refusal(
+            grpc.StatusCode.ABORTED,
+            f"session {attach.session_id} was attached with epoch {attach.session_epoch} or a later one: another agent has it",
+        )
+
+    async def _may_continue(self, session: Session | None, attach: pb.Attach) -> bool:
+        """Whether it is worth to end the stream that is attached: only then is it sure what the session has come to."""
+        return session is not None and (
+            session.attached or await self._compute.of(session.id).run(session.continues, attach)
+        )
+
+    async def _kept(self, session_id: str, subject: str) -> Record:
+        record = await self._keeper.record(session_id)
+        if record is None or record.subject != subject:
+            raise self._sessions.not_found(session_id)
+        return record
+
+    async def _go_back(
+        self,
+        attach: pb.Attach,
+        record: Record,
+        session: Session | None,
+        shared: Sequence[CheckpointName],
+        uses: ExitStack,
+    ) -> tuple[Session, pb.Attached]:
+        """Load the newest checkpoint that both sides have."""
+        for name in shared:
+            try:
+                checkpoint = await self._keeper.load(attach.session_id, name)
+            except StorageError as failure:
+                _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
+                continue
+            session = session or await self._rebuilt(attach.session_id, record, uses)
+            session.session_epoch = attach.session_epoch
+            try:
+                await self._compute.of(session.id).aside(session.go_back, checkpoint, attach.session_epoch)
+            except BaseException:
+                self._sessions.remove(session.id)  # half-loaded, it is of no use
+                raise
+            digests = await self._compute.of(session.id).aside(session.block_digests)
+            _log.info("session restored", session=session.id, checkpoint=str(name), epoch=attach.session_epoch)
+            return session, pb.Attached(
+                next_step=session.next_step,
+                restored=pb.CheckpointName(lineage=name.lineage, step=name.step),
+                deployment=session.deployment,
+                block_digests=digests,
+            )
+        raise Refusal(
+            grpc.StatusCode.NOT_FOUND,
+            f"session {attach.session_id} cannot go on: the trainer has none of the edge's checkpoints whole, and not the "
+            "state that the edge has in memory",
+        )
+
+    async def _rebuilt(self, session_id: str, record: Record, uses: ExitStack) -> Session:
+        """Built again in the place that was reserved for it."""
+        self._sessions.add(await self._build(record.request, session_id))
+        return uses.enter_context(self._sessions.using(session_id))
+
+
+def check_version(version: int) -> None:
+    """Refuse an edge that speaks another version of the contract. Raises Refusal."""
+    if version != PROTOCOL_VERSION:
+        raise Refusal(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"the edge speaks protocol version {version}; this trainer speaks {PROTOCOL_VERSION}",
+            wanted=version == NO_VERSION,
+        )
+
+
+def _listed(names: Sequence[CheckpointName]) -> str:
+    return "checkpoints " + ", ".join(map(str, names)) if names else "no checkpoint"

@@ -1,0 +1,52 @@
+"""What a trainer does when its device has failed for good: it says so, and ends so that its supervisor starts another process.
+
+An assertion in a kernel, as an index out of range in a user's loss is, leaves the device useless to every session of the
+process.
+"""
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+import structlog
+
+from shared.errors import DeviceError, one_line
+from shared.transport.rpc.refusing import Context
+from shared.transport.rpc.status import Refusal
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+Call = Callable[[Any, Context], Awaitable[T]]
+
+
+class DeviceWatch:
+    """Hears of it from every call."""
+
+    def __init__(self, on_failure: Callable[[], object]) -> None:
+        """on_failure: called once, on the event loop."""
+        self.failure: DeviceError | None = None
+        self._on_failure = on_failure
+
+    def watched(self, call: Call[T]) -> Call[T]:
+        """`call`, which ends with the reason for who made the device fail, and with UNAVAILABLE for everybody after him."""
+
+        @functools.wraps(call)
+        async def watching(request: Any, context: Context) -> T:
+            self._check()
+            try:
+                return await call(request, context)
+            except DeviceError as failure:
+                self._check()
+                self.failure = failure
+                _log.error("the device has failed; the trainer ends", reason=one_line(str(failure)))
+                self._on_failure()
+                raise
+
+        return watching
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise Refusal(
+                grpc.StatusCode.UNAVAILABLE, "the trainer's device has failed, so the trainer starts again; try again"
+            )

@@ -1,0 +1,52 @@
+"""What a user's own model or loss raises, as errors of ours: the edge's user has to read it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from shared.errors import DeviceError, IsthmusError, ModelError, ProtocolError
+from shared.foreign import described, foreign_code
+from shared.model.spec import TensorSpec
+from shared.training.device import device_failure
+from shared.training.losses import check_label_shape
+
+_IGNORED_CLASS = -100
+"""The label that torch's cross_entropy leaves out of the mean."""
+
+
+@contextmanager
+def failures_of(what: str, device: torch.device) -> Iterator[None]:
+    """Raises ModelError, beginning with `what`, where the body raises what is not ours.
+
+    device: what the body computes on. Raises DeviceError where it can compute nothing more after whatever the body raised.
+    """
+
+    def failure(cause: BaseException) -> IsthmusError:
+        if device_failure(device) is not None:
+            return DeviceError(f"{what} failed, and the trainer's {device} with it: {described(cause)}")
+        return cause if isinstance(cause, IsthmusError) else ModelError(f"{what} failed with {described(cause)}")
+
+    with foreign_code(failure):
+        yield
+
+
+@contextmanager
+def failures_of_loss(loss: str, output: Tensor, labels: Tensor) -> Iterator[None]:
+    """The same for a loss, by name, of an output and its labels.
+
+    Raises ModelError for labels of a shape that the loss cannot take, ProtocolError for classes that the output has not.
+    """
+    check_label_shape(loss, TensorSpec.of(output), TensorSpec.of(labels))
+    if loss == "cross_entropy" and not labels.is_floating_point():
+        # On a GPU this would be an assertion of a kernel, after which the whole process can compute no more.
+        classes, given = output.shape[1], labels[labels != _IGNORED_CLASS]
+        if given.numel() and not 0 <= int(given.min()) <= int(given.max()) < classes:
+            raise ProtocolError(
+                f"labels are {int(given.min())} to {int(given.max())}; the model's output has {classes} classes, so "
+                f"they must be 0 to {classes - 1}"
+            )
+    both = f"an output {tuple(output.shape)} and labels {labels.dtype} {tuple(labels.shape)}"
+    with failures_of(f"loss {loss!r} of {both}", output.device):
+        yield

@@ -1,0 +1,49 @@
+"""What the operator lets one session ask for."""
+
+from dataclasses import dataclass
+
+import grpc
+
+from shared.codec import codec_by_name
+from shared.errors import ProtocolError
+from shared.model.budget import BuildLimits
+from shared.transport.rpc.status import Refusal
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most of one tensor, of K, and of one session's model and memory (cloud_trainer.config, section server)."""
+
+    tensor_bytes: int
+    staleness: int
+    session_bytes: int
+    session_modules: int = 10_000
+    build_seconds: float = 60.0
+    accept_inputs: bool = False
+    """Whether raw samples may be sent to this trainer."""
+
+    @property
+    def of_a_build(self) -> BuildLimits:
+        """What building one session's model may take."""
+        return BuildLimits(self.session_bytes, self.session_modules, self.build_seconds)
+
+    def check_memory(self, count: int) -> None:
+        """Refuse a session that would take so many bytes where it is too many. Raises Refusal."""
+        if count > self.session_bytes:
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the session would take about {count} bytes of memory, for weights, gradients, optimizer state, "
+                "activations, batches in flight, evaluations and blocks on their way; this trainer gives "
+                f"{self.session_bytes} to one (server.max_session_bytes)",
+            )
+
+    def check_deployment(self, deployment: Deployment) -> None:
+        """Refuse a K beyond the limit. Raises ProtocolError, and ConfigError for an unknown codec."""
+        if deployment.staleness > self.staleness:
+            raise ProtocolError(
+                f"a staleness of {deployment.staleness} is more than this trainer's limit of {self.staleness} "
+                "(server.max_staleness)"
+            )
+        for name in (deployment.codec, deployment.downlink_codec):
+            codec_by_name(name)

@@ -1,0 +1,134 @@
+"""What one session holds of the trainer's memory, counted at its worst over its whole life.
+
+Weights and activations, batches in flight with their labels and gradients, evaluations, and blocks on their way in. Each
+claim that would make it more than a session may have is refused before the memory is taken. Knows nothing of tensors.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import grpc
+
+from cloud_trainer.sessions.limits import Limits
+from shared.transport.rpc.status import Refusal
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+
+MOST_EVALUATIONS = 4
+"""Of one session at one time. An edge has one; one whose connection was lost is held until that is noticed."""
+MOST_COPYING = 8
+"""Calls of one session at one time that copy blocks, to send or to measure them. An edge has four under way, and those of
+a connection that was lost are held until that is noticed."""
+_COPIES = 2
+"""A tensor is held as it came and as it was decoded, and a feature's gradient is as large as the feature."""
+_RETRY_SECONDS = 10.0
+"""When an evaluation, an upload or a copy that hangs on a lost connection may have been given up."""
+
+
+class SessionMemory:
+    """Of one session. Used on the event loop and, while it waits for the answer, on a thread that computes for the session."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        model_bytes: int,
+        state_copy_bytes: int,
+        most_uploading_bytes: int,
+        features: Sequence[int],
+    ) -> None:
+        """model_bytes: of training, with a second copy of the state, of state_copy_bytes, for blocks that arrive.
+
+        features: bytes of what crosses each cut.
+        """
+        self._limits = limits
+        self._model_bytes = model_bytes
+        self._state_copy_bytes = state_copy_bytes
+        self._most_uploading_bytes = most_uploading_bytes
+        self._features = features
+        self._label_bytes = 0
+        self._evaluations = 0
+        self._copying = 0
+        self._uploading_bytes = 0
+        self._aside_bytes = 0
+
+    def check(self, deployment: Deployment) -> None:
+        """Refuse a deployment under which the session would hold too much. Raises Refusal."""
+        self._limits.check_memory(self._total(deployment))
+
+    def max_staleness(self, deployment: Deployment) -> int:
+        """The largest K for which there is memory at the deployment's cut, and the limit of all sessions at most."""
+        each = self._batch_bytes(deployment)
+        room = self._limits.session_bytes - self._total(Deployment(cut=deployment.cut))
+        return min(self._limits.staleness, max(room, 0) // each if each else self._limits.staleness)
+
+    def take_labels(self, count: int, deployment: Deployment) -> None:
+        """Labels of so many bytes come with a batch, and may with every other. Raises Refusal."""
+        before = self._label_bytes
+        self._label_bytes = max(before, count)
+        try:
+            self.check(deployment)
+        except Refusal:
+            self._label_bytes = before
+            raise
+
+    @contextmanager
+    def evaluation(self, deployment: Deployment) -> Iterator[None]:
+        """An evaluation is under way. Raises Refusal."""
+        if self._evaluations >= MOST_EVALUATIONS:
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{MOST_EVALUATIONS} evaluations of this session are under way already; that is the limit",
+                _RETRY_SECONDS,
+            )
+        self._evaluations += 1
+        try:
+            self.check(deployment)
+            yield
+        finally:
+            self._evaluations -= 1
+
+    @contextmanager
+    def copying(self) -> Iterator[None]:
+        """A call copies blocks, and holds the copy for as long as its caller takes. Raises Refusal."""
+        if self._copying >= MOST_COPYING:
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{MOST_COPYING} calls that copy blocks of this session are under way already; that is the limit",
+                _RETRY_SECONDS,
+            )
+        self._copying += 1
+        try:
+            yield
+        finally:
+            self._copying -= 1
+
+    def begin_upload(self, count: int, deployment: Deployment) -> None:
+        """So many bytes of a block begin to arrive. Raises Refusal where too many are on their way already."""
+        if self._uploading_bytes + count > self._most_uploading_bytes:
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{self._uploading_bytes} bytes of blocks are on their way to this session already; {count} more are too "
+                f"many at one time (limit {self._most_uploading_bytes})",
+                _RETRY_SECONDS,
+            )
+        self._uploading_bytes += count
+        try:
+            self.check(deployment)
+        except Refusal:
+            self._uploading_bytes -= count
+            raise
+
+    def end_upload(self, count: int) -> None:
+        """It has ended, one way or the other."""
+        self._uploading_bytes -= count
+
+    def set_aside(self, count: int) -> None:
+        """Blocks of so many bytes, all told, are kept until they are migrated to."""
+        self._aside_bytes = count
+
+    def _total(self, deployment: Deployment) -> int:
+        batches = deployment.staleness + 1
+        blocks = max(self._uploading_bytes + self._aside_bytes - self._state_copy_bytes, 0)
+        return self._model_bytes + (batches + self._evaluations) * self._batch_bytes(deployment) + blocks
+
+    def _batch_bytes(self, deployment: Deployment) -> int:
+        return _COPIES * (self._features[deployment.cut] + self._label_bytes)

@@ -1,0 +1,114 @@
+"""A session from what an edge asks for, every part of it judged before it costs memory."""
+
+from collections.abc import Sequence
+
+import grpc
+from pydantic import ValidationError
+from torch import device, nn
+
+from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.memory import SessionMemory
+from cloud_trainer.sessions.session import Session
+from shared.errors import ConfigError, ProtocolError
+from shared.model.behaviour import first_difference
+from shared.model.build import build_checked_chain, check_cut, parse_kwargs
+from shared.model.footprint import estimate_training_bytes, state_bytes, state_copy_bytes, training_bytes
+from shared.model.spec import TensorSpec
+from shared.tensor_wire import torch_dtype
+from shared.training import block_state
+from shared.training.losses import LossHead
+from shared.training.optimizer import state_keys
+from shared.training.recipe import Recipe
+from shared.transport.rpc.status import Refusal
+from shared.transport.stream.framing import MAX_DIMENSIONS
+from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
+
+_MAX_RECIPE_CHARACTERS = 64 * 1024
+MAX_REQUEST_BYTES = 256 * 1024
+"""Of all that opens a session: its recipe, its model's arguments and the names of a thousand blocks. It is kept as long as
+the session is."""
+
+
+def check_request(request: OpenSessionRequest) -> None:
+    """Refuse one that is too large to be kept. Raises ProtocolError."""
+    if (size := request.ByteSize()) > MAX_REQUEST_BYTES:
+        raise ProtocolError(f"what opens the session has {size} bytes; it may have {MAX_REQUEST_BYTES}")
+
+
+def open_session(
+    request: OpenSessionRequest, session_id: str, allowed: Sequence[str], limits: Limits, on: device
+) -> Session:
+    """Build a session from what the edge asked for, judging every part of it.
+
+    Raises ModelError, ConfigError, ProtocolError or Refusal with the sentence that the edge's user will read.
+    """
+    if len(request.recipe_json) > _MAX_RECIPE_CHARACTERS:
+        raise ConfigError(
+            f"the recipe is {len(request.recipe_json)} characters of JSON; at most {_MAX_RECIPE_CHARACTERS} are taken"
+        )
+    try:
+        recipe = Recipe.model_validate_json(request.recipe_json or "{}")
+    except ValidationError as cause:
+        first = cause.errors(include_url=False)[0]
+        raise ConfigError(f"the recipe: {'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}") from cause
+    head = LossHead(recipe.loss, allowed)
+    dimensions = len(request.example.shape)
+    if not 1 <= dimensions <= MAX_DIMENSIONS:
+        raise ProtocolError(f"the example batch has {dimensions} dimensions; it must have 1 to {MAX_DIMENSIONS}")
+    example = TensorSpec(tuple(request.example.shape), torch_dtype(request.example.dtype))
+    if not 0 < example.bytes <= limits.tensor_bytes:
+        raise ProtocolError(
+            f"the example batch {example.shape} has {example.bytes} bytes; it must have 1 to {limits.tensor_bytes}"
+        )
+    limits.check_deployment(request.deployment)
+    kwargs = parse_kwargs(request.model.kwargs_json)
+    states = len(state_keys(recipe.optimizer))
+    factory, build_limits = request.model.factory, limits.of_a_build
+    estimate = estimate_training_bytes(factory, kwargs, example, states, allowed=allowed, limits=build_limits)
+    limits.check_memory(estimate or 0)
+
+    def check_built(module: nn.Module) -> None:
+        nonlocal estimate
+        if estimate is None:
+            limits.check_memory(state_bytes(module, states))
+            estimate = training_bytes(module, example, states)
+            limits.check_memory(estimate)
+
+    chain = build_checked_chain(
+        factory,
+        kwargs,
+        recipe.seed,
+        example.example(),
+        frozen=recipe.frozen,
+        allowed=allowed,
+        inputs_may_cross=limits.accept_inputs,
+        limits=build_limits,
+        check=check_built,
+    )
+    assert estimate is not None
+    check_cut(request.deployment.cut, chain)
+    uploading = 2 * sum(
+        map(block_state.max_serialized_bytes, chain.blocks)
+    )  # a lost upload is held while it comes again
+    features = [feature.bytes for feature in chain.features]
+    memory = SessionMemory(limits, estimate, state_copy_bytes(chain.module, states), uploading, features)
+    memory.check(request.deployment)
+    names = [block.name for block in chain.blocks]
+    if names != list(request.block_names):
+        raise Refusal(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"the edge's model is a chain of {len(request.block_names)} blocks and the trainer's of {len(names)}, or their "
+            f"names differ: both sides must import the same {request.model.factory!r}",
+        )
+    if len(request.block_behaviours) not in (0, len(names)):
+        raise ProtocolError(f"behaviours of {len(request.block_behaviours)} blocks came; the model has {len(names)}")
+    edges = [tuple(behaviour.numbers) for behaviour in request.block_behaviours]
+    if edges and (index := first_difference(chain.behaviours, edges)) is not None:
+        raise Refusal(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"block {names[index]!r} of {factory!r} computes something else on the trainer than on the edge, though it has the "
+            "same name: both sides must have the same version of the model's code",
+        )
+    session = Session(session_id, chain, recipe, request.deployment, head, limits, memory, on)
+    session.request = request
+    return session

@@ -1,0 +1,185 @@
+"""The sessions that a trainer holds, by id: how many it takes, whose they are, and how long it keeps one that nobody uses.
+
+A session belongs to the subject of the call that opened it. To every other caller it is not there: who asks for it, or
+asks to end it, is refused as if it had never been. An edge that dies before it attaches, or between its last step and its
+farewell, says nothing; its place comes free by time.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+
+from cloud_trainer.sessions.session import Session
+from shared.transport.auth.callers import caller
+from shared.transport.rpc.status import Refusal
+from shared.version import NO_SESSION
+
+_RETRY_SECONDS = 30.0
+"""When a place may be free again. Sessions last minutes to days; an agent that asks twice a minute costs nothing."""
+
+
+@dataclass(slots=True)
+class _Place:
+    owner: str
+    """The subject that it belongs to."""
+    session: Session | None = None
+    """None while its model is being built."""
+    calls: int = 0
+    """That are using it now."""
+    expiry: asyncio.TimerHandle | None = None
+    """Runs while no call uses it."""
+
+
+class Sessions:
+    """Open sessions. A place is reserved before a model is built, so that building cannot exceed the limit.
+
+    Used on the event loop, but for what metrics read: `len`, `limit` and `built`.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        idle_seconds: float,
+        unattached_seconds: float,
+        on_expired: Callable[[Session], None],
+        limit_per_subject: int | None = None,
+    ) -> None:
+        """idle_seconds: how long a session is kept that no call uses; unattached_seconds: where none was ever attached.
+
+        on_expired: told of each that is freed so.
+        """
+        self.limit = limit
+        self._limit_per_subject = limit_per_subject
+        self._idle_seconds = idle_seconds
+        self._unattached_seconds = unattached_seconds
+        self._on_expired = on_expired
+        self._places: dict[str, _Place] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._places
+
+    @property
+    def built(self) -> list[Session]:
+        """The sessions that can be spoken with."""
+        return [place.session for place in list(self._places.values()) if place.session is not None]
+
+    @property
+    def owned(self) -> list[tuple[str, str, Session | None]]:
+        """Every session's id, owner and, unless its model is being built, the session."""
+        return [(session_id, place.owner, place.session) for session_id, place in self._places.items()]
+
+    def owner(self, session_id: str) -> str | None:
+        """The subject that an open session belongs to; None where there is none."""
+        place = self._places.get(session_id)
+        return None if place is None else place.owner
+
+    def reserve(self, session_id: str | None = None) -> str:
+        """A place for a session of the caller: a new one with a new id, or one that comes back.
+
+        When all are taken, a session whose edge was lost gives its place up. Raises Refusal when there is none.
+        """
+        if len(self._places) >= self.limit:
+            self._give_up_lost()
+        if len(self._places) >= self.limit:
+            raise _no_place(f"{self.limit} sessions are open, which is this trainer's limit (server.max_sessions)")
+        owner = caller().subject
+        own = sum(place.owner == owner for place in self._places.values())
+        if self._limit_per_subject is not None and own >= self._limit_per_subject:
+            raise _no_place(
+                f"{own} sessions of {owner or 'this caller'!r} are open, which is the limit of one subject "
+                "(server.max_sessions_per_subject)"
+            )
+        session_id = session_id or secrets.token_hex(16)
+        self._places[session_id] = _Place(owner)
+        return session_id
+
+    def add(self, session: Session) -> None:
+        """Put a built session in its reserved place."""
+        place = self._places[session.id]
+        place.session = session
+        self._expire_later(session.id, place)
+
+    def find(self, session_id: str) -> Session | None:
+        """The session of that id, if it is in memory."""
+        place = self._places.get(session_id)
+        return None if place is None else place.session
+
+    @contextmanager
+    def using(self, session_id: str) -> Iterator[Session]:
+        """The caller's session of that id, which does not expire meanwhile. Raises Refusal when there is none."""
+        self.check_owner(session_id)
+        place = self._places.get(session_id)
+        if place is None or place.session is None:
+            raise self.not_found(session_id)
+        if place.expiry is not None:
+            place.expiry.cancel()
+        place.calls += 1
+        try:
+            yield place.session
+        finally:
+            place.calls -= 1
+            if place.calls == 0 and self._places.get(session_id) is place:
+                self._expire_later(session_id, place)
+
+    def check_owner(self, session_id: str) -> None:
+        """Refuse an id that is another subject's, as one that was never given. Raises Refusal."""
+        place = self._places.get(session_id)
+        if place is not None and place.owner != caller().subject:
+            raise self.not_found(session_id)
+
+    def remove(self, session_id: str) -> None:
+        """Free the place; nothing happens when it is free."""
+        place = self._places.pop(session_id, None)
+        if place is not None and place.expiry is not None:
+            place.expiry.cancel()
+
+    def close(self) -> None:
+        """Expire nothing any more."""
+        for place in self._places.values():
+            if place.expiry is not None:
+                place.expiry.cancel()
+
+    def not_found(self, session_id: str) -> Refusal:
+        """What is said of a session that is not there, or not the caller's."""
+        return Refusal(
+            grpc.StatusCode.NOT_FOUND,
+            f"there is no session {session_id[:40]!r}; it was closed, left unused for {self._idle_seconds:g} s "
+            f"(server.session_idle_seconds) or, before it was attached, for {self._unattached_seconds:g} s "
+            "(server.unattached_seconds), or never opened",
+            wanted=session_id == NO_SESSION,
+        )
+
+    def _give_up_lost(self) -> None:
+        """Free the place of the session that lost its edge first, if any did."""
+        lost = [
+            (place.session.lost_seconds, session_id, place)
+            for session_id, place in self._places.items()
+            if place.session is not None and place.session.lost_seconds is not None and place.calls == 0
+        ]
+        if lost:
+            _, session_id, place = min(lost, key=lambda each: each[0])
+            self._expire(session_id, place)
+
+    def _expire_later(self, session_id: str, place: _Place) -> None:
+        assert place.session is not None, "a session that is being built does not expire"
+        if place.expiry is not None:
+            place.expiry.cancel()
+        seconds = self._idle_seconds if place.session.begun else self._unattached_seconds
+        place.expiry = asyncio.get_running_loop().call_later(seconds, self._expire, session_id, place)
+
+    def _expire(self, session_id: str, place: _Place) -> None:
+        if self._places.get(session_id) is not place or place.session is None:
+            return  # the place was freed; the session that has the id now is another
+        self.remove(session_id)
+        self._on_expired(place.session)
+
+
+def _no_place(sentence: str) -> Refusal:
+    return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence, _RETRY_SECONDS)

@@ -1,0 +1,295 @@
+"""The decision loop: tells the engine once a second what was measured, and has the deployer do what the engine decides.
+
+The engine (shared.planning.engine) is pure and decides; clock, codecs by name, logs and metrics are here. An operator's word
+goes first: `pin` narrows what the engine may choose to what it says, `release` ends that; `use` sets what chooses the rest.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from enum import StrEnum
+from typing import Protocol
+
+import structlog
+
+from edge_agent.adaptation.engine_inputs import codec_of, profile_under, space_of
+from edge_agent.adaptation.link_probe import LinkProbe, LinkRates, link_probe
+from edge_agent.config import EngineSection
+from edge_agent.experiment.building import Experiment
+from edge_agent.observability.metrics import EngineMetrics
+from edge_agent.observability.step_meter import StepMeter
+from shared.codec import codec_bits
+from shared.errors import PlanError
+from shared.planning import (
+    FLOAT32_BITS,
+    Decision,
+    Deployment,
+    Engine,
+    EngineConfig,
+    Outcome,
+    Profile,
+    SearchSpace,
+    jointdnn,
+)
+from shared.wire.isthmus.v1 import trainer_pb2
+
+_log = structlog.get_logger(__name__)
+
+INTERVAL_SECONDS = 1.0
+TELLING_STEPS = 20
+"""After which a stream that says nothing of the link's rates will not say it: what a step sends is little for such a link."""
+
+
+class Planner(StrEnum):
+    """What chooses a deployment where nothing is pinned."""
+
+    GREEDY = "greedy"
+    """The engine's search, again and again."""
+    JOINTDNN = "jointdnn"
+    """JointDNN's choice for the link of the last minute, chosen once and held."""
+    FIXED = "fixed"
+    """The deployment of the moment at which it is set, held."""
+
+
+class Changes(Protocol):
+    """What of the deployer the loop uses (edge_agent.training.deployer)."""
+
+    @property
+    def deployment(self) -> trainer_pb2.Deployment: ...
+    @property
+    def moving(self) -> bool: ...
+    def change(self, *, staleness: int | None = None, codec: str | None = None) -> None: ...
+    def move(self, cut: int, give_up_seconds: float | None = None) -> None: ...
+
+
+class DecisionLoop:
+    """For one run. Everything is called on its event loop."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        settings: EngineSection,
+        space: SearchSpace,
+        codec: str,
+        deployment: trainer_pb2.Deployment,
+        total_steps: int,
+        meter: StepMeter,
+        metrics: EngineMetrics,
+        probe: LinkProbe,
+    ) -> None:
+        """space: what may be chosen. codec: of the kind to use. deployment: what the run begins with.
+
+        Raises PlanError when the profile leaves nothing to choose.
+        """
+        self._codec = codec
+        self._space = space
+        self._profile = profile_under(profile, settings, deployment.downlink_codec)
+        self.planner = Planner.GREEDY
+        self._free_space = self._space
+        self._engine = Engine(
+            self._profile,
+            self._space,
+            _numbers(deployment),
+            EngineConfig(margin=settings.margin, dwell_seconds=settings.dwell_seconds),
+            total_steps,
+        )
+        self._pinned: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._only_cut: int | None = None
+        """Which the engine may not leave."""
+        self._probe = probe
+        self._meter = meter
+        self._metrics = metrics
+        self._deployer: Changes | None = None
+        self._proposal: Decision | None = None
+
+    def attach(self, deployer: Changes) -> None:
+        """Decide for this deployer from now on."""
+        self._deployer = deployer
+
+    def pin(self, *, cut: int | None = None, bits: int | None = None, staleness: int | None = None) -> None:
+        """Hold cut, bit width or K, each that is given, until `release`; the engine chooses the others.
+
+        Raises PlanError for what is out of range or was never measured, and then nothing is changed.
+        """
+        self._constrain(self._free_space, cut, bits, staleness)
+        _log.info("pinned", cut=cut, bits=bits, staleness=staleness)
+
+    def release(self) -> None:
+        """Let the planner choose everything again."""
+        self._constrain(self._free_space, None, None, None)
+        _log.info("released")
+
+    def use(self, planner: Planner) -> None:
+        """Have another planner choose what is not pinned.
+
+        Raises PlanError where it has nothing to choose by, and then nothing is changed.
+        """
+        held = self._held_by(planner)
+        space = self._space
+        if held is not None:
+            space = replace(space, cut=held.cut, bits=(held.bits,), staleness=held.staleness)
+        self._constrain(space, *self._pinned)
+        self._free_space, self.planner = space, planner
+        _log.info("planner set", planner=planner.value, held=str(held) if held else None)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What came of the last change; None until a step was done since."""
+        return self._engine.outcome()
+
+    def _held_by(self, planner: Planner) -> Deployment | None:
+        """What a planner holds from now on; None where it goes on choosing."""
+        if planner is Planner.FIXED:
+            return self._engine.deployment if self._proposal is None else self._proposal.deployment
+        if planner is Planner.GREEDY:
+            return None
+        if (rates := self._engine.mean_rates) is None:
+            raise PlanError("the link has not been measured yet, and JointDNN chooses by its rates; try again later")
+        return jointdnn(self._profile, rates, self._space.allow_edge_only).deployment
+
+    def _constrain(self, free: SearchSpace, cut: int | None, bits: int | None, staleness: int | None) -> None:
+        only_cut = free.cut if cut is None else cut
+        pinned = replace(
+            free,
+            cut=only_cut,
+            bits=free.bits if bits is None else (bits,),
+            staleness=free.staleness if staleness is None else staleness,
+            allow_edge_only=free.allow_edge_only or only_cut == len(self._profile),  # who names it means it
+        )
+        self._engine.constrain(pinned)
+        self._pinned, self._only_cut = (cut, bits, staleness), only_cut
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Decide while the body runs."""
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await self._probe.close()
+            self._log_outcome()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            if self._deployer is not None:
+                self.look(self._deployer, time.monotonic())
+
+    def look(self, deployer: Changes, seconds: float) -> None:
+        """Observe once, and do what follows from it. seconds: any clock that never goes back."""
+        if not deployer.moving:
+            self._notice(deployer, seconds)
+            if not self._meter.is_flowing:
+                self._engine.rested(seconds)
+                return
+        rates, meter = self._rates(deployer, seconds), self._meter
+        if rates.uplink is None or rates.downlink is None:
+            return
+        decision = self._engine.observe(
+            seconds,
+            meter.steps,
+            rates.uplink,
+            rates.downlink,
+            rates.round_trip_seconds,
+            self._edge_seconds(deployer.deployment),
+            meter.cloud_seconds.take(),
+        )
+        self._export()
+        if decision is not None:
+            self._apply(deployer, decision)
+
+    def _rates(self, deployer: Changes, seconds: float) -> LinkRates:
+        """What the link carries, by the training stream or, where that hardly uses it, by a probe."""
+        if deployer.moving:
+            self._probe.end()
+        elif deployer.deployment.cut == len(self._profile):
+            if self._only_cut != len(self._profile):
+                self._probe.want(seconds)
+        elif self._meter.knows_the_link:
+            self._probe.forget()
+        elif self._meter.steps >= TELLING_STEPS:
+            self._probe.want(seconds)
+        meter = self._meter
+        measured = LinkRates(meter.uplink_bits_per_second, meter.downlink_bits_per_second, meter.round_trip_seconds)
+        return self._probe.found.over(measured)
+
+    def _edge_seconds(self, deployment: trainer_pb2.Deployment) -> float | None:
+        """T1 as the cost model has it: with the encoding of what is not float32."""
+        compute, encode = self._meter.compute_seconds.take(), self._meter.encode_seconds.take()
+        if compute is None or codec_bits(deployment.codec) >= FLOAT32_BITS:
+            return compute
+        return None if encode is None else compute + encode
+
+    def _notice(self, deployer: Changes, seconds: float) -> None:
+        """Tell the engine of a deployment that it has not heard of: its own proposal done or given up, or somebody else's."""
+        actual, proposal, before = _numbers(deployer.deployment), self._proposal, self._engine.deployment
+        if proposal is None and actual == before:
+            return
+        if proposal is not None and replace(actual, cut=proposal.deployment.cut) == proposal.deployment != actual:
+            # Given up: K and bits, which were changed at once, go back as well.
+            self._change(deployer, before)
+            actual = _numbers(deployer.deployment)
+        self._log_outcome()
+        self._proposal = None
+        self._engine.deployed(seconds, actual)
+
+    def _apply(self, deployer: Changes, decision: Decision) -> None:
+        wanted, today = decision.deployment, self._engine.deployment
+        _log.info(
+            "changing the deployment",
+            today=str(today),
+            wanted=str(wanted),
+            predicted_seconds_per_step=round(decision.seconds_per_step, 4),
+            staying_seconds_per_step=round(decision.staying_seconds_per_step, 4),
+            predicted_migration_seconds=round(decision.migration_seconds, 3),
+        )
+        self._metrics.decisions.inc()
+        self._proposal = decision
+        if (wanted.staleness, wanted.bits) != (today.staleness, today.bits):
+            self._change(deployer, wanted)
+        if wanted.cut != today.cut:
+            self._probe.end()
+            patience = decision.abandon_after_seconds
+            deployer.move(wanted.cut, patience if math.isfinite(patience) else None)
+
+    def _change(self, deployer: Changes, wanted: Deployment) -> None:
+        deployer.change(staleness=wanted.staleness, codec=codec_of(wanted.bits, self._codec))
+
+    def _export(self) -> None:
+        if (outcome := self._engine.outcome()) is not None:
+            self._metrics.predicted.set(outcome.predicted_seconds_per_step)
+            self._metrics.modelled.set(outcome.modelled_seconds_per_step)
+            self._metrics.measured.set(outcome.measured_seconds_per_step)
+
+    def _log_outcome(self) -> None:
+        if (outcome := self._engine.outcome()) is not None:
+            _log.info(
+                "deployment measured",
+                deployment=str(self._engine.deployment),
+                predicted_seconds_per_step=round(outcome.predicted_seconds_per_step, 4),
+                modelled_seconds_per_step=round(outcome.modelled_seconds_per_step, 4),
+                measured_seconds_per_step=round(outcome.measured_seconds_per_step, 4),
+                steps=outcome.steps,
+            )
+
+
+def open_decisions(
+    experiment: Experiment, profile: Profile | None, meter: StepMeter, metrics: EngineMetrics
+) -> DecisionLoop | None:
+    """The loop of an experiment, where it has a profile to decide by. Raises PlanError when that leaves nothing to choose."""
+    if profile is None:
+        return None
+    config, start, steps = experiment.config, experiment.deployment, experiment.steps
+    probe = link_probe(config)
+    space = space_of(config.engine, experiment.chain)
+    return DecisionLoop(profile, config.engine, space, config.deployment.codec, start, steps, meter, metrics, probe)
+
+
+def _numbers(deployment: trainer_pb2.Deployment) -> Deployment:
+    return Deployment(deployment.cut, deployment.staleness, codec_bits(deployment.codec))

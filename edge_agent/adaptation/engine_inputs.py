@@ -1,0 +1,83 @@
+"""What the engine of a run plans with: the profile as the configuration would have it, and what may be chosen."""
+
+import re
+from dataclasses import replace
+
+from edge_agent.config import EngineSection
+from edge_agent.experiment.building import Experiment
+from shared.codec import codec_bits
+from shared.errors import ConfigError, ModelError, PlanError
+from shared.model.build import check_cut
+from shared.model.chain import Chain
+from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
+
+
+def profile_of(experiment: Experiment) -> Profile | None:
+    """What the engine plans with, if anything; it fits the experiment.
+
+    Raises PlanError for a profile that cannot be read or is of something else, ConfigError where an epoch sets K as well.
+    """
+    config = experiment.config
+    path = config.engine.profile
+    if path is None:
+        return None
+    if not isinstance(config.deployment.staleness, int):
+        raise ConfigError(
+            "deployment.staleness is a schedule and engine.profile is set, which would both change K; set "
+            "engine.max_staleness instead of the schedule"
+        )
+    profile = load_profile(path)
+    names = tuple(block.name for block in experiment.chain.blocks)
+    check_profile(profile, names, config.data.batch_size, str(path))
+    # A profile may have been measured where raw samples may cross; what is not measured is never chosen.
+    permitted = [
+        None if 0 < cut < experiment.chain.first_cut else seconds for cut, seconds in enumerate(profile.edge_seconds)
+    ]
+    return replace(profile, edge_seconds=tuple(permitted))
+
+
+def check_profile(profile: Profile, names: tuple[str, ...], batch_size: int, where: str) -> None:
+    """Refuse a profile of another model or batch size. Raises PlanError, beginning with `where`."""
+    profiled = tuple(block.name for block in profile.blocks)
+    if profiled != names:
+        raise PlanError(
+            f"{where}: the profile is of {profile.model} with the blocks {', '.join(profiled)[:100]}, and the model has "
+            f"{', '.join(names)[:100]}; measure this model with edge-agent profile"
+        )
+    if profile.batch_size != batch_size:
+        raise PlanError(
+            f"{where}: the profile is for batches of {profile.batch_size} and data.batch_size is {batch_size}; measure it "
+            "again with edge-agent profile, or change the batch size"
+        )
+
+
+def space_of(settings: EngineSection, chain: Chain) -> SearchSpace:
+    """What the configuration lets the engine choose from, and the model."""
+    return SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only and _can_be_on_the_edge(chain))
+
+
+def profile_under(profile: Profile, settings: EngineSection, downlink_codec: str) -> Profile:
+    """The profile as this configuration would have it, in a run whose loss the trainer computes wherever the cut is."""
+    if settings.max_staleness is not None:
+        profile = replace(profile, max_staleness=settings.max_staleness)
+    # The schema has float32 error gradients; the downlink's codec is not the engine's to choose.
+    return replace(profile.with_gradient_bits(codec_bits(downlink_codec)), loss_on_trainer=True)
+
+
+def codec_of(bits: int, configured: str) -> str:
+    """The codec that sends so many bits an element, of the kind of the configured one."""
+    if bits == codec_bits(configured):
+        return configured
+    if bits == FLOAT32_BITS:
+        return "fp32"
+    kind = re.fullmatch(r"uniform\d+(.*)", configured)
+    return f"uniform{bits}{kind[1] if kind else ''}"
+
+
+def _can_be_on_the_edge(chain: Chain) -> bool:
+    """Whether all blocks can be there: a model whose output has no batch in front cannot send it for its loss."""
+    try:
+        check_cut(len(chain.blocks), chain)
+    except ModelError:
+        return False
+    return True

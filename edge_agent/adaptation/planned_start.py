@@ -1,0 +1,39 @@
+"""What a run begins with where the configuration leaves the cut to the engine: the plan for the link as it is found."""
+
+import structlog
+
+from edge_agent.adaptation.engine_inputs import codec_of, profile_under, space_of
+from edge_agent.adaptation.link_probe import probe_link
+from edge_agent.experiment.building import Experiment
+from shared.codec import codec_by_name
+from shared.planning import Profile, Rates, first_deployment
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+
+_log = structlog.get_logger(__name__)
+
+
+async def planned_start(experiment: Experiment, profile: Profile) -> Deployment | None:
+    """The deployment to begin with; None where the configuration names a cut or the link says nothing.
+
+    Raises PlanError where nothing may be chosen.
+    """
+    config = experiment.config
+    if config.deployment.cut is not None:
+        return None
+    found = await probe_link(config)
+    if found.uplink is None or found.downlink is None:
+        _log.warning("the link could not be probed, so the run begins with half of the blocks here")
+        return None
+    downlink_codec = experiment.deployment.downlink_codec
+    usable = profile_under(profile, config.engine, downlink_codec)
+    rates = Rates(found.uplink, found.downlink, found.round_trip_seconds or 0.0)
+    planned = first_deployment(usable, rates, space_of(config.engine, experiment.chain))
+    _log.info(
+        "beginning as planned",
+        deployment=str(planned),
+        uplink_bits_per_second=round(found.uplink),
+        downlink_bits_per_second=round(found.downlink),
+        round_trip_seconds=rates.round_trip_seconds,
+    )
+    codec = codec_by_name(codec_of(planned.bits, config.deployment.codec)).name
+    return Deployment(cut=planned.cut, staleness=planned.staleness, codec=codec, downlink_codec=downlink_codec)

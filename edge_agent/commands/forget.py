@@ -1,0 +1,25 @@
+"""`edge-agent forget`: removes what this device keeps of a session, for one that will not be gone on with."""
+
+from typing import Annotated
+
+import typer
+
+from edge_agent.config import EdgeConfig
+from edge_agent.training.session_store import forget_session, sessions_folder
+from shared.commands.options import ConfigFile, Overrides
+from shared.config import load_config
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(forget)
+
+
+def forget(
+    session: Annotated[str, typer.Argument(help="Its id, as `edge-agent sessions` shows it.")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Remove what is kept of a session here; `run --resume` then begins from the start. The trainer is not told."""
+    forget_session(sessions_folder(load_config(EdgeConfig, config, overrides or [])), session)
+    typer.echo(f"session {session} is forgotten here")

@@ -1,0 +1,125 @@
+"""A run on the terminal: a live bar while it trains, log lines above it, a table when it is done."""
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Column, Table
+from rich.text import Text
+
+from edge_agent.observability.observer import Progress
+from edge_agent.training.result import Summary
+from shared.control.formatting import size
+
+
+class LiveBar:
+    """Steps, loss, samples a second and bytes both ways of a run."""
+
+    def __init__(self, console: Console) -> None:
+        # Eighty columns hold the figures; the bar takes what is left.
+        columns = (
+            BarColumn(bar_width=None, table_column=Column(max_width=20)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("loss {task.fields[loss]:.3f}"),
+            TextColumn("{task.fields[rate]:.0f} samples/s"),
+            TextColumn("↑{task.fields[up]} ↓{task.fields[down]}"),
+            TextColumn("{task.fields[accuracy]}"),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        )
+        # Where nobody watches, a bar would only stand between the lines of a log.
+        self.bar = Bar(*columns, console=console, refresh_per_second=4, disable=not console.is_terminal)
+        self._task = self.bar.add_task(
+            "training", start=False, total=None, loss=float("nan"), rate=0.0, up="0 B", down="0 B", accuracy=""
+        )
+
+    def show(self, progress: Progress) -> None:
+        """Called after every step, and when something else has changed; drawn from the first step on."""
+        if progress.steps == 0:
+            return
+        self.bar.start_task(self._task)
+        elapsed = self.bar.tasks[0].elapsed or 0.0
+        self.bar.update(
+            self._task,
+            total=progress.total_steps,
+            completed=progress.steps,
+            loss=progress.loss,
+            rate=progress.samples / elapsed if elapsed else 0.0,
+            up=size(progress.bytes_up),
+            down=size(progress.bytes_down),
+            accuracy="" if progress.accuracy is None else f"accuracy {progress.accuracy:.1%}",
+        )
+        self.bar.start()
+
+    @property
+    def renderable(self) -> RenderableType:
+        """The bar as it stands now."""
+        return self.bar.get_renderable()
+
+
+class LogLines(io.TextIOBase):
+    """Where logs go that share a terminal with a bar: each line is written above it. For `configure_logs`."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return self._console.is_terminal
+
+    def write(self, text: str) -> int:
+        """Write whole lines."""
+        if self._console.is_terminal:
+            self._console.print(Text.from_ansi(text.removesuffix("\n")), soft_wrap=True)
+        else:
+            self._console.file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Have it on its way."""
+        self._console.file.flush()
+
+
+@contextmanager
+def live_bar(console: Console) -> Iterator[LiveBar]:
+    """A bar on the terminal, from the first step until the block ends."""
+    live = LiveBar(console)
+    try:
+        yield live
+    finally:
+        live.bar.stop()
+
+
+@contextmanager
+def counting_bars(console: Console, *works: str) -> Iterator[list[Callable[[int, int], None]]]:
+    """A bar for each work that comes in pieces; yields what to call, for each, with how many of how many are done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console) as bar:
+
+        def counter(work: str) -> Callable[[int, int], None]:
+            task = bar.add_task(work, total=None)
+            return lambda done, total: bar.update(task, completed=done, total=total)
+
+        yield [counter(work) for work in works]
+
+
+def summary_table(summary: Summary) -> Table:
+    """The figures of a finished run, and where its blocks ran."""
+    table = Table(title=f"session {summary.session}", show_header=False)
+    if summary.accuracy is not None:
+        table.add_row("accuracy", f"{summary.accuracy:.2%}")
+    if summary.test_loss is not None:
+        table.add_row("test loss", f"{summary.test_loss:.4f}")
+    table.add_row("train loss", f"{summary.train_loss:.4f}")
+    table.add_row(
+        "time", f"{summary.seconds:.1f} s for {summary.steps} steps, {summary.samples_per_second:.0f} samples/s"
+    )
+    table.add_row("bytes", f"{size(summary.bytes_up)} up, {size(summary.bytes_down)} down")
+    for side in ("edge", "cloud"):
+        blocks = [block for block in summary.blocks if block.side == side]
+        parameters = sum(block.parameters for block in blocks)
+        table.add_row(f"on the {side}", f"{', '.join(block.name for block in blocks)} ({parameters:,} parameters)")
+    return table

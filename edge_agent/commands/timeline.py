@@ -1,0 +1,31 @@
+"""`edge-agent timeline`: reads a trace, says how well its modules overlapped, and draws it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_agent.commands.timeline_plot import draw
+from edge_agent.observability.timeline import load
+from edge_agent.observability.timeline_window import choose_window, summary
+
+
+def timeline(
+    trace: Annotated[Path, typer.Argument(help="What `edge-agent run --trace FILE` has written.")],
+    png: Annotated[Path | None, typer.Option(help="Where to draw it; .svg and .pdf do too.")] = None,
+    first_step: Annotated[
+        int | None, typer.Option("--from", help="First step shown. Left out, a stretch of typical length.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="How many steps are shown.")] = 12,
+) -> None:
+    """Say how far the four modules of a run overlapped, and draw some of its steps."""
+    window = choose_window(load(trace), steps, first_step)
+    typer.echo(summary(window))
+    if png is not None:
+        draw(window, png)
+        typer.echo(f"picture: {png}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command("timeline")(timeline)

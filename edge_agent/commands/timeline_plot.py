@@ -1,0 +1,89 @@
+"""A picture of a time line: a lane for each module, a colour for each step, backwards hatched, and a legend that says so.
+
+Needs matplotlib, and only when it draws.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edge_agent.commands.plots import NO_MATPLOTLIB
+from edge_agent.observability.timeline import LANES, Span
+from edge_agent.observability.timeline_window import MODULES, Window
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#edc948")
+"""One more than the batches that are usually in flight, so that steps under way at once differ."""
+_BAR_HEIGHT = 0.72
+_LABELLED_SHARE = 0.016
+"""Share of the width from which a bar has room for the number of its step."""
+_OUTLINED_SHARE = 0.006
+"""From which it has room for an outline that parts it from its neighbours."""
+_SEEN_SHARE = 0.0015
+"""Shorter ones are drawn as if they were so long, or nobody would see them."""
+
+
+def draw(window: Window, path: Path) -> None:
+    """Draw a window to a picture; the ending of `path` says which kind, png, svg or pdf.
+
+    Raises ConfigError where matplotlib is not installed or the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Patch
+    except ImportError:
+        raise ConfigError(f"drawing a time line {NO_MATPLOTLIB}") from None
+    figure = Figure(figsize=(14, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    for row, module in enumerate(LANES):
+        for span in window.spans:
+            if span.module == module:
+                _draw_span(axes, span, row, window)
+        if module in MODULES:
+            axes.text(1.008, row, f"{window.busy(module):.0%}", transform=axes.get_yaxis_transform(), va="center")
+    axes.set_yticks(range(len(LANES)), list(LANES.values()))
+    axes.set_ylim(len(LANES) - 0.5, -0.5)
+    axes.set_xlim(0, window.seconds * 1e3)
+    axes.set_xlabel("milliseconds")
+    axes.set_title(
+        f"{window.steps_per_second:.1f} steps/s, {window.overlap:.1f} of 4 modules at work at once",
+        loc="left",
+        weight="bold",
+    )
+    axes.set_title("busy", loc="right", x=1.03, size="medium")
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    explained = [
+        Patch(facecolor="#888888", edgecolor="white", label="a bar: one step, whose number and colour it has"),
+        Patch(facecolor="#888888", edgecolor="white", hatch="////", label="hatched: backward and update on the edge"),
+    ]
+    figure.legend(handles=explained, loc="outside lower left", ncols=2, frameon=False, handleheight=1.2)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"picture {path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _draw_span(axes: "Axes", span: Span, row: int, window: Window) -> None:
+    colour = _COLOURS[span.step % len(_COLOURS)]
+    left, width = (span.start - window.start) * 1e3, (span.end - span.start) * 1e3
+    share = width / (window.seconds * 1e3)
+    axes.barh(
+        row,
+        max(width, _SEEN_SHARE * window.seconds * 1e3),
+        _BAR_HEIGHT,
+        left,
+        color=colour,
+        edgecolor="white",
+        linewidth=0.6 if share > _OUTLINED_SHARE else 0.0,
+        hatch="////" if span.what == "backward" else None,
+        snap=False,
+    )
+    if share > _LABELLED_SHARE:
+        middle = left + width / 2
+        axes.text(middle, row, str(span.step), ha="center", va="center", color="white", size="small", weight="bold")

@@ -1,0 +1,128 @@
+"""What an edge exports besides what both sides do. Most of it is read from the pipeline at the moment of a scrape."""
+
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from edge_agent.training.pipeline import Pipeline
+from shared.codec import codec_bits
+from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
+
+QUEUES = ("load", "upload", "apply")
+
+
+class EngineMetrics:
+    """Of the decision engine: an honest one shows its error."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.decisions = Counter(
+            "isthmus_decisions", "Changes of the deployment that the engine decided.", registry=registry
+        )
+        predicted = Gauge(
+            "isthmus_engine_step_seconds",
+            "Seconds per step with today's deployment: predicted when it was chosen, modelled for the rates since, measured.",
+            ["kind"],
+            registry=registry,
+        )
+        self.predicted, self.modelled, self.measured = map(predicted.labels, ("predicted", "modelled", "measured"))
+
+
+class EdgeMetrics(TrainingMetrics):
+    """The metrics of one run."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.planned_steps = Gauge("isthmus_planned_steps", "Steps that the run is to have.", registry=registry)
+        self.step_seconds = Histogram(
+            "isthmus_step_seconds",
+            "Seconds from one finished step to the next, while the pipeline runs.",
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self.attached = Gauge(
+            "isthmus_attached", "1 while the training stream to the trainer is there, 0 otherwise.", registry=registry
+        )
+        self.attaches = Counter(
+            "isthmus_attaches",
+            "Training streams attached: the first of a run, and one after each loss.",
+            registry=registry,
+        )
+        self.went_back = Counter(
+            "isthmus_went_back", "Times that training went back to a checkpoint.", registry=registry
+        )
+        self.steps_repeated = Counter(
+            "isthmus_steps_repeated", "Steps that are done again after going back.", registry=registry
+        )
+        self.checkpoint_seconds = Histogram(
+            "isthmus_checkpoint_seconds",
+            "Seconds that training stood still for a checkpoint, after the pipeline was drained.",
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self.checkpoint_timestamp = Gauge(
+            "isthmus_checkpoint_timestamp_seconds",
+            "Unix time of the newest checkpoint that both sides have, or of the run's beginning; 0 where none is kept.",
+            registry=registry,
+        )
+        rate = Gauge(
+            "isthmus_link_bytes_per_second",
+            "Rate that the link was measured to carry, by direction; 0 while it is not known.",
+            ["direction"],
+            registry=registry,
+        )
+        self.uplink_rate, self.downlink_rate = (rate.labels(direction) for direction in DIRECTIONS)
+        self.staleness = Histogram(
+            "isthmus_staleness_steps",
+            "Staleness of every applied error gradient.",
+            buckets=(0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64),
+            registry=registry,
+        )
+        self._in_flight = Gauge(
+            "isthmus_batches_in_flight", "Batches between their forward and their settling.", registry=registry
+        )
+        self._cut = Gauge("isthmus_cut_blocks", "Blocks that run on the edge.", registry=registry)
+        self.blocks = Gauge("isthmus_model_blocks", "Blocks of the whole model.", registry=registry)
+        self._limit = Gauge("isthmus_staleness_limit_steps", "K, which no staleness exceeds.", registry=registry)
+        bits = Gauge(
+            "isthmus_codec_bit_width",
+            "Bits that an element has on the link, by direction.",
+            ["direction"],
+            registry=registry,
+        )
+        self._bits_up, self._bits_down = (bits.labels(direction) for direction in DIRECTIONS)
+        migrations = Counter(
+            "isthmus_migrations",
+            "Times that the cut was to be moved: done, or failed with both sides as they were.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.migrations_done, self.migrations_failed = migrations.labels("done"), migrations.labels("failed")
+        self.migration_seconds = Histogram(
+            "isthmus_migration_seconds",
+            "Seconds that training stood still while the cut was moved, after the pipeline was drained.",
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self.loss = Gauge("isthmus_loss", "Mean training loss of the last step.", registry=registry)
+        self.accuracy = Gauge(
+            "isthmus_accuracy_ratio",
+            "Share of the test samples that the last evaluation got right; 0 before it.",
+            registry=registry,
+        )
+        for queue in QUEUES:
+            self.queue_items.labels(queue)
+        self.engine = EngineMetrics(registry)
+
+    def watch(self, pipeline: Pipeline) -> None:
+        """Read the deployment and what is under way from `pipeline`, at each scrape and on the scraper's thread."""
+        self._cut.set_function(lambda: pipeline.announced.cut)
+        self._limit.set_function(lambda: pipeline.announced.staleness)
+        self._bits_up.set_function(lambda: codec_bits(pipeline.announced.codec))
+        self._bits_down.set_function(lambda: codec_bits(pipeline.announced.downlink_codec))
+        self._in_flight.set_function(lambda: pipeline.unsettled)
+        for queue in QUEUES:
+            self.queue_items.labels(queue).set_function(partial(_waiting, pipeline, queue))
+
+
+def _waiting(pipeline: Pipeline, queue: str) -> int:
+    return pipeline.waiting[queue]

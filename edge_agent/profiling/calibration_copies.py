@@ -1,0 +1,193 @@
+"""Who trains the copies of a calibration: this device, on the user's own samples, or the trainer, on its operator's stand-in.
+
+Both compare against samples that are neither trained on nor tested on.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from torch import Tensor
+
+from edge_agent.adaptation.engine_inputs import codec_of
+from edge_agent.config import EdgeConfig
+from edge_agent.data import BatchLoader, Dataset, evaluation_batches
+from edge_agent.data.named import load_dataset
+from edge_agent.experiment.building import Experiment
+from edge_agent.profiling.calibration import FULL_BITS, WHOLE, Candidate
+from edge_agent.training.workers import Workers
+from shared.client.trainer import TrainerClient
+from shared.codec import FeedbackMode
+from shared.errors import ConfigError, ProtocolError
+from shared.tensor_wire import wire_dtype
+from shared.training.copy_training import Copy, Timing, steps_of
+from shared.training.recipe import Recipe
+from shared.training.split_simulation import Scheme
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
+
+
+class Copies(Protocol):
+    """Trains copies of one experiment's model."""
+
+    where: str
+    """Who does it, for a sentence."""
+
+    async def time(self, candidate: Candidate) -> Timing:
+        """A few steps of it. Raises IsthmusError."""
+        ...
+
+    async def train(self, candidate: Candidate, seed: int, epochs: float, share: float) -> float:
+        """The share of the calibration's samples that a copy gets right after its training.
+
+        epochs: of this training. share: its length as a part of a whole one's. Raises IsthmusError.
+        """
+        ...
+
+
+class DeviceCopies:
+    """Trains in this process, on `data.train`, and judges by `data.calibration`."""
+
+    where = "on this device"
+
+    def __init__(self, experiment: Experiment, workers: Workers) -> None:
+        """Raises ConfigError without samples to judge by, DataError for such as cannot be loaded."""
+        self._config = experiment.config
+        self._workers = workers
+        self._judged = _calibration_set(experiment.config)
+
+    async def time(self, candidate: Candidate) -> Timing:
+        """See `Copies`."""
+        began, data = time.monotonic(), self._config.data
+        async with self._experiment(self._config.training.seed) as experiment:
+            loader = experiment.loader
+            step_seconds, judged_seconds = await self._workers.compute.run(
+                lambda: self._copy(experiment, candidate, experiment.recipe).timed(
+                    lambda first, stop: _tensors(loader, first, stop), self._batches()
+                )
+            )
+        batches = -(-len(self._judged) // data.batch_size)
+        timing = Timing(step_seconds, judged_seconds, loader.steps_per_epoch, batches)
+        return timing.started_within(time.monotonic() - began)
+
+    async def train(self, candidate: Candidate, seed: int, epochs: float, share: float) -> float:
+        """An epoch at a time, so that an interruption is heard."""
+        async with self._experiment(seed) as experiment:
+            loader, compute = experiment.loader, self._workers.compute
+            steps, epoch = steps_of(epochs, loader.steps_per_epoch), loader.steps_per_epoch
+            recipe = recipe_of_length(experiment.recipe, steps, share)
+            copy = await compute.run(self._copy, experiment, candidate, recipe)
+            for first in range(0, steps, epoch):
+                stop = min(first + epoch, steps)
+                await compute.run(copy.train, first, stop, _tensors(loader, first, stop))
+            right, samples = await compute.run(copy.judge, self._batches())
+        return right / samples
+
+    @asynccontextmanager
+    async def _experiment(self, seed: int) -> AsyncIterator[Experiment]:
+        training = self._config.training.model_copy(update={"seed": seed})
+        experiment = await asyncio.to_thread(Experiment, self._config.model_copy(update={"training": training}))
+        try:
+            yield experiment
+        finally:
+            await self._workers.compute.run(experiment.close)
+
+    def _copy(self, experiment: Experiment, candidate: Candidate, recipe: Recipe) -> Copy:
+        scheme = scheme_of(self._config, candidate)
+        return Copy(experiment.chain, candidate.cut, recipe, scheme, experiment.stage.device)
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        data = self._config.data
+        for batch in evaluation_batches(self._judged, data.batch_size, data.workers):
+            yield batch.inputs, batch.labels
+
+
+class TrainerCopies:
+    """Has the trainer do it, on the data set that its operator has put there; nothing of the device's samples is sent."""
+
+    where = "on the trainer"
+
+    def __init__(self, experiment: Experiment, client: TrainerClient) -> None:
+        self._experiment = experiment
+        self._client = client
+
+    async def time(self, candidate: Candidate) -> Timing:
+        """See `Copies`."""
+        began, recipe = time.monotonic(), self._experiment.recipe
+        answer = await self._client.train_copy(self._request(candidate, recipe, epochs=1.0, timing_only=True))
+        told = answer.timing
+        if not answer.HasField("timing") or told.seconds_per_step <= 0 or not told.steps_per_epoch:
+            raise ProtocolError("the trainer has timed a copy and says no times")
+        timing = Timing(told.seconds_per_step, told.seconds_per_judged_batch, told.steps_per_epoch, told.judged_batches)
+        return timing.started_within(time.monotonic() - began)
+
+    async def train(self, candidate: Candidate, seed: int, epochs: float, share: float) -> float:
+        """See `Copies`."""
+        recipe = recipe_of_length(self._experiment.recipe, None, share).model_copy(update={"seed": seed})
+        judged = (await self._client.train_copy(self._request(candidate, recipe, epochs))).judged
+        if not 0 <= judged.correct <= judged.samples or not judged.samples:
+            raise ProtocolError(f"the trainer says that {judged.correct} of {judged.samples} samples are right")
+        share_right: float = judged.correct / judged.samples
+        return share_right
+
+    def _request(
+        self, candidate: Candidate, recipe: Recipe, epochs: float, *, timing_only: bool = False
+    ) -> pb.TrainCopyRequest:
+        experiment = self._experiment
+        config, scheme = experiment.config, scheme_of(experiment.config, candidate)
+        return pb.TrainCopyRequest(
+            protocol_version=PROTOCOL_VERSION,
+            model=pb.Model(factory=config.model.factory, kwargs_json=json.dumps(config.model.kwargs)),
+            example=TensorHeader(shape=experiment.example.shape, dtype=wire_dtype(experiment.example.dtype)),
+            recipe_json=recipe.model_dump_json(),
+            cut=candidate.cut,
+            staleness=candidate.staleness,
+            codec=scheme.codec,
+            backward=scheme.backward,
+            feedback=scheme.feedback.value,
+            epochs=epochs,
+            timing_only=timing_only,
+        )
+
+
+def scheme_of(config: EdgeConfig, candidate: Candidate) -> Scheme:
+    """How a candidate's batches cross the cut; error gradients in float32."""
+    deployment = config.deployment
+    return Scheme(
+        candidate.staleness,
+        deployment.backward,
+        FeedbackMode(deployment.feedback),
+        "fp32" if candidate.bits == FULL_BITS else codec_of(candidate.bits, deployment.codec),
+    )
+
+
+def recipe_of_length(recipe: Recipe, steps: int | None, share: float) -> Recipe:
+    """A recipe whose schedule is as long as a training; a short one warms up for less.
+
+    steps: None where only who trains knows how many there are.
+    """
+    warm_up = {} if share == WHOLE else {"warmup_steps": round(recipe.schedule.warmup_steps * share)}
+    length = {} if steps is None else {"total_steps": steps}
+    return recipe.model_copy(update={**length, "schedule": recipe.schedule.model_copy(update=warm_up)})
+
+
+def _tensors(loader: BatchLoader, first_step: int, stop_step: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for batch in loader.iterate(first_step, stop_step):
+        yield batch.inputs, batch.labels
+
+
+def _calibration_set(config: EdgeConfig) -> Dataset:
+    data = config.data
+    if data.calibration is None:
+        raise ConfigError(
+            "data.calibration is not set; a calibration compares accuracies on samples that are neither trained on "
+            "(data.train) nor tested on (data.test)"
+        )
+    for key, other in (("data.train", data.train), ("data.test", data.test)):
+        if data.calibration == other:
+            raise ConfigError(f"data.calibration and {key} are the same; a calibration needs samples of its own")
+    return load_dataset(data.calibration.factory, data.calibration.kwargs)

@@ -1,0 +1,221 @@
+"""`edge-agent profile --calibrate`: trains copies of the model, and puts into the profile what it bears.
+
+Each training is written down when it ends, so that a calibration that was interrupted goes on where it was.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import structlog
+import xxhash
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from edge_agent.config import EdgeConfig
+from edge_agent.experiment.building import Experiment
+from edge_agent.profiling.calibration import (
+    FULL_BITS,
+    WHOLE,
+    Calibrated,
+    CalibrateOn,
+    Candidate,
+    calibrate,
+    usual_shares,
+)
+from edge_agent.profiling.calibration_copies import Copies
+from edge_agent.profiling.profile_parts import Part, PartFile
+from shared.config import Section
+from shared.errors import ConfigError
+from shared.planning import DEFAULT_BITS
+from shared.planning.profile import BIT_WIDTHS, Profile
+from shared.training.copy_training import Timing
+
+_log = structlog.get_logger(__name__)
+_TIMED_BITS = 8
+
+
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """What is asked, and how much may be spent on the answer."""
+
+    budget_points: float = 1.0
+    """Accuracy that may be lost, in points of 100."""
+    epochs: int = 5
+    """Of a whole training, to which its schedule is fitted; most trainings are a half of it or less."""
+    seeds: int = 3
+    """Trainings of each candidate, with training.seed and the seeds after it."""
+    most_staleness: int = 8
+    """Largest K that is tried."""
+    cuts: tuple[int, ...] | None = None
+    """Cuts to calibrate; None takes all that were measured. No other can be planned with afterwards."""
+    bits: tuple[int, ...] = DEFAULT_BITS
+    """Widths to try; float32 is taken where none of them holds."""
+    on: CalibrateOn = CalibrateOn.DEVICE
+    """Who trains the copies, and so on which samples."""
+
+
+class Training(Section):
+    """A training that is done."""
+
+    cut: int
+    staleness: int
+    bits: int
+    seed: int
+    share: PositiveFloat = Field(le=WHOLE)
+    """Its length as a part of a whole training's."""
+    accuracy: NonNegativeFloat = Field(le=1.0)
+    """Share of the samples that it got right."""
+
+
+class Trainings(Part):
+    """Those of an unfinished calibration."""
+
+    done: tuple[Training, ...] = ()
+
+
+@dataclass(frozen=True)
+class Watching:
+    """Who is told how a calibration goes."""
+
+    on_estimate: Callable[[str], None] = lambda _sentence: None
+    """Told, before anything is trained, how long it will take and how that was found."""
+    on_training: Callable[[int, int], None] = lambda _done, _of: None
+    """Told how many of how many trainings are done."""
+
+
+class Calibration:
+    """One calibration of an experiment's model."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        settings: CalibrationSettings,
+        copies: Copies,
+        file: PartFile[Trainings],
+        watching: Watching,
+    ) -> None:
+        self._config = experiment.config
+        self._wanted = wanted_cuts(experiment, settings)
+        self._settings = settings
+        self._copies = copies
+        self._file = file
+        self._trainings = Trainings(of="")
+        self._watching = watching
+        self._expected = 0
+
+    async def of(self, profile: Profile) -> Profile:
+        """The profile with `min_bits` and `max_staleness`, and with how they were found. Raises IsthmusError."""
+        settings = self._settings
+        cuts = [cut for cut in self._wanted if profile.edge_seconds[cut] is not None]
+        if not cuts:
+            raise ConfigError(f"nothing to calibrate: of the cuts {_listed(self._wanted)} none could be measured")
+        self._trainings = await asyncio.to_thread(self._file.load, self._identity())
+        widths = bit_widths(settings)
+        shares = usual_shares(len(cuts), settings.most_staleness, widths)
+        self._expected = settings.seeds * len(shares)
+        timing = await self._copies.time(Candidate(cuts[len(cuts) // 2], settings.most_staleness, _TIMED_BITS))
+        self._watching.on_estimate(estimate(timing, shares, cuts, settings, self._copies.where))
+        budget = settings.budget_points / 100
+        found = await calibrate(self._accuracies, cuts, settings.most_staleness, budget, widths)
+        done = len(self._trainings.done)
+        self._watching.on_training(done, done)
+        return calibrated(profile, found, settings, self._trainings.done)
+
+    def _identity(self) -> str:
+        """What the trainings belong to, beside what each of them says itself."""
+        config = self._config
+        sections = (config.model, config.data, config.training, config.compute)
+        deployment = (config.deployment.backward, config.deployment.feedback, config.deployment.codec)
+        on = (self._settings.on, *_place(config, self._settings.on))
+        parts = (*(section.model_dump_json() for section in sections), deployment, self._settings.epochs, on)
+        return xxhash.xxh3_64_hexdigest(repr(parts).encode())
+
+    async def _accuracies(self, candidate: Candidate, share: float) -> Sequence[float]:
+        first = self._config.training.seed
+        return [await self._accuracy(candidate, share, seed) for seed in range(first, first + self._settings.seeds)]
+
+    async def _accuracy(self, candidate: Candidate, share: float, seed: int) -> float:
+        asked = {**asdict(candidate), "seed": seed, "share": share}
+        for training in self._trainings.done:
+            if training.model_dump(exclude={"accuracy"}) == asked:
+                return training.accuracy
+        accuracy = await self._copies.train(candidate, seed, share * self._settings.epochs, share)
+        _log.info("calibration: a copy was trained", **asked, accuracy=round(accuracy, 4))
+        done = (*self._trainings.done, Training(**asked, accuracy=accuracy))
+        self._trainings = self._trainings.model_copy(update={"done": done})
+        await asyncio.to_thread(self._file.save, self._trainings)
+        self._watching.on_training(len(done), max(self._expected, len(done)))
+        return accuracy
+
+
+def wanted_cuts(experiment: Experiment, settings: CalibrationSettings) -> Sequence[int]:
+    """The cuts to calibrate. Raises ConfigError for one out of range."""
+    blocks = len(experiment.chain.blocks)
+    wanted = range(1, blocks) if settings.cuts is None else sorted(set(settings.cuts))
+    if not set(wanted) <= set(range(1, blocks)):
+        raise ConfigError(
+            f"the cuts to calibrate are {_listed(wanted)}; with {blocks} blocks they must be from 1 to {blocks - 1}"
+        )
+    return wanted
+
+
+def bit_widths(settings: CalibrationSettings) -> Sequence[int]:
+    """The widths to try, rising, float32's the last. Raises ConfigError for one that there is not."""
+    widths = sorted({*settings.bits, FULL_BITS})
+    if not set(widths) <= set(BIT_WIDTHS):
+        raise ConfigError(f"the bits to calibrate are {_listed(widths)}; there are {_listed(BIT_WIDTHS)}")
+    return widths
+
+
+def estimate(
+    timing: Timing, shares: Sequence[float], cuts: Sequence[int], settings: CalibrationSettings, where: str
+) -> str:
+    """How long a calibration will take, and how that was found, as one sentence for a person who may change his mind."""
+    seconds = settings.seeds * sum(timing.seconds(share * settings.epochs) for share in shares)
+    whole = settings.seeds * sum(share == WHOLE for share in shares)
+    around = timing.start_seconds + timing.judged_batches * timing.seconds_per_judged_batch
+    return (
+        f"calibrating at the cuts {_listed(cuts)} {where} takes about {_span(seconds)}: "
+        f"{settings.seeds * len(shares)} trainings, {whole} of them of {settings.epochs} epochs of "
+        f"{timing.steps_per_epoch} steps and the others of a half of that or less, at "
+        f"{1e3 * timing.seconds_per_step:.3g} ms a step, as the mean of a few steps was just now, and {_span(around)} to "
+        "start and judge each; a short training that misleads adds whole ones"
+    )
+
+
+def calibrated(
+    profile: Profile, found: Calibrated, settings: CalibrationSettings, trainings: Sequence[Training]
+) -> Profile:
+    """The profile with what was found. A cut that was not calibrated is not planned with; edge-only has no feature to pack."""
+    cuts = range(len(profile))
+    spread = max(found.baseline) - min(found.baseline)
+    how = {
+        "on": settings.on.value,
+        "budget_points": settings.budget_points,
+        "epochs": settings.epochs,
+        "serial_accuracy": list(found.baseline),
+        "serial_spread_points": 100 * spread,
+        "trainings": [training.model_dump() for training in trainings],
+    }
+    return replace(
+        profile,
+        min_bits=(*(found.min_bits.get(cut) for cut in cuts), FULL_BITS),
+        max_staleness=found.max_staleness,
+        extra={**profile.extra, "calibration": how},
+    )
+
+
+def _place(config: EdgeConfig, on: CalibrateOn) -> tuple[str, ...]:
+    """Another trainer may have other samples."""
+    return (config.trainer.address,) if on is CalibrateOn.TRAINER else ()
+
+
+def _span(seconds: float) -> str:
+    for unit, length in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.2g} s"
+
+
+def _listed(cuts: Sequence[int]) -> str:
+    return ", ".join(map(str, cuts)) or "none"

@@ -1,0 +1,321 @@
+"""The offline profile (paper 000, 5.2): what each cut costs on this pair of devices, measured, one JSON file.
+
+Each cut is measured once and written down at once, so that an interrupted profile goes on where it was.
+"""
+
+import asyncio
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import structlog
+import torch
+import xxhash
+
+from edge_agent.adaptation.link_probe import probe_round_trip
+from edge_agent.config import EdgeConfig
+from edge_agent.experiment.building import Experiment
+from edge_agent.profiling.calibration import CalibrateOn
+from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
+from edge_agent.profiling.calibration_trainings import (
+    Calibration,
+    CalibrationSettings,
+    Trainings,
+    Watching,
+    bit_widths,
+    wanted_cuts,
+)
+from edge_agent.profiling.memory import available_bytes
+from edge_agent.profiling.profile_parts import MeasuredCut, Measurements, PartFile
+from edge_agent.profiling.trial import busy_seconds, turn_seconds
+from edge_agent.training.session import EdgeSession
+from edge_agent.training.workers import Workers
+from shared.checkpoint import LocalFiles
+from shared.client.credentials import trainer_access
+from shared.client.retry import Endurance
+from shared.client.trainer import TrainerClient
+from shared.codec import FeedbackMode, codec_bits, codec_by_name, compensate, compression_error
+from shared.planning.profile import FLOAT32_BITS, NO_OVERHEAD, Block, Encode, Overhead, Profile, profile_to_json
+from shared.training import block_state
+from shared.training.measure import measure_replay, measure_stage, timed
+from shared.training.stage import Stage
+
+_log = structlog.get_logger(__name__)
+
+ENCODE_SIZES_BYTES = (64 * 1024, 256 * 1024, 1 << 20, 4 << 20, 16 << 20)
+"""Float32 sizes that the linear fits are made from."""
+ENCODE_CODEC = "uniform8"
+DEFAULT_MAX_STALENESS = 5
+"""What paper 000 finds harmless for its models (Fig. 3, Table 4); a calibration finds it out instead."""
+MOST_TRIALS = 3
+"""Cuts at which the overhead is measured."""
+TRIAL_STEPS = 3
+"""Real steps with late gradients for each repeat: they come in bursts."""
+Fit = dict[str, Any]
+"""A linear fit over bytes, as it stands in the profile."""
+
+
+class Profiler:
+    """Measures an experiment's model on this device and on the trainer."""
+
+    def __init__(self, experiment: Experiment, workers: Workers, repeats: int, parts: PartFile[Measurements]) -> None:
+        """repeats: steps that are timed at each cut. parts: keeps what is done of an unfinished profile."""
+        self._experiment = experiment
+        self._workers = workers
+        self._repeats = repeats
+        self._parts = parts
+
+    async def measure(self, client: TrainerClient, on_cut: Callable[[int, int], None]) -> Profile:
+        """The whole profile. on_cut: told how many of how many cuts are done. Raises IsthmusError."""
+        blocks = len(self._experiment.chain.blocks)
+        parts = await asyncio.to_thread(self._parts.load, self._identity())
+        endurance = Endurance(0)  # a lost trainer ends the measurement, which goes on when asked again
+        session = await EdgeSession.open(client, self._experiment, self._workers, endurance)
+        try:
+            async with session.kept():
+                for cut in range(1, blocks + 1):
+                    if str(cut) not in parts.cuts:
+                        measured = {str(cut): await self._measure_cut(session, cut)}
+                        parts = parts.model_copy(update={"cuts": parts.cuts | measured})
+                        await asyncio.to_thread(self._parts.save, parts)
+                    on_cut(cut, blocks)
+        finally:
+            await session.abandon()  # whatever came of it: a trainer that does not hear of it frees the session later
+        done = {cut: parts.cuts[str(cut)] for cut in range(1, blocks + 1)}
+        encode, decode = await self._workers.codec.run(_codec_fits, self._repeats, self._experiment)
+        overheads = await self._overheads(client, done, encode)
+        state_bytes = await self._workers.compute.run(self._block_bytes)
+        round_trip_seconds = await probe_round_trip(self._experiment.config)
+        return self._profile(done, encode, decode, state_bytes, overheads, round_trip_seconds)
+
+    async def _measure_cut(self, session: EdgeSession, cut: int) -> MeasuredCut:
+        if cut < self._experiment.chain.first_cut:
+            _log.warning("cut skipped: it would send raw samples", cut=cut)
+            return MeasuredCut(skipped="would send raw samples")
+        needed, available = self._needed_bytes(cut), available_bytes()
+        if needed > available:
+            _log.warning(
+                "cut skipped: it does not fit in memory", cut=cut, needed_bytes=needed, available_bytes=available
+            )
+            return MeasuredCut(skipped=f"needs about {needed} bytes of memory, {available} are free")
+        edge = await self._workers.compute.run(self._edge_seconds, cut)
+        serial = await self._workers.compute.run(self._serial_seconds, cut)
+        last = cut == len(self._experiment.chain.blocks)
+        cloud = [0.0] if last else await session.measure_cloud(cut, self._repeats)
+        return MeasuredCut(edge=tuple(edge), serial=tuple(serial), cloud=tuple(cloud))
+
+    def _edge_seconds(self, cut: int) -> list[float]:
+        return measure_replay(self._stage(cut), self._experiment.example, repeats=self._repeats)
+
+    def _serial_seconds(self, cut: int) -> list[float]:
+        """T1 at K = 0: the graph of the one forward is kept."""
+        return measure_stage(self._stage(cut), self._experiment.example, input_gradient=False, repeats=self._repeats)
+
+    def _stage(self, cut: int) -> Stage:
+        experiment = self._experiment
+        return Stage(experiment.chain, 0, cut, experiment.recipe, experiment.stage.device)
+
+    async def _overheads(
+        self, client: TrainerClient, done: dict[int, MeasuredCut], encode: Fit
+    ) -> tuple[Overhead, float]:
+        """What a real step takes of the edge beyond T1: with late gradients, and at K = 0, where it idles in between.
+
+        From the last cut that is split, where the edge computes most, up to the first at which it bounds a step no more.
+        Each with and without compression: what its bytes cost, a cut cannot tell from what else is different there.
+        At K = 0 at the first cut, where the edge computes least: the pace of a device drifts, and of little it is little.
+        None where nothing learns there.
+        """
+        blocks = self._experiment.chain.blocks
+        edge = {cut: done[cut].edge for cut in range(1, len(blocks))}
+        means = {cut: statistics.fmean(seconds) for cut, seconds in edge.items() if seconds is not None}
+        cuts = [cut for cut in means if any(block.trainable for block in blocks[:cut])]
+        if not cuts:
+            return NO_OVERHEAD, 0.0
+        config, first, last = self._experiment.config, cuts[0], cuts[-1]
+        turn = await turn_seconds(client, config, first, self._workers, self._repeats)
+        points: list[tuple[float, float]] = []
+        for cut in cuts[: -1 - MOST_TRIALS : -1]:
+            size = self._experiment.chain.features[cut].bytes
+            encode_seconds = encode["seconds_per_byte"] * size + encode["seconds"]
+            found = 0
+            for codec, seconds in (("fp32", means[cut]), (ENCODE_CODEC, means[cut] + encode_seconds)):
+                busy = await busy_seconds(client, config, cut, codec, self._workers, TRIAL_STEPS * self._repeats)
+                if busy is not None:
+                    carried_bytes = size * (codec_bits(codec) / FLOAT32_BITS + 1)
+                    points.append((carried_bytes, max(busy - seconds, 0.0)))
+                    found += 1
+            if not found:
+                break
+        if not points:
+            _log.warning("no overhead measured: the edge is not what bounds a step at this cut", cut=last)
+        serial = done[first].serial
+        assert serial is not None, "measured with T1"
+        return overhead_line(points), max(turn - statistics.fmean(serial), 0.0)
+
+    def _needed_bytes(self, cut: int) -> int:
+        """A bound from below: weights, gradients and moments of the edge's blocks, and what crosses them both ways."""
+        chain = self._experiment.chain
+        weights = sum(p.nbytes for block in chain.blocks[:cut] for p in block.named_parameters().values())
+        return 4 * weights + 2 * sum(feature.bytes for feature in chain.features[: cut + 1])
+
+    def _block_bytes(self) -> list[int]:
+        """What moving each block carries: parameters, buffers and optimizer state after an update; 0 where it is static."""
+        experiment = self._experiment
+        stage = self._stage(len(experiment.chain.blocks))
+        measure_stage(stage, experiment.example, input_gradient=False, repeats=1)
+        return [
+            0 if block_state.is_static(block) else sum(t.nbytes for t in stage.block_tensors(block.index).values())
+            for block in experiment.chain.blocks
+        ]
+
+    def _profile(
+        self,
+        done: dict[int, MeasuredCut],
+        encode: Fit,
+        decode: Fit,
+        state_bytes: list[int],
+        overheads: tuple[Overhead, float],
+        round_trip_seconds: float | None,
+    ) -> Profile:
+        chain = self._experiment.chain
+        cuts = [MeasuredCut(skipped="the raw input would leave the edge"), *done.values()]
+        learning = [any(block.trainable for block in chain.blocks[:cut]) for cut in range(len(cuts))]
+        sizes = [*(feature.bytes for feature in chain.features[:-1]), 0]  # edge-only: no more than the output crosses
+        return Profile(
+            model=self._experiment.config.model.factory,
+            batch_size=self._experiment.config.data.batch_size,
+            blocks=tuple(Block(block.name, size) for block, size in zip(chain.blocks, state_bytes, strict=True)),
+            feature_bytes=tuple(float(size) for size in sizes),
+            gradient_bytes=tuple(float(size * learns) for size, learns in zip(sizes, learning, strict=True)),
+            edge_seconds=tuple(_mean(cut.edge) for cut in cuts),
+            cloud_seconds=tuple(_mean(cut.cloud) for cut in cuts),
+            encode=Encode(encode["seconds_per_byte"], encode["seconds"]),
+            min_bits=None,
+            max_staleness=DEFAULT_MAX_STALENESS,
+            serial_edge_seconds=tuple(_mean(cut.serial) for cut in cuts),
+            overhead=overheads[0],
+            serial_overhead_seconds=overheads[1],
+            round_trip_seconds=round_trip_seconds,
+            extra={
+                "decode": decode,
+                "edge_seconds_spread": [_spread(cut.edge) for cut in cuts],
+                "cloud_seconds_spread": [_spread(cut.cloud) for cut in cuts],
+                "encode_spread_seconds": encode["spread_seconds"],
+                "skipped": {number: cut.skipped for number, cut in done.items() if cut.skipped is not None},
+            },
+        )
+
+    def _identity(self) -> str:
+        """What the parts belong to: with another model, batch size, first cut or number of repeats nothing of them counts."""
+        config = self._experiment.config
+        parts = (
+            config.model.model_dump_json(),
+            config.data.batch_size,
+            self._experiment.chain.first_cut,
+            self._repeats,
+            config.compute.model_dump_json(),
+        )
+        return xxhash.xxh3_64_hexdigest(repr(parts).encode())
+
+
+OnDone = Callable[[int, int], None]
+"""Told how many of how many pieces of work are done."""
+
+
+async def profile_model(
+    config: EdgeConfig,
+    repeats: int,
+    out: Path,
+    on_cut: OnDone = lambda _done, _of: None,
+    calibration: CalibrationSettings | None = None,
+    watching: Watching | None = None,
+) -> Profile:
+    """Measure the profile of a configuration's model, calibrate it where that is asked for, and write it to `out`.
+
+    watching: told how a calibration goes. Raises IsthmusError, for what cannot be calibrated before anything is measured.
+    """
+    if config.compute.threads:
+        torch.set_num_threads(config.compute.threads)
+    experiment = await asyncio.to_thread(Experiment, config)
+    parts = PartFile(out.with_name(out.name + ".parts"), Measurements)
+    trainings = PartFile(out.with_name(out.name + ".trainings"), Trainings)
+    with Workers.started() as workers:
+        here = None
+        if calibration is not None:
+            wanted_cuts(experiment, calibration)
+            bit_widths(calibration)
+            here = DeviceCopies(experiment, workers) if calibration.on is CalibrateOn.DEVICE else None
+        async with TrainerClient(
+            config.trainer, config.link, access=trainer_access(config.trainer, config.tls)
+        ) as client:
+            profile = await Profiler(experiment, workers, repeats, parts).measure(client, on_cut)
+            if calibration is not None:
+                copies = here or TrainerCopies(experiment, client)
+                calibrating = Calibration(experiment, calibration, copies, trainings, watching or Watching())
+                profile = await calibrating.of(profile)
+    await asyncio.to_thread(LocalFiles(out.parent).write, out.name, profile_to_json(profile).encode())
+    await asyncio.to_thread(parts.remove)
+    await asyncio.to_thread(trainings.remove)
+    return profile
+
+
+def _codec_fits(repeats: int, experiment: Experiment) -> tuple[Fit, Fit]:
+    """Seconds of encoding and decoding, each as a line over the bytes of the float32 tensor (paper 000, Fig. 11).
+
+    What error feedback needs counts as encoding: it is what fewer bits cost the edge.
+    """
+    codec = codec_by_name(ENCODE_CODEC)
+    feedback = FeedbackMode(experiment.config.deployment.feedback)
+    batch_size = experiment.config.data.batch_size
+
+    def encode_tensor(tensor: torch.Tensor) -> None:
+        encoded = codec.encode(tensor)
+        if feedback is not FeedbackMode.OFF:
+            compensate(tensor, compression_error(codec.decode(encoded), tensor), batch_size, feedback)
+
+    encode: list[list[float]] = []
+    decode: list[list[float]] = []
+    for size in ENCODE_SIZES_BYTES:
+        tensor = torch.randn(size // 4).relu_()
+        encoded = codec.encode(tensor)
+        encode.append(timed(partial(encode_tensor, tensor), repeats))
+        decode.append(timed(partial(codec.decode, encoded), repeats))
+    return codec_line(encode), codec_line(decode)
+
+
+def codec_line(seconds_by_size: Sequence[Sequence[float]]) -> Fit:
+    """The line through the mean times at `ENCODE_SIZES_BYTES`, and the spread at each."""
+    means = [statistics.fmean(seconds) for seconds in seconds_by_size]  # not medians: see _mean
+    # Weighted so that each size counts alike: without it the largest would decide the constant too.
+    slope, constant = np.polyfit(ENCODE_SIZES_BYTES, means, 1, w=1 / np.array(means))
+    return {
+        "seconds_per_byte": max(float(slope), 0.0),
+        "seconds": max(float(constant), 0.0),
+        "spread_seconds": [_spread(seconds) for seconds in seconds_by_size],
+    }
+
+
+def overhead_line(points: list[tuple[float, float]]) -> Overhead:
+    """The line of least squares through (bytes, seconds), neither slope nor constant below 0; none through no points."""
+    if not points:
+        return NO_OVERHEAD
+    sizes, seconds = np.array(points).T
+    spread = float(((sizes - sizes.mean()) ** 2).sum())
+    slope = max(0.0, float(((sizes - sizes.mean()) * seconds).sum()) / spread) if spread else 0.0
+    return Overhead(slope, max(0.0, float(seconds.mean() - slope * sizes.mean())))
+
+
+def _mean(seconds: Sequence[float] | None) -> float | None:
+    """Not the median: on a device that is held to a share of its time some repeats wait for it, and all of them count."""
+    return None if seconds is None else statistics.fmean(seconds)
+
+
+def _spread(seconds: Sequence[float] | None) -> float | None:
+    """The distance of the quartiles."""
+    if seconds is None or len(seconds) < 2:
+        return None
+    low, _, high = statistics.quantiles(seconds, n=4)
+    return high - low

@@ -1,0 +1,190 @@
+"""Which kept session a run goes on with, and whether its settings let it: what decides the result must be as it was.
+
+A session's record holds the whole configuration that it was begun with. Knows nothing of the trainer.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+from pydantic import BaseModel
+
+from edge_agent.config import EdgeConfig
+from edge_agent.experiment.building import Experiment
+from edge_agent.training.session_store import KeptSession, SessionRecord, kept_sessions
+from shared.checkpoint import LocalFiles
+from shared.config import toml_value
+from shared.errors import ConfigError, DataError
+
+_log = structlog.get_logger(__name__)
+
+_DECISIVE = ("model", "data", "training", "deployment", "engine", "compute")
+"""The sections that decide what is learnt, or its last bits."""
+_FREE = {
+    "engine",
+    "compute",
+    "data.workers",
+    "data.test",
+    "data.calibration",
+    "training.epochs",
+    "training.max_steps",
+    "training.evaluate_every_epochs",
+    "training.on_nan",
+}
+"""What of them may change from one process to the next: how long to train, with what, and what is looked at."""
+_IDENTITY = {"model.factory", "model.kwargs", "data.train", "training.seed"}
+"""Where these differ it is another experiment, and none of this session's business."""
+
+
+class Difference(NamedTuple):
+    """A key that is not as it was when the session began."""
+
+    key: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.key} is {_shown(self.now)} and was {_shown(self.before)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on with a kept session: the named one, or the newest of this experiment; with none unnamed, begin one."""
+
+    session_id: str | None = None
+
+
+class Chosen(NamedTuple):
+    """A session to go on with, and the configuration to do it under."""
+
+    session_id: str
+    config: EdgeConfig
+
+
+def choose_session(
+    folder: LocalFiles | None, config_for: Callable[[SessionRecord], EdgeConfig], session_id: str | None
+) -> Chosen | None:
+    """The session to go on with: the named one, or the newest that no process has open and whose settings allow it.
+
+    config_for: the configuration under which a session would go on. None where a new run is to begin. Raises ConfigError
+    for the named session, and for one of the same experiment that could go on but for settings that decide the result.
+    """
+    refusal: ConfigError | None = None
+    kept = [entry for entry in kept_sessions(folder) if session_id in (None, entry[0].session_id)]
+    for record, checkpoint, is_open in sorted(kept, key=lambda entry: entry[0].began, reverse=True):
+        if is_open:
+            continue
+        config = config_for(record)
+        decisive = [change for change in _differences(record, config) if not _among(change.key, _FREE)]
+        if not decisive:
+            return Chosen(record.session_id, config)
+        same = session_id is not None or not any(_among(change.key, _IDENTITY) for change in decisive)
+        if same and checkpoint is not None:
+            refusal = refusal or _refusal(record, decisive)
+    if refusal is not None:
+        raise refusal
+    if session_id is not None:
+        raise ConfigError(
+            f"session {session_id!r} cannot be resumed: it is not kept here, or another process has it open (see "
+            "`edge-agent sessions`)"
+        )
+    _log.info("no session to resume; a new one begins")
+    return None
+
+
+def prepare(
+    config: EdgeConfig, folder: LocalFiles | None, resume: Resume | None
+) -> tuple[Experiment, KeptSession | None]:
+    """The experiment of a run, and the session that it goes on with, which nobody else has then. Blocks.
+
+    Raises ConfigError, DataError, ModelError or StorageError for what cannot be trained, or not be gone on with.
+    """
+    chosen = choose_session(folder, lambda _: config, resume.session_id) if resume is not None else None
+    kept = None
+    if chosen is not None and folder is not None:
+        kept = KeptSession.reopen(folder, chosen.session_id, config.checkpoints.keep)
+        if kept is None:
+            raise ConfigError(f"session {chosen.session_id!r} cannot be resumed: another process has just opened it")
+    if kept is None:
+        return Experiment(config), None
+    try:
+        return _gone_on_with(kept, config), kept
+    except BaseException:
+        kept.release()
+        raise
+
+
+def _gone_on_with(kept: KeptSession, config: EdgeConfig) -> Experiment:
+    record = kept.record
+    experiment = Experiment(config, record.schedule_steps)
+    if experiment.samples != record.samples:
+        raise DataError(
+            f"session {record.session_id} was begun with {record.samples} samples to train on, and data.train has "
+            f"{experiment.samples} now, so its steps would be others; begin a new run without --resume, with "
+            "training.start_from for weights that you have"
+        )
+    if experiment.start_digest != record.start_digest:
+        raise ConfigError(
+            f"training.start_from: {config.training.start_from} is not the file that session {record.session_id} was begun with"
+        )
+    if record.shared is not None and experiment.steps < record.shared[1]:
+        raise ConfigError(
+            f"training.epochs and training.max_steps make {experiment.steps} steps; session {record.session_id} has done "
+            f"{record.shared[1]} already"
+        )
+    changes = [str(change) for change in _differences(record, config)]
+    if config.trainer.address != record.trainer:
+        changes.append(f"trainer.address is {config.trainer.address} and was {record.trainer}")
+    if changes:
+        _log.info("the session goes on with other settings", changed="; ".join(changes))
+    follows_length = config.training.schedule.name == "cosine" and config.training.schedule.period is None
+    if follows_length and experiment.steps > record.schedule_steps:
+        _log.warning(
+            "the learning rate stays at its floor from this step on, because the schedule keeps the length it began with",
+            step=record.schedule_steps,
+        )
+    kept.goes_on(config, experiment.steps)
+    return experiment
+
+
+def _differences(record: SessionRecord, config: EdgeConfig) -> Iterator[Difference]:
+    before, now = _settings(record.configuration), _settings(config)
+    for key in dict.fromkeys([*before, *now]):
+        if before.get(key) != now.get(key):
+            yield Difference(key, before.get(key), now.get(key))
+
+
+def _settings(config: EdgeConfig) -> dict[str, Any]:
+    """What decides the result, by dotted key."""
+    return {key: value for section in _DECISIVE for key, value in _leaves(section, getattr(config, section))}
+
+
+def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _leaves(f"{key}.{name}", getattr(value, name))
+    else:
+        yield key, value.absolute() if isinstance(value, Path) else value  # as the record has it
+
+
+def _among(key: str, keys: set[str]) -> bool:
+    return any(key == known or key.startswith(known + ".") for known in keys)
+
+
+def _refusal(record: SessionRecord, decisive: list[Difference]) -> ConfigError:
+    moving = " (`edge-agent pin` changes the deployment of a running one)" if _is_deployment(decisive) else ""
+    return ConfigError(
+        f"session {record.session_id} cannot go on with other settings, which would decide another result{moving}: "
+        f"{'; '.join(map(str, decisive))}; put them back, or name no --config and have all settings from its record, or "
+        "begin a new run without --resume"
+    )
+
+
+def _is_deployment(decisive: list[Difference]) -> bool:
+    return any(change.key.startswith("deployment.") for change in decisive)
+
+
+def _shown(value: Any) -> str:
+    return "left out" if value is None else toml_value(value)

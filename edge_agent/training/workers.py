@@ -1,0 +1,29 @@
+"""The threads of one agent."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from shared.concurrency.threads import Worker
+from shared.training.device import prepare_compute_thread
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The threads of one agent, one a kind of work."""
+
+    compute: Worker
+    codec: Worker
+    load: Worker
+    disk: Worker
+
+    @classmethod
+    @contextmanager
+    def started(cls) -> Iterator["Workers"]:
+        """A thread each, ended at exit."""
+        workers = cls(Worker("compute", prepare_compute_thread), Worker("codec"), Worker("load"), Worker("disk"))
+        try:
+            yield workers
+        finally:
+            for worker in (workers.compute, workers.codec, workers.load, workers.disk):
+                worker.close()

@@ -1,0 +1,1 @@
+"""Dialling a worker: credentials, a channel, calls with deadlines, retries, and the training stream."""

@@ -1,0 +1,61 @@
+"""Single calls to a trainer, each with a deadline, whose status is the answer that is wanted."""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, Self
+
+import grpc
+from google.protobuf.message import Message
+
+from shared.client.credentials import TrainerAccess
+from shared.config import MAX_CHUNK_BYTES, LinkConfig
+from shared.errors import one_line
+from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options
+
+SERVICE = "isthmus.v1.TrainerService"
+HEALTH = "/grpc.health.v1.Health/Check"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+CALL_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a call ended, in the trainer's words, and the message that it brought."""
+
+    code: grpc.StatusCode
+    details: str = ""
+    data: bytes = b""
+
+
+class Asking:
+    """A connection of its own to a trainer."""
+
+    def __init__(
+        self, address: str, access: TrainerAccess, link: LinkConfig, call_seconds: float = CALL_SECONDS
+    ) -> None:
+        """call_seconds: how long a call may take."""
+        self._access = access
+        self._call_seconds = call_seconds
+        options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
+        self._channel = access.channel(address, options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
+
+    async def ask(self, method: str, request: Message) -> Answer:
+        """Make one call."""
+        call: Any = self._channel.unary_unary(method)
+        try:
+            data = await call(request.SerializeToString(), metadata=self._access.metadata(), timeout=self._call_seconds)
+        except grpc.aio.AioRpcError as failure:
+            return Answer(failure.code(), one_line(failure.details() or failure.code().name))
+        return Answer(grpc.StatusCode.OK, data=data)
+
+    def repeat(self, method: str, request: Message, times: int) -> Any:
+        """A stream that asks the same so often."""
+        call: Any = self._channel.stream_stream(method)
+        questions = itertools.repeat(request.SerializeToString(), times)
+        return call(questions, metadata=self._access.metadata(), timeout=self._call_seconds)

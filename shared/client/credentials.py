@@ -1,0 +1,94 @@
+"""How this agent shows itself to the trainer, and how it knows the trainer: TLS and a bearer token, as configured."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import grpc
+
+from shared.client.config import ClientTlsConfig, TrainerAddressConfig
+from shared.config import is_loopback
+from shared.errors import ConfigError
+from shared.transport.auth.reloaded import Reloaded
+from shared.transport.auth.secrets import read_secret
+from shared.transport.auth.tls import TlsFiles, channel_credentials
+from shared.transport.rpc.options import Options
+
+
+def _clear_text() -> None:
+    pass
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerAccess:
+    """Makes channels to a trainer, and what each call carries.
+
+    credentials: gives those of TLS of now, the same ones until their files change; None for clear text. server_name: what
+    the trainer's certificate must be for, where that is not the host of its address. token: gives the token of now, the last
+    good one while its file cannot be used, which token_broken tells.
+    """
+
+    credentials: Callable[[], grpc.ChannelCredentials | None] = _clear_text
+    server_name: str | None = None
+    token: Callable[[], str] | None = None
+    token_broken: Callable[[], bool] = _never
+
+    def channel(self, address: str, options: Options) -> grpc.aio.Channel:
+        """A connection to the trainer at `address`, with the credentials of now."""
+        credentials = self.credentials()
+        if credentials is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        if self.server_name is not None:
+            options = [*options, ("grpc.ssl_target_name_override", self.server_name)]
+        return grpc.aio.secure_channel(address, credentials, options=options)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What a call carries."""
+        return () if self.token is None else (("authorization", f"Bearer {self.token()}"),)
+
+
+PLAIN = TrainerAccess()
+"""Neither encryption nor token: for a trainer on the same machine."""
+
+
+def trainer_access(trainer: TrainerAddressConfig, tls: ClientTlsConfig) -> TrainerAccess:
+    """The access that is configured. Raises ConfigError for files that cannot be used, and for a token in clear text."""
+    token: Callable[[], str] | None = None
+    token_broken = _never
+    if (secret := trainer.token) is not None:
+        token = partial(_checked, secret.get_secret_value(), "trainer.token")
+    elif (path := trainer.token_file) is not None:
+        # A file that is not there is found out before anything is built; one that goes bad later ends no run.
+        reloaded = Reloaded([path], partial(_token_in, path))
+        token, token_broken = reloaded.get, partial(_cannot_be_used, reloaded)
+    if token is not None:
+        token()
+        if not (tls.used or trainer.insecure or is_loopback(trainer.address)):
+            raise ConfigError(
+                f"the token would go to {trainer.address} in clear text; set tls.enabled = true, or trainer.insecure = "
+                "true for a network that is trusted as a whole"
+            )
+    credentials = channel_credentials(TlsFiles(tls.certificate, tls.key, tls.ca)) if tls.used else _clear_text
+    return TrainerAccess(credentials, tls.server_name, token, token_broken)
+
+
+def _cannot_be_used(file: Reloaded[str]) -> bool:
+    file.get()
+    return file.failure is not None
+
+
+def _token_in(path: Path) -> str:
+    key = "trainer.token_file"
+    return _checked(read_secret(path, key).decode(errors="replace").strip(), f"{key}: {path}")
+
+
+def _checked(token: str, where: str) -> str:
+    """The token if a header can carry it; the sentence does not show it."""
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"{where} holds no token; it must be what `cloud-trainer token` printed, and nothing else")
+    return token

@@ -1,0 +1,71 @@
+"""Waiting for a trainer that cannot be reached: attempts with full jitter between them, as long as the user allows."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+
+from shared.client.backoff import Backoff
+from shared.errors import BusyError, UnreachableError
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.05, 0.5, 900.0
+"""Ceilings of the waits: of the first, of those of an absence of seconds, and of all. The second decides how soon a link that
+is back is noticed, together with gRPC's own waits (`shared/transport/rpc/options.py`)."""
+
+
+def _ignore() -> None:
+    pass
+
+
+def waits() -> Backoff:
+    """The waits of one absence."""
+    return Backoff(FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+
+
+class Endurance:
+    """The patience of one run. `away`: whether it is waiting just now."""
+
+    def __init__(self, give_up_seconds: float | None, on_change: Callable[[], None] = _ignore) -> None:
+        """give_up_seconds: None never gives up. on_change: told when `away` changes."""
+        self.give_up_seconds = give_up_seconds
+        self.away = False
+        self._on_change = on_change
+
+    async def through(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What `attempt` returns, tried again for as long as it raises UnreachableError or BusyError.
+
+        A trainer that said how long it is busy is left alone for so long. Raises what `attempt` raised last when the next
+        attempt would come after the time allowed, and any other error at once. `attempt` must be safe to repeat.
+        """
+        began, backoff = time.monotonic(), waits()
+        while True:
+            try:
+                result = await attempt()
+            except (UnreachableError, BusyError) as lost:
+                away_seconds = time.monotonic() - began
+                busy_seconds = lost.retry_after_seconds if isinstance(lost, BusyError) else 0.0
+                wait_seconds = busy_seconds + backoff.next_seconds(away_seconds)
+                if self.give_up_seconds is not None:
+                    left_seconds = self.give_up_seconds - away_seconds
+                    if left_seconds <= busy_seconds:
+                        raise
+                    wait_seconds = min(wait_seconds, left_seconds)
+                self._set(away=True, reason=str(lost))
+                await asyncio.sleep(wait_seconds)
+            else:
+                self._set(away=False, reason="")
+                return result
+
+    def _set(self, *, away: bool, reason: str) -> None:
+        if away != self.away:
+            self.away = away
+            self._on_change()
+            if away:
+                _log.warning("trainer away; trying again", reason=reason)
+            else:
+                _log.info("trainer back")

@@ -1,0 +1,147 @@
+"""The training stream as the edge sees it: attached, watched for progress, and ended in our own words."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar
+
+import grpc
+
+from shared.client.idle_timeout import Patience, silence
+from shared.codec import aligned_buffer
+from shared.config import LinkConfig
+from shared.errors import ClosedError, IsthmusError, ProtocolError, SessionLostError
+from shared.transport.rpc.ending import Ending
+from shared.transport.stream.duplex import Duplex
+from shared.transport.stream.framing import Assembler, WireTensor
+from shared.transport.stream.packets import Damaged, Packet
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import Frame
+
+T = TypeVar("T")
+Stream = Duplex[pb.TrainRequest, pb.TrainResponse]
+
+
+class Trainer(Protocol):
+    """Whom the stream goes to (shared.client.trainer)."""
+
+    address: str
+    call_timeout_seconds: float
+
+    def patience(self, call: str) -> AbstractAsyncContextManager[Patience]:
+        """Raises UnreachableError when the trainer makes no progress for longer than it may."""
+
+    async def answered(self, answer: Awaitable[T | Damaged]) -> T:
+        """An answer, with failures in our words."""
+
+    def failed(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
+        """What a failed call means, in our words."""
+
+
+class TrainingCall:
+    """An attached training stream; `stream` carries its tensors."""
+
+    def __init__(
+        self,
+        call: Any,
+        trainer: Trainer,
+        accept: Callable[[Frame], None],
+        owed: Callable[[], int | None],
+        on_delivered: Callable[[WireTensor, float, int], None],
+        link: LinkConfig,
+    ) -> None:
+        self._call = call
+        self._ending = Ending(call)
+        self._packets: AsyncIterator[Packet[pb.TrainResponse] | Damaged] = aiter(call)
+        self._trainer = trainer
+        self._owed = owed
+        self._attached = False
+        self._heard = False
+        self._given_up_after_seconds: float | None = None
+        self._watching: asyncio.TimerHandle | None = None
+        self.stream: Stream = Duplex(
+            pb.TrainRequest,
+            read=self._read,
+            write=self._write,
+            assembler=Assembler(accept, aligned_buffer),
+            chunk_bytes=link.chunk_bytes,
+            window_bytes=link.window_bytes,
+            on_delivered=on_delivered,
+        )
+
+    async def begin(self, attach: pb.Attach) -> pb.Attached:
+        """Say what the edge has and hear where both go on."""
+        await self.stream.write(pb.TrainRequest(attach=attach))
+        event = await self.stream.receive()
+        if event is None or not event[0].HasField("attached"):
+            raise ProtocolError(f"the trainer at {self._trainer.address} did not answer the attach message")
+        self._attached = True
+        self._watch(None)
+        return event[0].attached
+
+    async def end(self) -> None:
+        """Tell the trainer that no more comes, and wait until it has ended the stream."""
+        self._watch_no_more()
+        async with self._trainer.patience("Train") as patience:
+            await self._trainer.answered(self._call.done_writing())
+            while await self.stream.receive() is not None:
+                patience.renew()
+
+    def give_up(self, seconds: float) -> None:
+        """End the stream, of which nothing was heard for so long; whoever waits on it gets an UnreachableError."""
+        self._given_up_after_seconds = seconds
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Give the stream up."""
+        self._watch_no_more()
+        self._call.cancel()
+
+    def _watch(self, owed_before: int | None) -> None:
+        """Give a trainer up that owes what it owed before, and has said nothing since: no ack, no report, no chunk."""
+        owed = self._owed()
+        if owed is not None and owed == owed_before and not self._heard:
+            self.give_up(self._trainer.call_timeout_seconds)
+            return
+        self._heard = False
+        self._watching = asyncio.get_running_loop().call_later(self._trainer.call_timeout_seconds, self._watch, owed)
+
+    def _watch_no_more(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _read(self) -> Packet[pb.TrainResponse] | Damaged | None:
+        # Not by call.read(): after a failed write that would say so, and leave what came before the end unread.
+        try:
+            packet = await anext(self._packets)
+        except (StopAsyncIteration, grpc.aio.AioRpcError):
+            await self._check_status()
+            return None
+        except asyncio.CancelledError:
+            self._check_patience()
+            raise
+        self._heard = True
+        return packet
+
+    async def _write(self, packet: Packet[pb.TrainRequest]) -> None:
+        try:
+            await self._call.write(packet)
+        except asyncio.CancelledError:
+            self._check_patience()
+            raise
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as cause:
+            # What a failed write says is that the stream has ended; its status says why.
+            await self._check_status()
+            raise ProtocolError(f"the trainer at {self._trainer.address} ended the training stream early") from cause
+
+    def _check_patience(self) -> None:
+        if self._given_up_after_seconds is not None:
+            raise silence(self._trainer.address, "Train", self._given_up_after_seconds)
+
+    async def _check_status(self) -> None:
+        self._check_patience()
+        if (failure := await self._ending.failure()) is not None:
+            error = self._trainer.failed(failure)
+            if self._attached and isinstance(error, SessionLostError):
+                raise ClosedError(str(error)) from failure
+            raise error

@@ -1,0 +1,1 @@
+"""What both command lines share: how they end, their common options, and what they tell systemd."""

@@ -1,0 +1,145 @@
+"""A thread that many share by the time they use, and what each of them asks it through."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from shared.concurrency.fair_queue import FairQueue, Wait
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    call: Callable[[], Any]
+    done: "Future[Any]"
+    aside: bool
+
+
+class SharedWorker:
+    """Runs the calls of many accounts on one thread, in the order that `FairQueue` finds fair.
+
+    The calls of one account run one after the other, in the order of asking. A call that is made aside keeps that order
+    too, but runs on a thread of its own, so that other accounts need not wait for it.
+    """
+
+    def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:
+        """prepare: called on every thread before anything else."""
+        self._name = name
+        self._prepare = prepare
+        self._queue: FairQueue[_Job] = FairQueue()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._running = 0
+        self._start(name, self._serve)
+
+    def of(self, account: str) -> "Lane":
+        """What an account asks through."""
+        return Lane(self, account)
+
+    async def call(self, account: str, function: Callable[[], T], *, aside: bool) -> T:
+        """Call `function` when it is the account's turn, and wait for its result.
+
+        A call that has not begun when the caller goes away never begins.
+        """
+        done: Future[T] = Future()
+        job = _Job(function, done, aside)
+        with self._changed:
+            if self._closed:
+                done.cancel()
+            else:
+                self._queue.put(account, job, time.monotonic())
+                self._changed.notify_all()
+        try:
+            return await asyncio.wrap_future(done)
+        except asyncio.CancelledError:
+            with self._changed:
+                self._queue.drop(account, job)
+            raise
+
+    def close(self, seconds: float) -> bool:
+        """Drop the calls that wait, and end the threads; whether the running calls ended within so many seconds.
+
+        One that did not goes on until the process ends.
+        """
+        with self._changed:
+            self._closed = True
+            for job in self._queue.clear():
+                job.done.cancel()
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: self._running == 0, seconds)
+
+    def _start(self, name: str, work: Callable[[], None]) -> None:
+        """Start a thread that cannot keep the process from ending."""
+
+        def prepared() -> None:
+            if self._prepare is not None:
+                self._prepare()
+            work()
+
+        threading.Thread(target=prepared, name=name, daemon=True).start()
+
+    def _start_aside(self, run: Callable[[], None]) -> bool:
+        """Whether there is a thread for it: a process may have as many as it is allowed."""
+        try:
+            self._start(f"{self._name}-aside", run)
+        except RuntimeError:
+            return False
+        return True
+
+    def _serve(self) -> None:
+        while (taken := self._next()) is not None:
+            account, job = taken
+            run = partial(self._run, account, job)
+            if not (job.aside and self._start_aside(run)):
+                run()
+            del taken, job, run  # or what it held would be kept until the next comes
+
+    def _next(self) -> tuple[str, _Job] | None:
+        """The next job; None when the worker is closed."""
+        with self._changed:
+            while not self._closed:
+                taken = self._queue.take(time.monotonic())
+                if taken is None:
+                    self._changed.wait()
+                elif isinstance(taken, Wait):
+                    self._changed.wait(taken.seconds)
+                else:
+                    self._running += 1
+                    return taken
+        return None
+
+    def _run(self, account: str, job: _Job) -> None:
+        if job.done.set_running_or_notify_cancel():
+            try:
+                result = job.call()
+            except BaseException as failure:  # whatever it is, it belongs to whoever asked
+                job.done.set_exception(failure)
+            else:
+                job.done.set_result(result)
+        with self._changed:
+            self._running -= 1
+            self._queue.ended(account, time.monotonic())
+            self._changed.notify_all()
+
+
+class Lane:
+    """One account's way to a shared worker."""
+
+    def __init__(self, worker: SharedWorker, account: str) -> None:
+        self._worker = worker
+        self._account = account
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function` on the shared thread and wait for its result."""
+        return await self._worker.call(self._account, partial(function, *args, **kwargs), aside=False)
+
+    async def aside(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same on another thread: for what computes nothing that others have to wait for."""
+        return await self._worker.call(self._account, partial(function, *args, **kwargs), aside=True)

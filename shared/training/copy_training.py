@@ -1,0 +1,96 @@
+"""One copy of a model, trained for a calibration with both halves in one process, then judged.
+
+Accuracy depends on the order of updates and on what codecs leave of a feature, not on the link, so the link is left out.
+Knows nothing of where batches come from, nor of who asks.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from shared.codec import seed_stochastic_rounding
+from shared.errors import ConfigError
+from shared.model.chain import Chain
+from shared.model.random_state import derive_seed
+from shared.training.recipe import Recipe
+from shared.training.split_simulation import Scheme, Simulation, steady_events
+
+WARM_UP_STEPS = 2
+TIMED_STEPS = 6
+Batches = Iterable[tuple[Tensor, Tensor]]
+"""Inputs and labels."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a copy takes where it was timed, and how much there is to do."""
+
+    seconds_per_step: float
+    seconds_per_judged_batch: float
+    steps_per_epoch: int
+    judged_batches: int
+    start_seconds: float = 0.0
+    """From being asked to the first step, and from the last answer to being free again."""
+
+    def seconds(self, epochs: float) -> float:
+        """The time of one training of so many epochs, start and judging included."""
+        steps = steps_of(epochs, self.steps_per_epoch)
+        computing = steps * self.seconds_per_step + self.judged_batches * self.seconds_per_judged_batch
+        return self.start_seconds + computing
+
+    def started_within(self, seconds: float) -> "Timing":
+        """The same with what was left of the time that the timing took as a whole."""
+        judged = min(TIMED_STEPS, self.judged_batches) * self.seconds_per_judged_batch
+        timed = (WARM_UP_STEPS + TIMED_STEPS) * self.seconds_per_step + judged
+        return replace(self, start_seconds=max(seconds - timed, 0.0))
+
+
+def steps_of(epochs: float, steps_per_epoch: int) -> int:
+    """The length of a training in steps; at least one."""
+    return max(1, round(epochs * steps_per_epoch))
+
+
+class Copy:
+    """A copy that is trained as a scheme says. The chain's blocks are trained in place."""
+
+    def __init__(self, chain: Chain, cut: int, recipe: Recipe, scheme: Scheme, device: torch.device) -> None:
+        self._recipe, self._scheme = recipe, scheme
+        self._simulation = Simulation(chain, cut, recipe, scheme, device)
+        seed_stochastic_rounding(derive_seed(recipe.seed, "codecs"))
+
+    def train(self, first_step: int, stop_step: int, batches: Batches) -> None:
+        """Do these steps and drain, as an epoch's end does. Raises ConfigError where the loss counts no right answers."""
+        events = steady_events(first_step, stop_step, self._scheme.staleness)
+        losses = self._simulation.run(events, iter(batches))
+        if losses[-1].correct is None:
+            raise ConfigError(
+                "a calibration compares accuracies; it needs class numbers as labels and one output a class, which "
+                f"this model and training.loss {self._recipe.loss!r} do not have"
+            )
+
+    def judge(self, batches: Batches) -> tuple[int, int]:
+        """How many samples are right, of how many."""
+        losses = [self._simulation.evaluate(inputs, labels) for inputs, labels in batches]
+        return sum(loss.correct or 0 for loss in losses), sum(loss.samples for loss in losses)
+
+    def timed(
+        self, batches: Callable[[int, int], Batches], judged: Iterator[tuple[Tensor, Tensor]]
+    ) -> tuple[float, float]:
+        """Mean seconds of a step, and of a batch that is judged, reading included.
+
+        batches: those of the steps from one to another.
+        """
+        stop_step = WARM_UP_STEPS + TIMED_STEPS
+        self.train(0, WARM_UP_STEPS, batches(0, WARM_UP_STEPS))
+        began = time.monotonic()
+        self.train(WARM_UP_STEPS, stop_step, batches(WARM_UP_STEPS, stop_step))
+        trained = time.monotonic()
+        count = 0
+        for batch in itertools.islice(judged, TIMED_STEPS):
+            self.judge([batch])
+            count += 1
+        return (trained - began) / TIMED_STEPS, (time.monotonic() - trained) / count

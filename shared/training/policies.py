@@ -1,0 +1,156 @@
+"""What the edge does with a batch between its forward and the return of its error gradient.
+
+Where no update can lie between the two (K = 0), its graph is kept and used. Otherwise there are two policies: `replay`
+recomputes the forward with today's weights (paper 000, Eq. 3); `stash` keeps the graph and the weights that made it
+(PipeDream; FTPipeHD in paper 001). Called from the compute thread; batches come back in the order they went.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from shared.training.stage import Graph, Stage, Weights
+
+
+class BackwardPolicy(Protocol):
+    """Forward now, backward when the gradient is there."""
+
+    @property
+    def device(self) -> torch.device:
+        """What the stage computes on."""
+
+    @property
+    def needs_gradients(self) -> bool:
+        """Whether `backward` is to be called: not when nothing in the stage learns."""
+
+    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
+        """The feature of a batch, detached; whatever its backward needs is kept.
+
+        alone: no update will come before this batch's own.
+        """
+
+    def backward(self, step: int, gradient: Tensor) -> None:
+        """Apply the error gradient of the oldest batch in flight, which is `step`, and update the weights.
+
+        gradient: at the feature that `forward` returned, same shape.
+        """
+
+
+class Replay:
+    """Feature replay (paper 000, 4.1.1): the history holds inputs and no activations.
+
+    The replay draws the batch's own random numbers, because a block's random state follows from the step, and it leaves
+    buffers alone, because the first forward has updated them for this batch already.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._history: deque[tuple[int, Tensor | Graph]] = deque()
+
+    @property
+    def device(self) -> torch.device:
+        """See `BackwardPolicy`."""
+        return self._stage.device
+
+    @property
+    def needs_gradients(self) -> bool:
+        """See `BackwardPolicy`."""
+        return self._stage.trainable
+
+    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
+        """See `BackwardPolicy`."""
+        if not self._stage.trainable:
+            return self._stage.forward_only(step, inputs)
+        if self._history and isinstance(self._history[-1][1], Graph):  # K was 0 a moment ago
+            _renew_buffers(self._stage)
+        if alone:
+            graph = self._stage.forward(step, inputs, input_gradient=False)
+            self._history.append((step, graph))
+            return graph.output.detach()
+        self._history.append((step, inputs))
+        return self._stage.forward_only(step, inputs)
+
+    def backward(self, step: int, gradient: Tensor) -> None:
+        """See `BackwardPolicy`."""
+        remembered, kept = self._history.popleft()
+        assert remembered == step
+        if isinstance(kept, Tensor):
+            with _buffers_kept(self._stage):
+                kept = self._stage.forward(step, kept, input_gradient=False)
+        self._stage.backward(kept, gradient)
+        self._stage.update(step)
+
+
+class Stash:
+    """Weight stashing: each batch's backward runs on the graph and the weights of its own forward.
+
+    Costs a copy of the weights for every version in flight, and every batch's activations.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._history: deque[tuple[int, Graph, Weights]] = deque()
+        self._weights: Weights | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """See `BackwardPolicy`."""
+        return self._stage.device
+
+    @property
+    def needs_gradients(self) -> bool:
+        """See `BackwardPolicy`."""
+        return self._stage.trainable
+
+    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:  # noqa: ARG002 - the same either way
+        """See `BackwardPolicy`."""
+        if not self._stage.trainable:
+            return self._stage.forward_only(step, inputs)
+        if self._weights is None:
+            self._weights = self._stage.copy_weights()
+        if self._history:
+            _renew_buffers(self._stage)
+        graph = self._stage.forward(step, inputs, input_gradient=False, weights=self._weights)
+        self._history.append((step, graph, self._weights))
+        return graph.output.detach()
+
+    def backward(self, step: int, gradient: Tensor) -> None:
+        """See `BackwardPolicy`."""
+        remembered, graph, weights = self._history.popleft()
+        assert remembered == step
+        self._stage.backward(graph, gradient)
+        self._stage.adopt_gradients(weights)
+        self._stage.update(step)
+        self._weights = None
+
+
+POLICIES: dict[str, Callable[[Stage], BackwardPolicy]] = {"replay": Replay, "stash": Stash}
+
+
+@contextmanager
+def _buffers_kept(stage: Stage) -> Iterator[None]:
+    """Let a forward write to copies of the stage's buffers, and put the real ones back behind it."""
+    before = _renew_buffers(stage)
+    try:
+        yield
+    finally:
+        for module, buffers in before:
+            module._buffers.update(buffers)
+
+
+def _renew_buffers(stage: Stage) -> list[tuple[nn.Module, dict[str, Tensor | None]]]:
+    """Put copies in the place of the stage's buffers, and return each module with those that it had.
+
+    A graph in flight may hold the ones that were there, and a forward writes to what it finds.
+    """
+    before = [(module, dict(module._buffers)) for block in stage.blocks for module in block.module.modules()]
+    copies: dict[int, Tensor] = {}  # a buffer with two names stays one
+    for module, buffers in before:
+        for name, value in buffers.items():
+            if value is not None:
+                module._buffers[name] = copies.setdefault(id(value), value.detach().clone())
+    return before

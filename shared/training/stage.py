@@ -1,0 +1,237 @@
+"""A stage: what one side runs, a contiguous run of blocks, which may be none: forward, backward and update.
+
+It does not know whether it is first or last, nor where its inputs come from or its outputs go. A block computes the same
+wherever it runs: its random state is derived from (seed, step, block), its gradients are clipped and its optimizer state
+is kept by itself, and its learning rate follows from the step. Called from one thread.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from shared.errors import ModelError
+from shared.foreign import described, foreign_code
+from shared.model.chain import Block, Chain
+from shared.model.random_state import random_state
+from shared.training import block_state
+from shared.training.optimizer import build_optimizer, state_keys
+from shared.training.recipe import Recipe
+from shared.training.schedule import learning_rate
+
+
+@dataclass(slots=True)
+class Graph:
+    """One forward with the graph that its backward needs; nobody writes to `output`."""
+
+    output: Tensor
+    input_gradients: list[Tensor] = field(default_factory=list)
+
+
+Weights = dict[int, dict[str, Tensor]]
+"""Trainable parameters of a stage: by block, and by their name in the block's own module."""
+
+
+class Stage:
+    """Blocks [first, stop) of a chain on one device, with their optimizers."""
+
+    def __init__(self, chain: Chain, first: int, stop: int, recipe: Recipe, device: torch.device) -> None:
+        self.chain = chain
+        self._recipe = recipe
+        self.device = device
+        self.first, self.stop = first, first
+        self.optimizer_keys = state_keys(recipe.optimizer)
+        self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        self._taken_in: set[int] = set()
+        self._training: bool | None = None
+        self.move(first, stop, {})
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that this stage runs, in order."""
+        return self.chain.blocks[self.first : self.stop]
+
+    @property
+    def trainable(self) -> bool:
+        """Whether any block of the stage has something to learn."""
+        return any(block.trainable for block in self.blocks)
+
+    def forward(self, step: int, inputs: Tensor, *, input_gradient: bool, weights: Weights | None = None) -> Graph:
+        """Run the blocks in training mode and keep the graph. Raises ModelError when a block fails.
+
+        inputs: what crosses into the first block, batch first. input_gradient: whether `backward` shall return the error
+        gradient at `inputs`. weights: a copy to run on instead of the stage's own. Buffers (batch-norm statistics) are
+        updated.
+        """
+        source = inputs.detach().to(self.device)
+        graph_needed = input_gradient or self.trainable
+        if input_gradient:
+            source.requires_grad_()
+        with torch.set_grad_enabled(graph_needed):
+            graph = Graph(self._run(step, source, weights))
+        if input_gradient:
+            # A hook sees the gradient with the strides that the backward made; `.grad` would have the input's.
+            source.register_hook(graph.input_gradients.append)  # type: ignore[no-untyped-call]
+        return graph
+
+    def backward(self, graph: Graph, gradient: Tensor) -> Tensor | None:
+        """Back-propagate `gradient`, the error gradient at the output of `graph`, into the parameters' `.grad`.
+
+        Returns the error gradient at the inputs when `forward` was asked for it. Raises ModelError when that fails.
+        """
+        if not self.blocks:  # inputs and output are one
+            return gradient.to(self.device) if graph.output.requires_grad else None
+        if graph.output.requires_grad:
+            with _failures_of("the backward of", *self.blocks):
+                graph.output.backward(gradient.to(self.device))  # type: ignore[no-untyped-call]
+        return graph.input_gradients.pop() if graph.input_gradients else None
+
+    def update(self, step: int) -> None:
+        """Clip, step every block's optimizer at the learning rate of `step`, and drop the gradients."""
+        rate = learning_rate(self._recipe, step)
+        clip_norm = self._recipe.optimizer.clip_norm
+        for block in self.blocks:
+            optimizer = self._optimizers.get(block.index)
+            if optimizer is None:
+                continue
+            if clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], clip_norm, foreach=False)
+            optimizer.param_groups[0]["lr"] = rate
+            with _failures_of("the update of", block):
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def forward_only(self, step: int, inputs: Tensor) -> Tensor:
+        """Run the blocks in training mode without a graph; buffers are updated."""
+        with torch.no_grad():
+            return self._run(step, inputs.to(self.device), None)
+
+    def _run(self, step: int, value: Tensor, weights: Weights | None) -> Tensor:
+        if self.blocks and self.blocks[0].modifies_input:
+            value = value.clone()
+        self._set_mode(training=True)
+        for block in self.blocks:
+            if block.draws_random:
+                with random_state(self._recipe.seed, step, block.index):
+                    value = _call(block, value, weights)
+            else:
+                value = _call(block, value, weights)
+        return value
+
+    def copy_weights(self) -> Weights:
+        """A copy of the trainable parameters, to run a forward on while the originals go on learning."""
+        return {
+            block.index: {
+                name: parameter.detach().clone().requires_grad_()
+                for name, parameter in block.module.named_parameters()
+                if parameter.requires_grad
+            }
+            for block in self.blocks
+        }
+
+    def adopt_gradients(self, weights: Weights) -> None:
+        """Move the gradients that a backward left on a copy of the weights to the parameters that were copied."""
+        for block in self.blocks:
+            parameters = dict(block.module.named_parameters())
+            for name, copy in weights[block.index].items():
+                parameters[name].grad, copy.grad = copy.grad, None
+
+    def evaluate(self, inputs: Tensor) -> Tensor:
+        """Forward in evaluation mode without a graph; nothing changes."""
+        value = inputs.to(self.device)
+        self._set_mode(training=False)
+        with torch.no_grad():
+            if self.blocks and self.blocks[0].modifies_input:
+                value = value.clone()
+            for block in self.blocks:
+                value = _call(block, value, None)
+        return value
+
+    def move(self, first: int, stop: int, arriving: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Run blocks [first, stop) from now on; those that leave take their optimizers with them.
+
+        arriving: the states of blocks that come from elsewhere. Raises ProtocolError, and changes nothing, if one of
+        them does not fit.
+        """
+        for index, tensors in arriving.items():
+            block_state.check(self.chain.blocks[index], self.optimizer_keys, tensors)
+        staying = {*range(max(first, self.first), min(stop, self.stop)), *self._taken_in}
+        self._taken_in = set()
+        self._optimizers = {index: kept for index, kept in self._optimizers.items() if index in staying}
+        for block in self.blocks:
+            if not first <= block.index < stop:
+                block.module.to("cpu")  # what leaves must not hold a GPU's memory
+        self.first, self.stop = first, stop
+        for block in self.blocks:
+            if block.index not in staying:
+                self._place(block)
+            if block.index in arriving:
+                self.load_block(block.index, arriving[block.index])
+
+    def take_in(self, stop: int, arriving: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Hold the blocks before `stop` too, in the states that arrive, so that a `move` to `stop` needs no more memory.
+
+        They are not run yet, and `let_go` undoes it. Raises ProtocolError when a state does not fit, ModelError when there is
+        no room; then nothing is taken in.
+        """
+        for index, tensors in arriving.items():
+            block_state.check(self.chain.blocks[index], self.optimizer_keys, tensors)
+        try:
+            for block in self.chain.blocks[self.stop : stop]:
+                self._taken_in.add(block.index)
+                self._place(block)
+                if block.index in arriving:
+                    self.load_block(block.index, arriving[block.index])
+        except (MemoryError, RuntimeError) as cause:
+            self.let_go()
+            raise ModelError(f"there is no room here for the blocks up to cut {stop}: {cause}") from cause
+
+    def let_go(self) -> None:
+        """Hold only the blocks that are run; the others leave a GPU's memory."""
+        self._optimizers = {index: kept for index, kept in self._optimizers.items() if index not in self._taken_in}
+        for index in self._taken_in:
+            self.chain.blocks[index].module.to("cpu")
+        self._taken_in = set()
+
+    def block_tensors(self, index: int) -> block_state.BlockTensors:
+        """The state of one of this stage's blocks, not copied."""
+        return block_state.collect(self.chain.blocks[index], self._optimizers.get(index))
+
+    def load_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
+        """Replace the state of one of this stage's blocks. Raises ProtocolError, and changes nothing, if it does not fit."""
+        block_state.restore(self.chain.blocks[index], self._optimizers.get(index), self.optimizer_keys, tensors)
+
+    def _set_mode(self, *, training: bool) -> None:
+        if self._training is not training:
+            self._training = training
+            for block in self.blocks:
+                block.module.train(training)
+
+    def _place(self, block: Block) -> None:
+        self._training = None
+        block.module.to(self.device)
+        parameters = [parameter for parameter in block.named_parameters().values() if parameter.requires_grad]
+        if parameters:
+            self._optimizers[block.index] = build_optimizer(parameters, self._recipe.optimizer)
+
+
+def _call(block: Block, value: Tensor, weights: Weights | None) -> Tensor:
+    with _failures_of("", block):
+        if weights is None:
+            return block.module(value)  # type: ignore[no-any-return]
+        return torch.func.functional_call(block.module, weights[block.index], (value,))  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _failures_of(what: str, *blocks: Block) -> Iterator[None]:
+    """A block is its user's own and may raise anything; it is the user who has to read it."""
+
+    def failure(cause: BaseException) -> ModelError:
+        names = " to ".join(repr(block.name) for block in dict.fromkeys((blocks[0], blocks[-1])))
+        noun = "block" if len(blocks) == 1 else "blocks"
+        return ModelError(f"{what} {noun} {names} failed with {described(cause)}".lstrip())
+
+    with foreign_code(failure):
+        yield

@@ -1,0 +1,229 @@
+"""The gate that every call of a server passes before its first message is read: who it is, whether he may, how often.
+
+One table says which scope a method needs; what is not in it is let in for nobody. Who is let in may be turned out later, when
+his token is withdrawn. Knows nothing of what the methods do.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+
+from shared.errors import IsthmusError
+from shared.transport.auth.callers import Authenticator, Caller, Context, set_caller
+from shared.transport.auth.probes import Probes
+from shared.transport.auth.rate import RateLimit
+from shared.transport.auth.tokens import Scope
+from shared.transport.rpc.status import Refusal, abort
+
+_BUSY_RETRY_SECONDS = 1.0
+"""When a caller with too many calls under way may try again; one of them has ended by then, or he has himself to blame."""
+_CLOSED_RETRY_SECONDS = 5.0
+"""When a caller may try again where the operator has to mend a file first."""
+LOOK_SECONDS = 0.25
+"""How often calls under way are judged again. A call is ended when two looks in a row find it withdrawn, because a file that
+is being written may lack a token for a moment; so a subject that is removed is out within half a second."""
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
+"""Of a method; None where the server has no such method."""
+Refused = Callable[[str, str, IsthmusError], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    """A call under way. limit: ends it when it is set to a time."""
+
+    who: Caller
+    scope: Scope
+    limit: asyncio.Timeout
+
+
+class Gate(grpc.aio.ServerInterceptor):
+    """Lets calls in, or ends them with a status.
+
+    scopes: the full name of every method ("/package.Service/Method") to the scope it needs; None needs not even a token,
+    and is a probe: no limit of a caller keeps it out.
+    calls_per_second: limit of one subject, of one host where nobody is asked who he is, and of what one host gets wrong in
+    saying who it is. calls_at_once: of one subject or host.
+    on_refusal: told the method, the peer and the error.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        scopes: Mapping[str, Scope | None],
+        calls_per_second: float,
+        calls_at_once: int,
+        on_refusal: Refused,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._authenticator = authenticator
+        self._scopes = scopes
+        self._rate = RateLimit(calls_per_second, clock)
+        self._strangers = RateLimit(calls_per_second, clock)
+        self._calls_at_once = calls_at_once
+        self._under_way: dict[str, set[_Call]] = {}
+        self._withdrawn: set[_Call] = set()
+        """What the last look has found."""
+        self._probes = Probes()
+        self._on_refusal = on_refusal
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """The handler behind the gate; None, which gRPC answers with UNIMPLEMENTED, where there is none."""
+        handler = await continuation(handler_call_details)
+        return handler and self._guarded(str(handler_call_details.method), handler)
+
+    @property
+    def open(self) -> bool:
+        """Whether a caller who is not there yet can be let in."""
+        return self._authenticator.failure is None
+
+    async def keep_watch(self, on_look: Callable[[], Awaitable[None]]) -> None:
+        """End calls whose caller may no longer make them, for as long as this is awaited. on_look: called with each look."""
+        while True:
+            self._turn_out()
+            await on_look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _turn_out(self) -> None:
+        calls = [call for calls in self._under_way.values() for call in calls]
+        allowed = self._authenticator.judge()
+        withdrawn = {call for call in calls if not allowed(call.who, call.scope)}
+        now = asyncio.get_running_loop().time()
+        for call in withdrawn & self._withdrawn:
+            if not call.limit.expired():
+                call.limit.reschedule(now)
+        self._withdrawn = withdrawn
+
+    def _guarded(self, method: str, handler: Any) -> Handler:
+        """Whatever `handler` is, a handler of streams: only those are called before the first message has come."""
+
+        async def call(requests: Any, context: Context) -> None:
+            try:
+                async with self._admitted(method, context):
+                    if handler.response_streaming:
+                        # gRPC forgets that these are sent when the write that carries them is cancelled, and then cannot
+                        # end the call.
+                        await context.send_initial_metadata(())
+                    request = requests if handler.request_streaming else await _only(context)
+                    await _answer(_behaviour(handler)(request, context), context)
+            except Refusal as refusal:
+                self._on_refusal(method, _host(context), refusal)
+                await abort(context, refusal)
+
+        return grpc.stream_stream_rpc_method_handler(call, handler.request_deserializer, handler.response_serializer)
+
+    def _admitted(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
+        """Let the call in for as long as the block runs. Raises Refusal unless it may go on."""
+        needed = self._scopes.get(method, "none")
+        return self._probes.place() if needed is None else self._let_in(method, needed, context)
+
+    @asynccontextmanager
+    async def _let_in(self, method: str, needed: str, context: Context) -> AsyncIterator[None]:
+        host = _host(context)
+        who = self._identify(host, context)
+        key = _key(who, host)
+        self._refuse_hurry(self._rate.take(key))
+        if needed not in who.scopes:
+            name = method.rpartition("/")[2]
+            raise Refusal(grpc.StatusCode.PERMISSION_DENIED, f"{name} needs a token with the scope {needed}")
+        calls = self._under_way.get(key, set())
+        if len(calls) >= self._calls_at_once:
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{self._calls_at_once} calls of this caller are under way already (server.max_calls_at_once)",
+                _BUSY_RETRY_SECONDS,
+            )
+        call = _Call(who, Scope(needed), asyncio.timeout(None))
+        set_caller(who)
+        try:
+            async with call.limit:
+                self._under_way[key] = calls
+                calls.add(call)
+                yield
+        except TimeoutError:
+            if not call.limit.expired():
+                raise
+            raise Refusal(
+                grpc.StatusCode.UNAUTHENTICATED, f"the trainer's operator has withdrawn the tokens of {who.subject!r}"
+            ) from None
+        finally:
+            calls.discard(call)
+            if not calls:
+                self._under_way.pop(key, None)
+
+    def _identify(self, host: str, context: Context) -> Caller:
+        """Who calls; while the book of tokens cannot be read, only those who are there are known. Raises Refusal."""
+        self._refuse_hurry(self._strangers.wait_seconds(host))
+        failure = self._authenticator.failure
+        try:
+            who = self._authenticator.identify(context)
+        except Refusal:
+            self._strangers.take(host)
+            if failure is not None:
+                raise _closed() from None
+            raise
+        if failure is not None and _key(who, host) not in self._under_way:
+            raise _closed()
+        return who
+
+    def _refuse_hurry(self, wait_seconds: float) -> None:
+        if wait_seconds:
+            raise Refusal(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"too many calls in too short a time (server.max_calls_per_second); try again in {wait_seconds:.2g} s",
+                wait_seconds,
+            )
+
+
+def _key(who: Caller, host: str) -> str:
+    return f"subject {who.subject}" if who.subject else host
+
+
+def _closed() -> Refusal:
+    return Refusal(
+        grpc.StatusCode.UNAVAILABLE,
+        "the trainer cannot read its file of tokens (auth.tokens), so it admits nobody new until its operator mends the file",
+        _CLOSED_RETRY_SECONDS,
+    )
+
+
+async def _only(context: Context) -> Any:
+    """The one message of a call whose requests are no stream."""
+    request = await context.read()
+    if request is grpc.aio.EOF:
+        raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, "the call brought no message")
+    return request
+
+
+async def _answer(answering: Any, context: Context) -> None:
+    """Send what a handler gives: one message, many, or what it has written by itself."""
+    if inspect.isasyncgen(answering):
+        async for response in answering:
+            await context.write(response)
+    elif (response := await answering) is not None:
+        await context.write(response)
+
+
+def _behaviour(handler: Any) -> Callable[[Any, Context], Any]:
+    kinds: list[Callable[[Any, Context], Any] | None] = [
+        handler.unary_unary,
+        handler.unary_stream,
+        handler.stream_unary,
+        handler.stream_stream,
+    ]
+    return next(kind for kind in kinds if kind is not None)
+
+
+def _host(context: Context) -> str:
+    """The peer without its port: "ipv4:203.0.113.7"."""
+    return str(context.peer()).rpartition(":")[0]

@@ -1,0 +1,128 @@
+"""TLS for both ends, from PEM files. What a file must be is checked here, in words; gRPC would only say that it failed."""
+
+import datetime
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from shared.errors import ConfigError
+from shared.transport.auth.reloaded import Reloaded
+from shared.transport.auth.secrets import read_file, read_secret
+
+SETTLING_SECONDS = 0.05
+"""A handshake takes microseconds from asking for a certificate to holding it; this long, where the machine is busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The PEM files of one end: its own certificate (itself first, then the chain) and key, and whom it trusts."""
+
+    certificate: Path | None
+    key: Path | None
+    ca: Path | None
+
+    @property
+    def paths(self) -> list[Path]:
+        """Those that there are."""
+        return [path for path in (self.certificate, self.key, self.ca) if path is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsMaterial:
+    """What is in them, checked. own: the key and the certificate of this end."""
+
+    own: tuple[bytes, bytes] | None
+    ca: bytes | None
+
+
+def read_material(files: TlsFiles) -> TlsMaterial:
+    """Read and check. Raises ConfigError for what is missing, is no PEM, has expired, or does not belong together."""
+    own = None
+    if files.certificate is not None and files.key is not None:
+        certificate = read_file(files.certificate, "tls.certificate")
+        key = read_secret(files.key, "tls.key")
+        _check_pair(certificate, key, files.certificate, files.key)
+        own = (key, certificate)
+    ca = None
+    if files.ca is not None:
+        ca = read_file(files.ca, "tls.ca")
+        _certificates(ca, "tls.ca", files.ca)
+    return TlsMaterial(own, ca)
+
+
+def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """Credentials of a server that reads its files again when they change; connections that are there stay.
+
+    With a `ca` every client must show a certificate that it has signed. Raises ConfigError.
+    """
+    news = _News(Reloaded(files.paths, lambda: _server_configuration(read_material(files))))
+    return grpc.dynamic_ssl_server_credentials(
+        news.told,
+        news.tell,  # type: ignore[arg-type]  # the stubs do not know of None, gRPC's documentation does
+        require_client_authentication=files.ca is not None,
+    )
+
+
+def channel_credentials(files: TlsFiles) -> Callable[[], grpc.ChannelCredentials]:
+    """What gives the credentials of a client, others when its files have changed; a channel keeps those it was made with.
+
+    Without a `ca` it trusts the public ones that gRPC brings. Raises ConfigError.
+    """
+    return Reloaded(files.paths, lambda: _channel_credentials(read_material(files))).get
+
+
+def _channel_credentials(material: TlsMaterial) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(material.ca, *(material.own or (None, None)))
+
+
+class _News:
+    """What gRPC asks before each handshake, one at a time: another configuration, or None while nothing has changed.
+
+    With each answer but None gRPC frees what it had, even where another handshake has asked already and is about to take it
+    (grpc/grpc#36693). So nothing is said twice, and a change only once those that asked before it have what they asked for.
+    """
+
+    def __init__(self, configuration: Reloaded[grpc.ServerCertificateConfiguration]) -> None:
+        self._configuration = configuration
+        self.told = configuration.get()
+
+    def tell(self) -> grpc.ServerCertificateConfiguration | None:
+        configuration = self._configuration.get()
+        if configuration is self.told:
+            return None
+        time.sleep(SETTLING_SECONDS)  # on gRPC's own thread, once a change
+        self.told = configuration
+        return configuration
+
+
+def _server_configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:
+    assert material.own is not None, "a server has a certificate"
+    return grpc.ssl_server_certificate_configuration([material.own], material.ca)
+
+
+def _check_pair(certificate: bytes, key: bytes, certificate_path: Path, key_path: Path) -> None:
+    own = _certificates(certificate, "tls.certificate", certificate_path)[0]
+    now = datetime.datetime.now(datetime.UTC)
+    if own.not_valid_after_utc <= now:
+        raise ConfigError(
+            f"tls.certificate: {certificate_path} expired on {own.not_valid_after_utc:%Y-%m-%d}; a new one is needed"
+        )
+    try:
+        private = load_pem_private_key(key, password=None)
+    except (ValueError, TypeError) as cause:
+        raise ConfigError(f"tls.key: {key_path} is not an unencrypted private key in PEM") from cause
+    kind = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if private.public_key().public_bytes(*kind) != own.public_key().public_bytes(*kind):
+        raise ConfigError(f"tls.key: {key_path} is not the key of the certificate {certificate_path}")
+
+
+def _certificates(data: bytes, key: str, path: Path) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(data)
+    except ValueError as cause:
+        raise ConfigError(f"{key}: {path} holds no certificate in PEM") from cause

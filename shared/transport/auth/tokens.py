@@ -1,0 +1,115 @@
+"""Bearer tokens: who may do what, from a file that holds their hashes only.
+
+A token is 32 random bytes, so a plain SHA-256 of it cannot be turned back, and a stolen file lets nobody in. The file is
+TOML, one table a token:
+
+    [[token]]
+    subject = "pi-7"
+    scopes = ["train", "control", "read"]
+    sha256 = "9f86d081..."
+"""
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from shared.config import Section, parse_toml
+from shared.errors import ConfigError
+from shared.transport.auth.secrets import read_file
+
+_TOKEN_BYTES = 32
+KEY = "auth.tokens"
+
+
+class Scope(StrEnum):
+    """What a token allows. Every call needs exactly one of them."""
+
+    TRAIN = "train"
+    """Open sessions and move tensors: what computes, and what holds memory."""
+    CONTROL = "control"
+    """Change or end a session."""
+    READ = "read"
+    """Look at sessions, at the health of services and at the contract."""
+    OPERATE = "operate"
+    """See and end everybody's sessions, and stop the trainer. No agent needs it."""
+
+
+AN_AGENTS = (Scope.TRAIN, Scope.CONTROL, Scope.READ)
+"""What an agent needs, and everything that concerns its own sessions only."""
+
+
+class TokenEntry(Section):
+    """One token of the file."""
+
+    subject: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,64}$")]
+    """Whose it is. Sessions belong to a subject; several tokens may have the same."""
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)]
+    """What it allows."""
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """Its hash."""
+
+
+class _TokenFile(Section):
+    token: tuple[TokenEntry, ...] = ()
+
+
+class TokenBook:
+    """The tokens that are known."""
+
+    def __init__(self, entries: Iterable[TokenEntry] = ()) -> None:
+        self._entries = [(bytes.fromhex(entry.sha256), entry) for entry in entries]
+
+    def allows(self, subject: str, scope: Scope) -> bool:
+        """Whether any token of the subject has the scope."""
+        return any(entry.subject == subject and scope in entry.scopes for _, entry in self._entries)
+
+    def find(self, token: str) -> TokenEntry | None:
+        """Whose token it is. How long that takes says nothing of the tokens: all are compared, each in constant time."""
+        digest, found = _digest(token), None
+        for known, entry in self._entries:
+            if hmac.compare_digest(known, digest):
+                found = entry
+        return found
+
+
+def read_tokens(path: Path) -> TokenBook:
+    """The book of a file. Raises ConfigError; an empty file is one that is being written, for no tokens are a comment."""
+    data = read_file(path, KEY)
+    if not data.strip():
+        raise ConfigError(f"{KEY}: {path} is empty; a file that shall let nobody in holds a comment that says so")
+    try:
+        content = parse_toml(data.decode())
+        entries = _TokenFile.model_validate_json(json.dumps(content, default=str)).token
+    except ValidationError as cause:
+        first = cause.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise ConfigError(f"{KEY}: {path}: {where}: {first['msg']}") from cause
+    except ValueError as cause:
+        raise ConfigError(f"{KEY}: {path} is not valid TOML: {cause}") from cause
+    if len({entry.sha256 for entry in entries}) < len(entries):
+        raise ConfigError(f"{KEY}: {path} holds the same token twice")
+    return TokenBook(entries)
+
+
+def make_token(subject: str, scopes: Sequence[Scope]) -> tuple[str, str]:
+    """A new token, and the table of the file that makes it known. Raises ConfigError for a subject that cannot be."""
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    try:
+        entry = TokenEntry(subject=subject, scopes=tuple(dict.fromkeys(scopes)), sha256=_digest(token).hex())
+    except ValidationError as cause:
+        raise ConfigError(
+            f"subject {subject!r} cannot be; it must be 1 to 64 letters, digits or . _ @ -, with a scope or more"
+        ) from cause
+    listed = ", ".join(f'"{scope}"' for scope in entry.scopes)
+    return token, f'[[token]]\nsubject = "{entry.subject}"\nscopes = [{listed}]\nsha256 = "{entry.sha256}"\n'
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()

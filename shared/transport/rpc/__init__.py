@@ -1,0 +1,1 @@
+"""gRPC as both sides use it: options, statuses, health, reflection."""

@@ -1,0 +1,58 @@
+"""How a call of ours has ended, by the peer's own word.
+
+A write that meets the end of a stream gives the call a status that gRPC makes up, and which may come before the peer's
+or in its place: a refusal's sentence would be lost, and what was refused would look like a lost connection.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import grpc
+
+from shared.transport.rpc.status import BROKEN_WRITE
+
+T = TypeVar("T")
+_POLLS, _POLL_SECONDS = 200, 0.005
+
+
+class Ending:
+    """Watches a call from its beginning."""
+
+    def __init__(self, call: Any) -> None:
+        """call: a gRPC call with a stream of requests."""
+        self._call = call
+        self._first: tuple[grpc.StatusCode, str] | None = None
+        call.add_done_callback(self._note)
+
+    async def failure(self) -> grpc.aio.AioRpcError | None:
+        """Wait for the end; None when it is a good one.
+
+        Where a write has failed first, the peer's status follows as soon as all that came before it has been read, which
+        is for another task to do. A connection that was lost has a status too.
+        """
+        code, details = await self._call.code(), await self._call.details()
+        for _ in range(_POLLS):
+            if details != BROKEN_WRITE:
+                break
+            if self._first is not None and self._first[1] != BROKEN_WRITE:
+                code, details = self._first
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+            code, details = await self._call.code(), await self._call.details()
+        if code is grpc.StatusCode.OK:
+            return None
+        metadata = await self._call.initial_metadata(), await self._call.trailing_metadata()
+        return grpc.aio.AioRpcError(code, *metadata, details=details)
+
+    def _note(self, call: Any) -> None:
+        self._first = _at_once(call.code()), _at_once(call.details())
+
+
+def _at_once(answer: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that has nothing to wait for; the status would be another one after a wait."""
+    try:
+        answer.send(None)
+    except StopIteration as returned:
+        return returned.value  # type: ignore[no-any-return]
+    raise AssertionError("the call is said to be done and has no status")

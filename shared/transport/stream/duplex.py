@@ -1,0 +1,211 @@
+"""A training stream seen from either end: tensors go out under credits, tensors and notes come in, acks stay inside."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from shared.errors import ProtocolError
+from shared.transport.rpc.status import DamagedError
+from shared.transport.stream.credits import ReceiveLedger, SendCredits
+from shared.transport.stream.framing import Assembler, WireTensor, chunks
+from shared.transport.stream.link_rate import LinkRate
+from shared.transport.stream.packets import Damaged, Packet
+from shared.transport.stream.peer_clock import PeerClock
+from shared.transport.stream.round_trip import RoundTrip
+from shared.transport.stream.sending import LEAST_CHUNK_BYTES, allowance
+from shared.wire.isthmus.v1.tensor_pb2 import Ack
+from shared.wire.isthmus.v1.trainer_pb2 import TrainRequest, TrainResponse
+
+ACK_DELAY_SECONDS = 0.002
+"""How long an ack waits for a message that goes the same way and can carry it: it spares a quick step half its messages."""
+ACK_AT_ONCE_BYTES = 256 * 1024
+"""Unacknowledged bytes that do not wait: the sender may be short of credit."""
+
+INITIAL_WINDOW_BYTES = 512 * 1024
+"""Under way before the link is known."""
+FIRST_CHUNK_BYTES = 64 * 1024
+"""A chunk before the link is known: small enough that the first tensor measures it."""
+LEAST_CHUNKS_OF_A_TENSOR = 4
+"""So that a tensor measures the link, where it is not known or has become slower than the last measurement said."""
+SUSPICIOUS_SECONDS = 0.01
+"""A round trip of a chunk that took longer says that the link may have become slow."""
+
+Out = TypeVar("Out", bound=TrainRequest | TrainResponse)
+In = TypeVar("In", bound=TrainRequest | TrainResponse)
+
+
+class Duplex(Generic[Out, In]):
+    """One end of an attached training stream.
+
+    read: the next packet, or None at the end of the stream. write: hands one packet to gRPC; called by one task at a time.
+    outgoing: the message type of this end. on_delivered: told of every tensor that the peer has acknowledged, with the
+    seconds from its first byte to the acknowledgement of its last, and when that arrived by the receiver's clock.
+    chunk_bytes: the largest chunk; on a slow link they are smaller. window_bytes: what the peer may have under way.
+    """
+
+    def __init__(
+        self,
+        outgoing: type[Out],
+        read: Callable[[], Awaitable[Packet[In] | Damaged | None]],
+        write: Callable[[Packet[Out]], Awaitable[None]],
+        assembler: Assembler,
+        chunk_bytes: int,
+        window_bytes: int,
+        on_delivered: Callable[[WireTensor, float, int], None],
+    ) -> None:
+        self._outgoing = outgoing
+        self._read = read
+        self._write = write
+        self._assembler = assembler
+        self._chunk_bytes = chunk_bytes
+        self._largest_chunk_bytes = min(FIRST_CHUNK_BYTES, chunk_bytes)
+        self._writing = asyncio.Lock()
+        self._due: Ack | None = None
+        self._last_ack_bytes, self._last_ack_seconds = 0, 0.0
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._ack_task: asyncio.Task[None] | None = None
+        self._tensors_under_way: deque[tuple[int, float, WireTensor]] = deque()
+        self._chunks_under_way: deque[tuple[int, int, float]] = deque()
+        self._on_delivered = on_delivered
+        self._credits = SendCredits(INITIAL_WINDOW_BYTES)
+        self._ledger = ReceiveLedger(window_bytes)
+        self.link = LinkRate()
+        self.round_trip = RoundTrip()
+        self._link_is_known = False
+        self.peer_clock = PeerClock()
+        self._waiting_since = time.monotonic()
+        self._ahead: asyncio.Task[tuple[In, WireTensor | None] | None] | None = None
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long nothing has been heard although an answer is due to what was sent; 0 when none is due."""
+        return time.monotonic() - self._waiting_since if self._credits.under_way_bytes else 0.0
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether no tensor is half received."""
+        return self._assembler.at_boundary
+
+    async def write(self, message: Out, payload: memoryview | bytes = b"") -> None:
+        """Send one message, with the ack that is due."""
+        async with self._writing:
+            if self._due is not None:
+                message.ack.CopyFrom(self._due)
+                self._last_ack_bytes, self._last_ack_seconds = self._due.received_bytes, time.monotonic()
+                self._due = None
+            await self._write(Packet(message, payload))
+
+    async def send(self, tensor: WireTensor) -> None:
+        """Send a tensor chunk by chunk as credits allow. One tensor at a time."""
+        started = time.monotonic_ns()
+        self._tensors_under_way.append((self._credits.sent_bytes + len(tensor.payload), started / 1e9, tensor))
+        for frame, payload in chunks(tensor, self._chunk_bytes_of(tensor), started):
+            if not self._credits.under_way_bytes:
+                self.link.idle()
+                self._waiting_since = time.monotonic()
+            await self._credits.take(len(payload))
+            self._chunks_under_way.append((self._credits.sent_bytes, len(payload), time.monotonic()))
+            await self.write(self._outgoing(frame=frame), payload)
+
+    async def receive(self) -> tuple[In, WireTensor | None] | None:
+        """What the next message brings besides acks and chunks, and the tensor that it completes; None at the end.
+
+        Raises ProtocolError for anything that the contract forbids, an end in the middle of a tensor included.
+        """
+        if self._ahead is None:
+            return await self._receive()
+        ahead, self._ahead = self._ahead, None
+        return await ahead
+
+    def receive_ahead(self) -> "asyncio.Task[tuple[In, WireTensor | None] | None]":
+        """Begin to receive, for who waits for other things too: a read that is given up would end the stream.
+
+        When it is done, `receive` returns what it has brought; until then it waits for it.
+        """
+        if self._ahead is None:
+            self._ahead = asyncio.create_task(self._receive())
+        return self._ahead
+
+    async def _receive(self) -> tuple[In, WireTensor | None] | None:
+        while True:
+            packet = await self._read()
+            if packet is None:
+                if not self._assembler.at_boundary:
+                    raise ProtocolError("the stream ended in the middle of a tensor")
+                return None
+            self._waiting_since = time.monotonic()
+            if isinstance(packet, Damaged):
+                raise DamagedError(f"damaged message: {packet.reason}")
+            message = packet.message
+            if message.HasField("ack"):
+                self._acknowledged(message.ack)
+                message.ClearField("ack")
+            tensor = None
+            if message.HasField("frame"):
+                tensor = self._assembler.add(message.frame, packet.payload)
+                message.ClearField("frame")
+                self._acknowledge(len(packet.payload), more_follows=tensor is None)
+            elif packet.payload:
+                raise ProtocolError("a payload came without a frame")
+            if tensor is not None or message.ByteSize() > 0:
+                return message, tensor
+
+    def _acknowledge(self, count: int, *, more_follows: bool) -> None:
+        self._due = self._ledger.add(count)
+        slow = more_follows and time.monotonic() - self._last_ack_seconds > ACK_DELAY_SECONDS
+        if slow or self._due.received_bytes - self._last_ack_bytes >= ACK_AT_ONCE_BYTES:
+            self._ack_soon(0.0)
+        else:
+            self._ack_soon(ACK_DELAY_SECONDS)
+
+    def _ack_soon(self, delay_seconds: float) -> None:
+        if self._ack_timer is not None:
+            if delay_seconds > 0:
+                return
+            self._ack_timer.cancel()
+        self._ack_timer = asyncio.get_running_loop().call_later(delay_seconds, self._start_ack)
+
+    def _start_ack(self) -> None:
+        self._ack_timer = None
+        if self._due is not None:
+            self._ack_task = asyncio.create_task(self._send_ack())
+
+    async def _send_ack(self) -> None:
+        with suppress(Exception):  # the stream has ended; its reader sees why
+            if self._due is not None:
+                await self.write(self._outgoing())
+
+    def _acknowledged(self, ack: Ack) -> None:
+        now, written, chunk_bytes = time.monotonic(), None, 0
+        self._credits.acknowledge(ack)
+        while self._chunks_under_way and self._chunks_under_way[0][0] <= ack.received_bytes:
+            _, chunk_bytes, written = self._chunks_under_way.popleft()
+        if written is not None:
+            self.peer_clock.observe(written, now, ack.receiver_nanoseconds)
+            self._link_is_known = self.link.bits_per_second is not None and now - written < SUSPICIOUS_SECONDS
+            self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, written, now)
+            unqueued_seconds = now - written - self.link.queue_seconds
+            self.round_trip.observe(unqueued_seconds, chunk_bytes, self.link.bits_per_second, now)
+            self._allow(ack.received_bytes)
+        while self._tensors_under_way and self._tensors_under_way[0][0] <= ack.received_bytes:
+            _, started, tensor = self._tensors_under_way.popleft()
+            self._on_delivered(tensor, now - started, ack.receiver_nanoseconds)
+
+    def _chunk_bytes_of(self, tensor: WireTensor) -> int:
+        if self._link_is_known:
+            return self._largest_chunk_bytes
+        a_share = -(-len(tensor.payload) // LEAST_CHUNKS_OF_A_TENSOR)
+        return min(max(a_share, LEAST_CHUNK_BYTES), self._largest_chunk_bytes)
+
+    def _allow(self, received_bytes: int) -> None:
+        allowed = allowance(self.link, self._chunk_bytes)
+        if allowed is None:
+            # What has arrived is what the link can carry at least.
+            self._credits.window_bytes = INITIAL_WINDOW_BYTES + received_bytes
+        else:
+            self._largest_chunk_bytes = allowed.chunk_bytes
+            self._credits.window_bytes = allowed.window_bytes
+            self._credits.pace_bits_per_second = allowed.bits_per_second

@@ -1,0 +1,53 @@
+"""How to send over a link that is known so far: in what pieces, how much may be under way, and how fast to write.
+
+A queue of a few chunks is kept in front of the link. The link lives on it while the sender is late, and whatever shares
+the link waits behind it. Pure: from what was measured to what is allowed.
+"""
+
+from dataclasses import dataclass
+
+from shared.transport.stream.link_rate import LinkRate
+
+LEAST_CHUNK_BYTES = 32 * 1024
+"""Below this, messages cost more than they say: with half of it, a link of 10 Mbit/s lost 0.4 % to headers."""
+CHUNK_SECONDS = 0.015
+"""How long a chunk takes on the link, and so how often that is measured."""
+QUEUE_SECONDS = 0.030
+"""The queue that is kept, the chunk that was written last included."""
+QUEUE_CHUNKS = 2
+"""Its least: one that is on its way and one behind it."""
+LEAST_GAIN, MOST_GAIN = 0.9, 1.5
+"""How much slower or faster than the link its sender writes. Slower than this a queue need not shrink; faster it need not
+be found out that the link has become faster."""
+DRAINED = 0.5
+"""Share of what the link carries until an ack is back that is under way while the queue is let run dry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What the sender may do. chunk_bytes: the largest piece of a tensor. window_bytes: what may be under way.
+    bits_per_second: how fast to write, once more than a little is under way."""
+
+    chunk_bytes: int
+    window_bytes: int
+    bits_per_second: float
+
+
+def allowance(link: LinkRate, largest_chunk_bytes: int) -> Allowance | None:
+    """What suits the link now; None before its rate is known.
+
+    The shorter the queue is than the one that is kept, the faster; without any, half as much again is written and under
+    way as the link is known to carry, so that a link that has become faster shows it. Writing at the link's pace, and not
+    whenever an ack comes, is for traffic in both directions: acks that have waited in the queue of the other direction
+    come in bursts, and what they release would be a burst again (Zhang, Shenker and Clark 1991).
+    """
+    if link.bits_per_second is None:
+        return None
+    byte_rate = link.bits_per_second / 8
+    chunk = min(max(int(byte_rate * CHUNK_SECONDS), LEAST_CHUNK_BYTES), largest_chunk_bytes)
+    carried, kept = byte_rate * link.loop_seconds, max(byte_rate * QUEUE_SECONDS, QUEUE_CHUNKS * chunk)
+    gain = min(max(2 - byte_rate * link.queue_seconds / kept, LEAST_GAIN), MOST_GAIN)
+    # The last chunk may begin within the window and end beyond it. While it drains, a window smaller than a chunk lets
+    # one through at a time.
+    window = DRAINED * carried if link.draining else max(gain, 1.0) * carried + kept + chunk
+    return Allowance(chunk, int(window), gain * link.bits_per_second)

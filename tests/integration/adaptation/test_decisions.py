@@ -1,0 +1,224 @@
+"""The decision engine in a real run on a link of a given rate: it goes where that wants it, and an operator's word holds."""
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.net import Relay
+from edge_agent import run_training
+from edge_agent.adaptation import link_measurement as link_measuring
+from edge_agent.adaptation import link_probe
+from edge_agent.experiment.building import Experiment
+from shared.errors import ConfigError, PlanError
+from shared.planning import Block, Encode, Profile, Rates, SearchSpace, first_deployment, profile_to_json
+from shared.training.stage import Stage
+from tests.integration.training.test_exactness import flags
+from tests.support.running import edge_config, running_trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS = 100_000
+"""Far more than a test waits for, so that there is something to gain."""
+
+
+@pytest.fixture
+def profile(tmp_path):
+    """A profile of the tests' small network: sizes as they are, times as such a device would have them."""
+    experiment = Experiment(edge_config(*flags("cnn", "sgd")))
+    chain = experiment.chain
+    sizes = tuple(float(feature.bytes) for feature in chain.features[:-1])
+    count = len(chain.blocks)
+    written = Profile(
+        model="cnn",
+        batch_size=experiment.config.data.batch_size,
+        blocks=tuple(Block(block.name, 1e4) for block in chain.blocks),
+        feature_bytes=(*sizes, None),
+        gradient_bytes=(*sizes, None),
+        edge_seconds=(None, *(0.002 * cut for cut in range(1, count)), None),
+        cloud_seconds=(None, *(0.001 for _ in range(1, count)), None),
+        encode=Encode(1e-9, 1e-4),
+        min_bits=None,
+        max_staleness=2,
+    )
+    path = tmp_path / "profile.json"
+    path.write_text(profile_to_json(written))
+    return written, path
+
+
+async def train_until(config, reached, on_engine=lambda _: None):
+    """Train until `reached` says so of the progress, and stop there."""
+    done = asyncio.Event()
+    deployers = []
+
+    def on_progress(progress):
+        if reached(deployers[0].deployment, progress):
+            done.set()
+
+    async with asyncio.timeout(120):
+        run = asyncio.create_task(run_training(config, on_progress, deployers.append, on_engine))
+        waiting = asyncio.create_task(done.wait())
+        await asyncio.wait({run, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if not run.done():
+            run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        assert done.is_set(), run.exception()
+
+
+def settings(port, path, *more):
+    return edge_config(
+        *flags("cnn", "sgd"),
+        f"trainer.address=127.0.0.1:{port}",
+        f'engine.profile="{path}"',
+        f"training.epochs={STEPS}",
+        f"training.max_steps={STEPS}",
+        "training.evaluate_every_epochs=0",
+        *more,
+    )
+
+
+async def test_over_a_slow_link_the_engine_leaves_the_cut_whose_feature_is_large(profile):
+    written, path = profile
+    sizes = written.feature_bytes
+    largest = max(range(1, len(written)), key=lambda cut: sizes[cut])
+    assert min(sizes[1:-1]) < sizes[largest] / 1.5, "or there would be nothing to decide"
+    async with running_trainer() as server:
+        host, _, port = server.address.rpartition(":")
+        async with Relay(host, int(port), uplink_bits_per_second=5e6, downlink_bits_per_second=5e6) as relay:
+            config = settings(relay.port, path, f"deployment.cut={largest}", "engine.bits=[32]")
+            await train_until(
+                config, lambda deployment, progress: deployment.cut != largest and progress.cut == deployment.cut
+            )
+
+
+async def first_deployment_over(bits_per_second, path, *more):
+    """What a run begins with over such a link."""
+    begun = []
+    async with running_trainer() as server:
+        host, _, port = server.address.rpartition(":")
+        ways = {"uplink_bits_per_second": bits_per_second, "downlink_bits_per_second": bits_per_second}
+        async with Relay(host, int(port), **ways) as relay:
+
+            def reached(deployment, _progress):
+                begun.append((deployment.epoch, deployment.cut, deployment.staleness, deployment.codec))
+                return True
+
+            await train_until(settings(relay.port, path, *more), reached)
+    assert begun[0][0] == 0, "of the first deployment, and not of one that the engine has changed to"
+    return begun[0][1:]
+
+
+async def test_a_run_whose_cut_is_left_open_begins_with_the_plan_for_the_link_that_it_finds(profile):
+    written, path = profile
+    found = {await first_deployment_over(rate, path, "engine.bits=[8]") for rate in (1e6, 3e8)}
+    plans = {
+        (plan.cut, plan.staleness, "uniform8")
+        for rate in (1e6, 3e8)
+        for plan in [first_deployment(written, Rates(rate, rate), SearchSpace((8,)))]
+    }
+    assert found == plans
+    assert len(plans) == 2, "or any link would do"
+
+
+async def test_a_run_begins_with_the_cut_that_is_named(profile):
+    _, path = profile
+    for cut in (1, 3):
+        assert await first_deployment_over(3e8, path, f"deployment.cut={cut}") == (cut, 0, "fp32")
+
+
+async def test_where_the_link_cannot_be_probed_a_run_begins_with_half_of_the_blocks(profile, monkeypatch):
+    written, path = profile
+
+    async def unknown(_config, _access):
+        raise link_measuring.NotMeasuredError("no token for it")
+
+    monkeypatch.setattr(link_probe, "_measured", unknown)
+    assert await first_deployment_over(3e8, path) == (len(written) // 2, 0, "fp32")
+
+
+async def test_a_probe_finds_what_the_link_carries_each_way():
+    async with running_trainer() as server:
+        host, _, port = server.address.rpartition(":")
+        ways = {"uplink_bits_per_second": 4e6, "downlink_bits_per_second": 1.6e7, "one_way_delay_seconds": 0.02}
+        async with Relay(host, int(port), **ways) as relay:
+            probe = link_probe.link_probe(edge_config(f"trainer.address={relay.address}"))
+            probe.want(0.0)
+            async with asyncio.timeout(30):
+                await probe._task
+    assert probe.found.uplink == pytest.approx(4e6, rel=0.3)
+    assert probe.found.downlink == pytest.approx(1.6e7, rel=0.3)
+    assert 0.04 <= probe.found.round_trip_seconds < 0.2
+
+
+async def test_over_a_long_way_the_engine_takes_batches_in_flight_and_shows_the_round_trip(profile):
+    _, path = profile
+    async with running_trainer() as server:
+        host, _, port = server.address.rpartition(":")
+        async with Relay(host, int(port), one_way_delay_seconds=0.05) as relay:
+            shown = []
+
+            def reached(deployment, progress):
+                shown.append(progress.round_trip_seconds)
+                return deployment.staleness == 2
+
+            more = ("deployment.cut=3", "deployment.staleness=0", "engine.bits=[32]", "engine.allow_edge_only=false")
+            await train_until(settings(relay.port, path, *more), reached)
+    assert shown[-1] is not None
+    assert 0.1 <= shown[-1] < 0.3
+
+
+@pytest.mark.slow
+async def test_all_blocks_come_to_the_edge_over_a_bad_link_and_go_back_when_it_is_good_again(profile, monkeypatch):
+    written, path = profile
+    last, last_seconds, forward = len(written), 0.05, Stage.forward
+
+    def slower_with_all_blocks(self, *arguments, **more):
+        time.sleep(last_seconds * ((self.first, self.stop) == (0, last)))
+        return forward(self, *arguments, **more)
+
+    monkeypatch.setattr(Stage, "forward", slower_with_all_blocks)
+    monkeypatch.setattr(link_probe, "PERIOD_SECONDS", 5.0)
+    path.write_text(profile_to_json(replace(written, edge_seconds=(*written.edge_seconds[:-1], last_seconds))))
+    async with running_trainer() as server:
+        host, _, port = server.address.rpartition(":")
+        async with Relay(host, int(port), uplink_bits_per_second=2e5, downlink_bits_per_second=2e5) as relay:
+            bad = True
+
+            def reached(deployment, progress):
+                nonlocal bad
+                if bad and deployment.cut == progress.cut == last:
+                    relay.uplink.bits_per_second = relay.downlink.bits_per_second = 3e8
+                    bad = False
+                return not bad and deployment.cut == progress.cut < last
+
+            more = ("deployment.cut=1", "engine.bits=[32]", "engine.max_staleness=0", "engine.allow_edge_only=true")
+            await train_until(settings(relay.port, path, *more), reached)
+
+
+async def test_a_pin_moves_the_cut_at_once(profile):
+    _, path = profile
+    async with running_trainer() as server:
+        config = settings(server.address.rpartition(":")[2], path, "deployment.cut=1")
+
+        def pin(decisions):
+            decisions.pin(cut=2, bits=8, staleness=1)
+
+        await train_until(
+            config,
+            lambda deployment, progress: (
+                (deployment.cut, deployment.codec, deployment.staleness, progress.cut) == (2, "uniform8", 1, 2)
+            ),
+            pin,
+        )
+
+
+async def test_what_the_engine_cannot_work_with_is_refused_before_anything_is_asked_of_a_trainer(profile):
+    _, path = profile
+    with pytest.raises(ConfigError, match=r"deployment\.staleness is a schedule"):
+        await run_training(settings(1, path, "deployment.staleness=[[0, 1], [1, 2]]"))
+    with pytest.raises(PlanError, match=r"data\.batch_size is 7"):
+        await run_training(settings(1, path, "data.batch_size=7"))
+    path.write_text("{}")
+    with pytest.raises(PlanError, match=r"profile\.json: schema is null"):
+        await run_training(settings(1, path))

@@ -1,0 +1,177 @@
+"""Invariant 1 across migrations: moving the cut while training changes no bit, and a failed move leaves the old cut."""
+
+import asyncio
+import random
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge_agent import run_training
+from edge_agent.training.session import EdgeSession
+from shared.errors import IsthmusError, ModelError, UnreachableError
+from shared.training import stage
+from tests.integration.training.test_exactness import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, flags
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.running import edge_config, running_trainer
+
+FLAT_DIGITS = 'data.train={factory="tests.support.samples:FlatDigits"}'
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+async def train_and_move(moves, *chosen):
+    """Train, asking for cut `moves[step]` when that step is done."""
+    deployers = []
+
+    def on_progress(progress):
+        if progress.steps in moves:
+            deployers[0].move(moves[progress.steps])
+
+    async with running_trainer() as server:
+        config = edge_config(*chosen, f"trainer.address={server.address}")
+        return await run_training(config, on_progress, deployers.append)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    model=st.sampled_from(sorted(MODELS)),
+    optimizer=st.sampled_from(sorted(OPTIMIZERS)),
+    seed=st.integers(0, 2**31),
+    data=st.data(),
+)
+def test_any_sequence_of_migrations_changes_no_bit(model, optimizer, seed, data):
+    cuts = st.integers(FIRST_CUTS[model], CUTS[model])
+    start = data.draw(cuts)
+    moves = data.draw(st.dictionaries(st.integers(1, 18), cuts, min_size=1, max_size=6))
+    chosen = [*flags(model, optimizer), f"training.seed={seed}", "training.max_steps=20", f"deployment.cut={start}"]
+    result = asyncio.run(train_and_move(moves, *chosen))
+    assert result.summary.cut == moves[max(moves)], "the last move was made"
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+async def test_both_directions_in_one_run(optimizer):
+    chosen = [*flags("cnn", optimizer), "deployment.cut=1"]
+    result = await train_and_move({5: 3, 12: 1, 13: 4, 20: 2, 25: 4}, *chosen)
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+async def test_an_edge_on_which_nothing_learns_becomes_one_that_learns_and_back(limit):
+    chosen = [*flags("mlp", "adam"), 'model.frozen=["0"]', "deployment.cut=1", f"deployment.staleness={limit}"]
+    result = await train_and_move({9: 3, 15: 1, 22: 2}, *chosen)
+    assert (result.summary.steps, result.summary.cut) == (30, 2)
+    if limit == 0:
+        assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+async def test_migrations_under_staleness_lose_and_repeat_no_step():
+    chosen = [*flags("cnn", "sgd"), "deployment.cut=1", "deployment.staleness=3", "deployment.codec=uniform8"]
+    steps = random.Random(3).sample(range(1, 29), 6)
+    result = await train_and_move({step: 1 + step % 4 for step in steps}, *chosen)
+    assert result.summary.steps == 30
+    assert torch.isfinite(torch.tensor(result.summary.train_loss))
+
+
+async def test_a_cut_out_of_range_is_refused_and_training_goes_on():
+    refusals = []
+
+    def on_start(deployer):
+        for cut in (0, 5):
+            with pytest.raises(ModelError, match="a cut is 1 to 4") as refusal:
+                deployer.move(cut)
+            refusals.append(refusal)
+
+    async with running_trainer() as server:
+        config = edge_config(*flags("cnn", "sgd"), f"trainer.address={server.address}")
+        result = await run_training(config, on_start=on_start)
+    assert len(refusals) == 2
+    assert_same_bits(plain_state(edge_config(*flags("cnn", "sgd"))), result.module.state_dict())
+
+
+async def test_a_frozen_block_moves_without_being_sent(monkeypatch):
+    sent = []
+    upload = EdgeSession.upload_block
+
+    async def recorded(self, block, tensors, deployment_epoch):
+        sent.append(block.name)
+        await upload(self, block, tensors, deployment_epoch)
+
+    monkeypatch.setattr(EdgeSession, "upload_block", recorded)
+    chosen = [*flags("mlp", "sgd"), 'model.frozen=["1"]', "deployment.cut=3"]
+    await train_and_move({5: 1}, *chosen)
+    assert sent == ["2"], "block 2 learns and was sent, block 1 is frozen and was not"
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+async def test_buffers_that_no_state_dict_holds_move_with_their_block(limit):
+    model = ['model.factory="tests.support.remembering:remembering"', FLAT_DIGITS, "training.max_steps=30"]
+    result = await train_and_move({5: 3, 9: 1, 14: 2}, *model, "deployment.cut=1", f"deployment.staleness={limit}")
+    if limit == 0:
+        assert_same_bits(plain_state(edge_config(*model)), result.module.state_dict())
+    for block in (1, 2):
+        assert result.module[block].seen == 30, "the count went with the block, wherever it was"
+
+
+async def test_a_commit_whose_answer_is_lost_is_not_lost(monkeypatch):
+    """The trainer has moved the cut, the edge does not hear of it: it asks, and goes on with the new one."""
+    from shared.client.trainer import TrainerClient
+
+    commit = TrainerClient.commit_migration
+    lost = []
+
+    async def losing(self, session_id, next_step, deployment, fence):
+        await commit(self, session_id, next_step, deployment, fence)
+        if not lost:
+            lost.append(deployment.cut)
+            raise UnreachableError("the answer was lost")
+
+    monkeypatch.setattr(TrainerClient, "commit_migration", losing)
+    chosen = [*flags("cnn", "adam"), "deployment.cut=2", "trainer.give_up_seconds=60"]
+    result = await train_and_move({7: 3}, *chosen)
+    assert lost == [3]
+    assert result.summary.cut == 3
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+async def test_an_edge_without_memory_for_what_arrives_keeps_its_cut(monkeypatch):
+    deployers, refused, build = [], [], stage.build_optimizer
+
+    def scarce(parameters, _config):
+        refused.append(len(parameters))
+        raise MemoryError("not enough of it")
+
+    def on_progress(progress):
+        if progress.steps == 7:  # both sides have built what they run
+            monkeypatch.setattr(stage, "build_optimizer", scarce)
+            deployers[0].move(3)
+        if refused:
+            monkeypatch.setattr(stage, "build_optimizer", build)
+
+    chosen = [*flags("cnn", "adam"), "deployment.cut=2"]
+    async with running_trainer() as server:
+        config = edge_config(*chosen, f"trainer.address={server.address}")
+        result = await run_training(config, on_progress, deployers.append)
+    assert refused
+    assert result.summary.cut == 2
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+@pytest.mark.parametrize("moves", [{7: 1}, {7: 3}], ids=["to the cloud", "to the edge"])
+async def test_a_transfer_that_fails_leaves_both_sides_as_they_were(monkeypatch, moves):
+    name = "upload_block" if moves[7] < 2 else "download_block"
+    transfer, failures = getattr(EdgeSession, name), []
+
+    async def failing_once(*arguments, **more):
+        if not failures:
+            failures.append(name)
+            raise IsthmusError("the transfer was refused")
+        return await transfer(*arguments, **more)
+
+    monkeypatch.setattr(EdgeSession, name, failing_once)
+    chosen = [*flags("cnn", "adam"), "deployment.cut=2"]
+    result = await train_and_move(moves, *chosen)
+    assert failures
+    assert result.summary.cut == 2
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())

@@ -1,0 +1,94 @@
+"""The offline profile of a small network with a real trainer."""
+
+import json
+
+import pytest
+
+from edge_agent.experiment.building import Experiment
+from edge_agent.profiling.profile import ENCODE_SIZES_BYTES, codec_line, overhead_line, profile_model
+from edge_agent.training.session import EdgeSession
+from shared.errors import RefusedError, UnreachableError
+from shared.planning import Overhead, load_profile
+from shared.planning.profile import NO_OVERHEAD
+from tests.integration.training.test_exactness import flags
+from tests.integration.training.test_models import PERMITTED, SEQUENCES
+from tests.support.running import edge_config, running_trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+async def profiled(path, *more):
+    seen = []
+    async with running_trainer() as server:
+        config = edge_config(*flags("cnn", "sgd"), f"trainer.address={server.address}", *more)
+        profile = await profile_model(config, 2, path, lambda done, of: seen.append((done, of)))
+    return profile, seen
+
+
+async def test_everything_that_can_be_measured_is(tmp_path):
+    path = tmp_path / "profile.json"
+    profile, seen = await profiled(path)
+    blocks = len(profile)
+    assert load_profile(path) == profile
+    assert seen == [(cut, blocks) for cut in range(1, blocks + 1)]
+    assert profile.serial_edge_seconds is not None
+    for entries in (profile.edge_seconds, profile.serial_edge_seconds, profile.cloud_seconds):
+        assert entries[0] is None
+        assert None not in entries[1:]
+    assert not list(tmp_path.glob("*.parts"))
+
+
+@pytest.mark.parametrize(
+    ("points", "line"),
+    [
+        ([], NO_OVERHEAD),
+        ([(100.0, 0.5)], Overhead(0.0, 0.5)),
+        ([(100.0, 0.5), (100.0, 1.5)], Overhead(0.0, 1.0)),
+        ([(100.0, 0.5), (300.0, 1.5)], Overhead(0.005, 0.0)),
+        ([(100.0, 1.5), (300.0, 0.5)], Overhead(0.0, 1.0)),
+        ([(100.0, 0.0), (300.0, 1.0)], Overhead(0.005, 0.0)),
+    ],
+)
+def test_the_overhead_is_a_line_that_never_falls_and_never_begins_below_nothing(points, line):
+    found = overhead_line(points)
+    assert (found.seconds_per_byte, found.seconds) == pytest.approx((line.seconds_per_byte, line.seconds))
+
+
+def test_what_every_other_repeat_waited_for_counts_as_encoding():
+    held_up = [[size * 1e-9, size * 3e-9] * 2 for size in ENCODE_SIZES_BYTES]
+    assert codec_line(held_up)["seconds_per_byte"] == pytest.approx(2e-9)
+    mostly_quick = [[size * 1e-9] * 4 + [size * 6e-9] for size in ENCODE_SIZES_BYTES]
+    assert codec_line(mostly_quick)["seconds_per_byte"] == pytest.approx(2e-9)
+
+
+async def test_a_profile_that_failed_says_why_and_measures_later_what_is_permitted_since(tmp_path, monkeypatch):
+    async def measure_cloud(*_):
+        raise RefusedError("the cloud's blocks cannot be measured")
+
+    async def close(*_, **__):
+        raise UnreachableError("the trainer has ended")
+
+    path = tmp_path / "profile.json"
+    async with running_trainer("server.accept_inputs=true") as server:
+        chosen = [*SEQUENCES, f"trainer.address={server.address}"]
+        with monkeypatch.context() as broken:
+            broken.setattr(EdgeSession, "measure_cloud", measure_cloud)
+            broken.setattr(EdgeSession, "close", close)
+            with pytest.raises(RefusedError, match="cannot be measured"):
+                await profile_model(edge_config(*chosen), 2, path)
+        profile = await profile_model(edge_config(*chosen, PERMITTED), 2, path)
+    assert None not in profile.edge_seconds[1:], "cut 1 was skipped before"
+
+
+async def test_the_overhead_is_measured_where_something_learns(tmp_path):
+    first, *_rest = Experiment(edge_config(*flags("cnn", "sgd"))).chain.blocks
+    frozen = json.dumps(list(first.named_parameters()))
+    profile, _ = await profiled(tmp_path / "profile.json", f"model.frozen={frozen}")
+    assert profile.serial_overhead_seconds > 0.0
+
+
+async def test_where_nothing_learns_on_the_edge_no_overhead_is_measured(tmp_path):
+    *edge, _head = Experiment(edge_config(*flags("cnn", "sgd"))).chain.blocks
+    frozen = json.dumps([name for block in edge for name in block.named_parameters()])
+    profile, _ = await profiled(tmp_path / "profile.json", f"model.frozen={frozen}")
+    assert (profile.overhead, profile.serial_overhead_seconds) == (NO_OVERHEAD, 0.0)

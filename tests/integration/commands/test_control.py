@@ -1,0 +1,403 @@
+"""The control services as an operator has them: by reflection, with no file of ours at hand, and by the commands.
+
+`buf curl` stands for grpcurl. What every call answered is held against docs/control.md, which shows it.
+"""
+
+import asyncio
+import io
+import json
+import re
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from rich.console import Console
+from safetensors.torch import load_file
+
+from cloud_trainer.main import app as trainer_app
+from edge_agent import run_training
+from edge_agent.control import commands as control_commands
+from edge_agent.experiment.building import Experiment
+from edge_agent.main import app as agent_app
+from shared.errors import ExitCode, FencedError, GoneError, RefusedError
+from shared.planning import Block, Encode, Profile, profile_to_json
+from shared.wire.isthmus.v1 import control_pb2
+from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
+from tests.conftest import ROOT
+from tests.integration.training.test_exactness import MODELS
+from tests.support.commands import MLP, command
+from tests.support.curl import curl, curl_stream
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.running import agent_process, edge_config, held_port, running_trainer, trainer_process
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+EDGE, TRAINER = "isthmus.v1.EdgeControlService", "isthmus.v1.TrainerControlService"
+HEALTH = "grpc.health.v1.Health/Check"
+DOCUMENT = ROOT / "docs" / "control.md"
+STEPS = 300
+SETTINGS = [*MLP, "model.kwargs={depth=4}", f"training.max_steps={STEPS}", "training.epochs=1000"]
+SLOWLY = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.004}}'
+"""The same samples, 32 ms a batch: ten seconds to call before it is over."""
+ENDLESS = [*MODELS["cnn"], "training.max_steps=1000000", "training.epochs=100000", "training.evaluate_every_epochs=0"]
+"""A network whose features are large enough to measure a link by."""
+OFTEN = {"interval": "0.05s"}
+
+
+class Operator:
+    """Calls one service, and remembers what each call was answered."""
+
+    def __init__(self, target, service):
+        self.target, self.service = target, service
+        self.answers = {}
+
+    def __call__(self, name, data=None, *, remember=True):
+        """The answer to a call that is not refused."""
+        code, out, err = curl(self.target, method=f"{self.service}/{name}", data=data or {})
+        assert code == 0, err
+        answer = json.loads(out)
+        if remember:
+            self.answers[name] = answer
+        return answer
+
+    def refused(self, name, data=None):
+        """Code and sentence of a call that is."""
+        code, out, err = curl(self.target, method=f"{self.service}/{name}", data=data or {})
+        assert (code != 0, out) == (True, ""), out
+        refusal = json.loads(err)
+        return refusal["code"], refusal["message"]
+
+    def watch_until(self, reached):
+        """The first status that is as it should be."""
+        with curl_stream(self.target, f"{self.service}/Watch", OFTEN) as statuses:
+            for answer in statuses:
+                if reached(answer["status"]):
+                    return answer["status"]
+        raise AssertionError("the stream ended before that was so")
+
+    def health(self, name):
+        code, out, err = curl(self.target, method=HEALTH, data={"service": name})
+        assert code == 0, err
+        return json.loads(out)["status"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("c")
+
+
+@pytest.fixture(scope="module")
+def trainer(folder):
+    """The trainer's process, its address, and an operator who has its socket."""
+    socket = f"unix:{folder}/trainer.sock"
+    kept = f"checkpoints.location={folder / 'trainer'}"
+    with trainer_process("compute.threads=1", f"control.listen={socket}", kept) as (process, address):
+        yield process, address, Operator(socket, TRAINER)
+
+
+def watched_agent(folder, address, name, *settings, output=None):
+    socket = f"unix:{folder}/{name}.sock"
+    flags = [f"control.listen={socket}", f"trainer.address={address}", f"checkpoints.location={folder / name}"]
+    return agent_process(*flags, *settings, output=output), Operator(socket, EDGE)
+
+
+def profile_of(config):
+    """A profile of the tests' small network, so that a decision engine runs."""
+    chain = Experiment(config).chain
+    sizes = tuple(float(feature.bytes) for feature in chain.features[:-1])
+    count = len(chain.blocks)
+    return Profile(
+        model="cnn",
+        batch_size=config.data.batch_size,
+        blocks=tuple(Block(block.name, 1e4) for block in chain.blocks),
+        feature_bytes=(*sizes, None),
+        gradient_bytes=(*sizes, None),
+        edge_seconds=(None, *(0.002 * cut for cut in range(1, count)), None),
+        cloud_seconds=(None, *(0.001 for _ in range(1, count)), None),
+        encode=Encode(1e-9, 1e-4),
+        min_bits=None,
+        max_staleness=2,
+    )
+
+
+@pytest.fixture(scope="module")
+def answers(folder, trainer, one_thread):  # noqa: ARG001 - what is compared is computed on one thread
+    """A run that is paused, moved, kept and finished, and one with an engine that is pinned and drained; what was answered."""
+    process, address, operator = trainer
+    first, edge = watched_agent(folder, address, "first", *SETTINGS, SLOWLY, output=folder / "out")
+    with first as (agent, said):
+        said.first_event("controlled at")
+        steer_a_run(edge, operator)
+        assert agent.wait(60) == ExitCode.OK
+    assert_same_bits(plain_state(edge_config(*SETTINGS)), load_file(folder / "out" / "model.safetensors"))
+
+    (folder / "profile.json").write_text(profile_to_json(profile_of(edge_config(*ENDLESS))))
+    settings = [*ENDLESS, "compute.threads=1", f"engine.profile={folder / 'profile.json'}"]
+    settings += ["engine.margin=0.999"]  # nothing gains so much: what is moved is moved by the operator
+    second, other = watched_agent(folder, address, "second", *settings)
+    with second as (agent, said):
+        said.first_event("controlled at")
+        steer_an_engine(other, operator)
+        assert agent.wait(60) == ExitCode.TERMINATED
+    assert "drained at step" in str(said)
+
+    close_sessions(operator)
+    assert process.wait(60) == 0, "it was drained"
+    return {**{f"{EDGE}/{name}": answer for name, answer in {**edge.answers, **other.answers}.items()}} | {
+        f"{TRAINER}/{name}": answer for name, answer in operator.answers.items()
+    }
+
+
+def steer_a_run(edge, trainer):
+    edge.watch_until(lambda status: status["state"] == "RUN_STATE_TRAINING" and int(status.get("step", 0)) > 5)
+    assert edge("Pause")["step"]
+    standing = edge("GetStatus")["status"]
+    assert (standing["state"], standing["step"]) == ("RUN_STATE_PAUSED", edge.answers["Pause"]["step"])
+    assert edge.health("") == edge.health(EDGE) == "SERVING"
+    assert edge.health("training") == "NOT_SERVING"
+
+    # What is wanted of a boundary is done while training stands still: nothing but the cut changes.
+    assert edge("Pin", {"cut": 2})["pinned"] == {"cut": 2}
+    moved = edge.watch_until(lambda status: status["deployment"]["cut"] == 2)
+    assert moved["step"] == standing["step"]
+    assert edge("TakeCheckpoint")["step"] == standing["step"]
+    kept = edge("ListSessions")["sessions"]
+    assert [(session["state"], session["checkpointStep"]) for session in kept] == [
+        ("EDGE_SESSION_STATE_RUNNING", standing["step"])
+    ]
+    edge("GetStatus")
+    assert edge("Release")["pinned"] == {}
+    assert edge("SetLogLevel", {"level": "LOG_LEVEL_WARNING"})["previous"] == "LOG_LEVEL_INFO"
+    assert edge("GetStatus", remember=False)["status"]["logLevel"] == "LOG_LEVEL_WARNING"
+
+    there = trainer("GetStatus")["status"]["sessions"]
+    assert [(session["state"], session["step"]) for session in there] == [
+        ("TRAINER_SESSION_STATE_ATTACHED", standing["step"])
+    ]
+    assert trainer.watch_until(lambda status: status["state"] == "TRAINER_STATE_SERVING")["openSessions"] == 1
+    refuse_what_cannot_be(edge)
+    use_the_commands(edge)
+    with curl_stream(edge.target, f"{EDGE}/Watch", OFTEN) as statuses:
+        edge.answers["Watch"] = next(statuses)
+        edge("Resume")
+        *_, last = statuses
+    assert last["status"]["state"] == "RUN_STATE_ENDED"
+    assert last["status"]["step"] == str(STEPS)
+
+
+def refuse_what_cannot_be(edge):
+    for request, says in [
+        ({}, "nothing to pin; give cut, bits or staleness"),
+        ({"cut": 0}, "cut"),
+        ({"cut": 99}, "cut"),
+        ({"bits": 9}, "bits is 9; it must be one of 1, 2, 3"),
+        ({"staleness": 65}, "staleness is 65; the trainer's limit is 64"),
+        ({"cut": 1, "bits": 9}, "bits is 9"),
+    ]:
+        code, sentence = edge.refused("Pin", request)
+        assert (code, says in sentence) == ("invalid_argument", True), sentence
+    assert edge("GetStatus", remember=False)["status"]["pinned"] == {}, "and none of it holds"
+    code, sentence = edge.refused("SetPlanner", {"planner": "PLANNER_GREEDY"})
+    assert (code, "no decision engine runs" in sentence) == ("failed_precondition", True)
+    for name, request in [
+        ("Watch", {"interval": "0.01s"}),
+        ("Watch", {"interval": "-1s"}),
+        ("SetPlanner", {}),
+        ("SetLogLevel", {}),
+    ]:
+        assert edge.refused(name, request)[0] == "invalid_argument", name
+
+
+def use_the_commands(edge):
+    """On the run that stands still."""
+
+    def agent(*arguments):
+        return command(agent_app, *arguments, f"--control={edge.target}")
+
+    status = edge("GetStatus", remember=False)["status"]
+    assert status["sessionId"] in agent("status")
+    shown = json.loads(agent("status", "--json"))["status"]
+    assert shown.keys() == status.keys()
+    assert "training stands still before step" in agent("pause")
+    assert agent("pin", "--cut", "3", "--bits", "8") == "pinned: cut 3, bits 8\n"
+    assert edge.watch_until(lambda now: now["deployment"]["cut"] == 3)["deployment"]["codec"] == "uniform8"
+    assert agent("release", "--bits") == "pinned: cut 3\n"
+    assert agent("pin", "--bits", "32") == "pinned: cut 3, bits 32\n"
+    assert agent("release") == "pinned: nothing\n"
+    assert agent("checkpoint") == f"both sides have a checkpoint before step {status['step']}\n"
+    assert status["sessionId"] in agent("sessions").replace("\n", "")
+    assert agent("log-level", "info") == "the log level is info\n"
+    with pytest.raises(RefusedError, match="no decision engine runs"):
+        agent("planner", "fixed")
+    with pytest.raises(RefusedError, match=r"a cut of 99|cut is 99|cut 99"):
+        agent("pin", "--cut", "99")
+
+
+def steer_an_engine(edge, trainer):
+    edge.watch_until(lambda status: {"uplinkBitsPerSecond", "downlinkBitsPerSecond"} <= status.keys())
+    assert edge.health("training") == "SERVING"
+    assert edge("SetPlanner", {"planner": "PLANNER_FIXED"}) == {"planner": "PLANNER_FIXED"}
+    fixed = edge("GetStatus", remember=False)["status"]
+    assert fixed["planner"] == "PLANNER_FIXED"
+    edge("Pin", {"cut": 3, "bits": 4, "staleness": 1}, remember=False)
+    edge.watch_until(
+        lambda status: (
+            (status["deployment"]["cut"], status["deployment"]["codec"], status["deployment"].get("stalenessLimit"))
+            == (3, "uniform4", 1)
+        )
+    )
+    command(agent_app, "release", f"--control={edge.target}")
+    edge.watch_until(lambda status: status["deployment"]["cut"] == fixed["deployment"]["cut"])
+    edge("SetPlanner", {"planner": "PLANNER_JOINTDNN"}, remember=False)
+    edge.watch_until(
+        lambda status: status["deployment"].get("stalenessLimit", 0) == 0 and status["deployment"]["bits"] == 32
+    )
+    edge("TakeCheckpoint", remember=False)
+    edge("Pause", remember=False)
+    with curl_stream(edge.target, f"{EDGE}/Watch", OFTEN) as statuses:
+        next(statuses)
+        assert edge("Drain") == {}
+        *_, last = statuses
+    assert last["status"]["state"] == "RUN_STATE_ENDED"
+    trainer.watch_until(lambda status: "sessions" not in status)
+
+
+def close_sessions(operator):
+    kept = operator("ListSessions")["sessions"]
+    assert [session["state"] for session in kept] == ["TRAINER_SESSION_STATE_KEPT"]
+    session = kept[0]["sessionId"]
+    sessions = command(trainer_app, "sessions", f"--control={operator.target}").replace("\n", "")
+    assert session in sessions
+    assert operator("CloseSession", {"sessionId": session, "resumable": True}) == {}
+    assert operator("ListSessions", remember=False)["sessions"] == kept
+    closed = command(trainer_app, "close", session, f"--control={operator.target}")
+    assert closed == f"session {session} is closed; nothing is kept of it\n"
+    assert operator("ListSessions", remember=False) == {}
+    assert operator.refused("CloseSession", {"sessionId": session})[0] == "not_found"
+    assert operator.refused("SetLogLevel")[0] == "invalid_argument"
+    assert operator("SetLogLevel", {"level": "LOG_LEVEL_DEBUG"})["previous"] == "LOG_LEVEL_INFO"
+    assert "0 of 8" in command(trainer_app, "status", f"--control={operator.target}")
+    with curl_stream(operator.target, f"{TRAINER}/Watch", OFTEN) as statuses:
+        operator.answers["Watch"] = next(statuses)
+        assert operator("Drain") == {}
+        *_, last = statuses
+    assert last["status"]["state"] == "TRAINER_STATE_STOPPING"
+
+
+def test_every_call_of_both_services_was_made(answers):
+    services = control_pb2.DESCRIPTOR.services_by_name.values()
+    assert answers.keys() == {
+        f"{service.full_name}/{method.name}" for service in services for method in service.methods
+    }
+
+
+BLOCK = re.compile(r"```sh\n(grpcurl [^`]*?isthmus\.v1\.(\w+/\w+))\n```\n+```json\n(.*?)```", re.DOTALL)
+OPTIONAL = {
+    *("uplinkBitsPerSecond", "downlinkBitsPerSecond", "roundTripSeconds", "secondsPerStep", "samplesPerSecond"),
+    *("loss", "accuracy", "queues"),
+}
+"""What a run may or may not know yet at the moment of a call."""
+
+
+def shape(value):
+    """What of an answer must be as in the document: names of fields and of enums."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items() if key not in OPTIONAL}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    return value if isinstance(value, str) and re.fullmatch(r"[A-Z]+(_[A-Z]+)+", value) else type(value).__name__
+
+
+def test_the_document_shows_every_call_and_what_it_really_answers(answers):
+    shown = {f"isthmus.v1.{method}": json.loads(answer) for _, method, answer in BLOCK.findall(DOCUMENT.read_text())}
+    assert shown.keys() == answers.keys()
+    for method, answer in answers.items():
+        assert shape(shown[method]) == shape(answer), f"{method} answers\n{json.dumps(answer, indent=2)}"
+
+
+@pytest.mark.parametrize(
+    ("resumable", "error", "code"),
+    [(True, FencedError, ExitCode.REFUSED), (False, GoneError, ExitCode.GONE)],
+    ids=["for now", "for good"],
+)
+async def test_an_operator_closes_a_session_that_trains(resumable, error, code):
+    async with running_trainer("control.listen=127.0.0.1:0") as server:
+        config = edge_config(*ENDLESS, f"trainer.address={server.address}")
+        run = asyncio.create_task(run_training(config))
+        operator = Operator(server.address, TRAINER)
+        attached = await asyncio.to_thread(
+            operator.watch_until, lambda status: int(status.get("steps", 0)) > 0 and "sessions" in status
+        )
+        session = attached["sessions"][0]["sessionId"]
+        await asyncio.to_thread(operator, "CloseSession", {"sessionId": session, "resumable": resumable})
+        with pytest.raises(error, match="was closed while it trained") as ended:
+            await run
+        assert ended.value.exit_code is code
+
+
+@pytest.fixture
+def port():
+    """Where a trainer comes back to."""
+    with held_port() as port:
+        yield port
+
+
+async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_path, port, monkeypatch):
+    address, socket = f"127.0.0.1:{port}", f"unix:{tmp_path}/a.sock"
+    there = [f"server.listen={address}", f"checkpoints.location={tmp_path / 'trainer'}"]
+    here = [f"trainer.address={address}", "trainer.give_up_seconds=60", f"control.listen={socket}"]
+    config = edge_config(*SETTINGS, *here, f"checkpoints.location={tmp_path / 'edge'}")
+    begun = asyncio.Event()
+
+    async def until(reached):
+        async for answer in agent.Watch(
+            control_pb2.EdgeControlServiceWatchRequest(interval=Duration(nanos=50_000_000))
+        ):
+            if reached(answer.status):
+                return answer.status
+        raise AssertionError(f"the run ended before that was so: {await run}")
+
+    shown, watched, viewed = [], asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def see(_answer, line, **_):
+        shown.append(line)
+        loop.call_soon_threadsafe(watched.set)
+
+    class Terminal(io.StringIO):
+        def write(self, text):
+            if "paused" in text:
+                loop.call_soon_threadsafe(viewed.set)
+            return super().write(text)
+
+    terminal = Terminal()
+    monkeypatch.setattr(control_commands, "show", see)
+    monkeypatch.setattr(control_commands, "Console", lambda: Console(file=terminal, force_terminal=True, width=100))
+    async with grpc.aio.insecure_channel(socket) as channel, asyncio.timeout(200):
+        agent = EdgeControlServiceStub(channel)
+        async with running_trainer(*there):
+            run = asyncio.create_task(run_training(config, lambda progress: progress.steps and begun.set()))
+            await begun.wait()
+            step = (await agent.Pause(control_pb2.PauseRequest())).step
+        away = await until(lambda status: status.state == control_pb2.RUN_STATE_AWAY)
+        assert (away.attached, away.last_checkpoint.step) == (False, step), "the trainer has let it take a checkpoint"
+        async with running_trainer(*there) as server:
+            await until(lambda status: status.state == control_pb2.RUN_STATE_PAUSED and status.attached)
+            session = server.service.sessions.built[0]
+            epoch = session.session_epoch
+            session.serving.cancel()
+            now = await until(lambda status: status.attached and session.session_epoch > epoch)
+            assert (now.state, now.step) == (control_pb2.RUN_STATE_PAUSED, step)
+            watching = asyncio.gather(
+                asyncio.to_thread(control_commands.watch, control=socket, interval=0.05),
+                asyncio.to_thread(control_commands.top, control=socket, interval=0.05),
+            )
+            await watched.wait()
+            await viewed.wait()
+            await agent.Resume(control_pb2.ResumeRequest())
+            result = await run
+            await watching
+    assert shown[0].startswith(f"paused: step {step} of {STEPS}")
+    assert shown[-1].startswith(f"ended: step {STEPS} of {STEPS}")
+    first, *_, last = re.findall(r"│ state +│ (\w+)", re.sub(r"\x1b\[[\d;?]*\w", "", terminal.getvalue()))
+    assert (first, last) == ("paused", "ended")
+    assert_same_bits(plain_state(config), result.module.state_dict())

@@ -1,0 +1,116 @@
+"""What a service manager hears from agent and trainer, and how they end when it says so."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from edge_agent.commands.service import status_line
+from edge_agent.observability.observer import Progress
+from shared.errors import ExitCode
+from tests.support.commands import MLP, assert_one_sentence
+from tests.support.running import ROOT, running_trainer
+
+WATCHDOG_SECONDS = 0.3
+PATIENCE_SECONDS = 60
+
+
+class Manager:
+    """The other end of NOTIFY_SOCKET."""
+
+    def __init__(self, path):
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.settimeout(PATIENCE_SECONDS)
+        self.environment = {
+            **os.environ,
+            "NOTIFY_SOCKET": str(path),
+            "WATCHDOG_USEC": str(int(WATCHDOG_SECONDS * 1e6)),
+        }
+        self.heard = []
+
+    def wait_for(self, pattern):
+        """The next message that matches, and all before it in `heard`."""
+        while True:
+            self.heard.append(self._socket.recv(4096).decode())
+            if re.fullmatch(pattern, self.heard[-1]):
+                return self.heard[-1]
+
+
+@contextmanager
+def started(manager, *arguments):
+    process = subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        env=manager.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def manager(tmp_path):
+    return Manager(tmp_path / "notify")
+
+
+async def test_an_agent_is_ready_with_its_session_tells_its_step_and_ends_in_order(manager):
+    async with running_trainer() as server:
+        flags = [f"--set={flag}" for flag in [*MLP, "training.epochs=100000", f"trainer.address={server.address}"]]
+
+        def listen():
+            with started(manager, "edge_agent.main", "run", *flags) as agent:
+                manager.wait_for("READY=1")
+                assert server.counted("isthmus_sessions") == 1
+                assert not [message for message in manager.heard if message.startswith("STATUS")], "that comes later"
+                manager.wait_for(r"STATUS=step \d+ of \d+, \d+ samples/s, cut 1, loss [\d.e-]+")
+                for _ in range(3):
+                    manager.wait_for("WATCHDOG=1")
+                agent.send_signal(signal.SIGTERM)
+                manager.wait_for("STOPPING=1")
+                out, err = agent.communicate(timeout=PATIENCE_SECONDS)
+                return subprocess.CompletedProcess([], agent.returncode, out, err)
+
+        done = await asyncio.to_thread(listen)
+        assert_one_sentence("edge-agent", done, ExitCode.TERMINATED, "stopped by SIGTERM")
+        assert server.counted("isthmus_sessions") == 0, "it has said goodbye"
+
+
+def test_an_agent_whose_trainer_is_not_there_is_never_ready(manager):
+    flags = ["--trainer=127.0.0.1:1", "--set=trainer.connect_timeout_seconds=0.5"]
+    with started(manager, "edge_agent.main", "run", *(f"--set={flag}" for flag in MLP), *flags) as agent:
+        manager.wait_for("STOPPING=1")
+        assert agent.wait(PATIENCE_SECONDS) == ExitCode.UNREACHABLE
+    assert not {"READY=1", "WATCHDOG=1"} & set(manager.heard), "a beat would arm the watchdog of a start"
+
+
+def test_a_trainer_is_ready_when_it_listens_and_ends_with_zero(manager):
+    flags = ["--listen=127.0.0.1:0", "--set=compute.threads=1"]
+    with started(manager, "cloud_trainer.main", "serve", *flags) as trainer:
+        manager.wait_for("READY=1")
+        manager.wait_for(r"STATUS=0 sessions, 0 steps/s, listening on 127\.0\.0\.1:\d+")
+        for _ in range(3):
+            manager.wait_for("WATCHDOG=1")
+        trainer.send_signal(signal.SIGTERM)
+        manager.wait_for("STOPPING=1")
+        assert trainer.wait(PATIENCE_SECONDS) == 0
+
+
+def test_a_status_line_says_step_rate_cut_and_loss():
+    progress = Progress(total_steps=440, session="s", cut=2, steps=120, samples=3840, loss=0.12345)
+    assert status_line(progress, 12.0) == "step 120 of 440, 320 samples/s, cut 2, loss 0.1235"
+
+
+def test_a_status_line_before_the_first_step_knows_no_loss():
+    assert status_line(Progress(total_steps=440, session="s", cut=2), 0.0) == "step 0 of 440, 0 samples/s, cut 2"

@@ -1,0 +1,402 @@
+"""A trainer that breaks the contract ends the agent with one sentence, never with a traceback and never with a wait."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+import torch
+
+from cloud_trainer import TrainerServer
+from cloud_trainer.rpc.methods import handlers
+from cloud_trainer.server import STOP_GRACE_SECONDS
+from edge_agent import run_training
+from edge_agent.profiling.profile import profile_model
+from shared.client.config import TrainerAddressConfig
+from shared.client.trainer import TrainerClient
+from shared.codec import codec_by_name
+from shared.config import LinkConfig
+from shared.errors import IsthmusError, ProtocolError, RefusedError, UnreachableError
+from shared.tensor_wire import to_wire
+from shared.transport.stream.packets import Packet, deserializer, serialize
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame, Role, TensorHeader
+from tests.support.running import GIVE_UP_AT_ONCE, edge_config, running_trainer, train_with, trainer_config
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FEATURE = [32, 64]
+FACTORY = '"tests.support.samples:FlatDigits"'
+FLAGS = [
+    'model.factory="shared.model.zoo:mlp"',
+    f"data.train={{factory={FACTORY}}}",
+    "deployment.cut=1",
+    "training.max_steps=3",
+    "trainer.connect_timeout_seconds=30",
+]
+
+
+class Spoilt(grpc.GenericRpcHandler):
+    """The real service, but for one method that answers with the bytes it is told to."""
+
+    def __init__(self, real, method, handler):
+        self._real, self._method, self._handler = real, method, handler
+
+    def service(self, details):
+        return self._handler if details.method.endswith(f"/{self._method}") else self._real.service(details)
+
+
+@asynccontextmanager
+async def trainer_with(method, handler, real=None):
+    """The address of a trainer whose `method` is another."""
+    real = real or TrainerServer(trainer_config())
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Spoilt(handlers(real.service, real.metrics, real.device_watch), method, handler),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+        assert real.service.close(STOP_GRACE_SECONDS), "nothing computes any more"
+
+
+def training(*answers, after_steps=0, then_reads=0):
+    """A training stream that answers the attach, waits for so many batches, says all of this, reads on, and ends."""
+
+    async def train(_requests, context):
+        assert (await context.read()).message.HasField("attach")
+        features = 0
+        await context.write(answers[0])
+        while features < after_steps:
+            frame = (await context.read()).message.frame
+            features += frame.role == Role.ROLE_FEATURE and frame.offset == 0
+        for answer in answers[1:]:
+            await context.write(answer)
+        for _ in range(then_reads):
+            await context.read()
+
+    return grpc.stream_stream_rpc_method_handler(train, request_deserializer=deserializer(pb.TrainRequest))
+
+
+async def agents_end(method, handler):
+    """The sentence that the agent ends with."""
+    async with trainer_with(method, handler) as address, asyncio.timeout(200):
+        with pytest.raises(ProtocolError) as ended:
+            await run_training(edge_config(*FLAGS, f"trainer.address={address}"))
+    assert "\n" not in str(ended.value)
+    return str(ended.value)
+
+
+def message(payload=b"", **fields):
+    return serialize(Packet(pb.TrainResponse(**fields), payload))
+
+
+@pytest.mark.parametrize(
+    ("code", "left"),
+    [
+        (grpc.StatusCode.INTERNAL, True),
+        (grpc.StatusCode.UNKNOWN, True),
+        (grpc.StatusCode.UNIMPLEMENTED, True),
+        (grpc.StatusCode.FAILED_PRECONDITION, False),
+        (grpc.StatusCode.DATA_LOSS, False),
+    ],
+)
+async def test_after_a_failure_that_may_be_the_connections_the_next_call_has_another(code, left):
+    peers = []
+
+    async def get_session(_request, context):
+        peers.append(context.peer())
+        await context.abort(code, "Error parsing 'te' metadata")
+
+    config = edge_config(*FLAGS)
+    async with trainer_with("GetSession", grpc.unary_unary_rpc_method_handler(get_session)) as address:
+        trainer = config.trainer.model_copy(update={"address": address})
+        async with TrainerClient(trainer, config.link) as client:
+            for _ in range(3):
+                with pytest.raises(ProtocolError):
+                    await client.get_session("s")
+    assert len(set(peers)) == (3 if left else 1)
+
+
+ATTACHED = message(attached=pb.Attached(next_step=0))
+
+
+def gradient(payload=bytes(8192), step=0, role=Role.ROLE_ERROR_GRADIENT, epoch=0, offset=0, **header):
+    right = {"codec": "fp32", "dtype": 1, "shape": FEATURE, "strides": [64, 1], "encoded_bytes": 8192}
+    tensor = TensorHeader(**{**right, **header})
+    frame = Frame(step=step, role=role, deployment_epoch=epoch, offset=offset, tensor=tensor)
+    return message(payload, frame=frame)
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [
+        (message(report=pb.StepReport()), "did not answer the attach message"),
+        (message(attached=pb.Attached(next_step=7)), "waits for step 7; step 0 is next"),
+        (b"", "damaged message: it does not end with a checksum"),
+        (b"\xff" * 40, "damaged message"),
+        (ATTACHED[:-1] + b"\x00", "damaged message: its checksum is wrong"),
+    ],
+)
+async def test_an_attach_that_is_answered_wrongly(first, says):
+    assert says in await agents_end("Train", training(first))
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"", "damaged message"),
+        (message(b"xyz"), "a payload came without a frame"),
+        (message(ack=Ack(received_bytes=2**62)), "acknowledges 4611686018427387904 bytes of"),
+        (message(report=pb.StepReport(step=9)), "step 9, which is not in flight"),
+        (gradient(step=1), "step 1"),
+        (gradient(role=Role.ROLE_OUTPUT), "output"),
+        (gradient(role=99), "99"),
+        (gradient(epoch=3), "deployment 3"),
+        (gradient(offset=8), "a chunk at byte 8 came where byte 0 was due"),
+        (gradient(shape=[1 << 38, 1], encoded_bytes=1 << 40), "(274877906944, 1)"),
+        (gradient(shape=[]), "()"),
+        (gradient(dtype=2), "step 0"),
+        (gradient(dtype=77), "element type 77"),
+        (gradient(codec="raw"), "'fp32' is agreed"),
+        (gradient(strides=[1 << 40, 1]), "bytes"),
+        (gradient(encoded_bytes=1 << 40), "announces 1099511627776 bytes"),
+        (gradient(bytes(9000)), "does not fit the 8192 bytes announced"),
+    ],
+)
+async def test_an_answer_that_breaks_the_contract(answer, says):
+    assert says in await agents_end("Train", training(ATTACHED, answer, after_steps=1))
+
+
+async def test_a_stream_that_ends_early():
+    assert "ended the stream in the middle of training" in await agents_end("Train", training(ATTACHED, after_steps=1))
+
+
+async def test_a_stream_that_ends_in_the_middle_of_a_tensor():
+    half = training(ATTACHED, gradient(bytes(100)), after_steps=1, then_reads=1)  # what it reads is the ack
+    assert "ended in the middle of a tensor" in await agents_end("Train", half)
+
+
+async def test_a_block_that_was_not_asked_for():
+    async def download(_request, context):
+        header = TensorHeader(codec="raw", dtype=7, shape=[4], strides=[1], encoded_bytes=4)
+        frame = Frame(step=0, role=Role.ROLE_BLOCK, tensor=header)
+        await context.write(serialize(Packet(pb.DownloadBlockResponse(frame=frame), b"abcd")))
+
+    handler = grpc.unary_stream_rpc_method_handler(download)
+    assert "the block of step 0; block 1 was asked for" in await agents_end("DownloadBlock", handler)
+
+
+async def test_a_block_that_is_no_file():
+    async def download(request, context):
+        block = pb.DownloadBlockRequest.FromString(request).block
+        header = TensorHeader(codec="raw", dtype=7, shape=[4], strides=[1], encoded_bytes=4)
+        frame = Frame(step=block, role=Role.ROLE_BLOCK, tensor=header)
+        await context.write(serialize(Packet(pb.DownloadBlockResponse(frame=frame), b"abcd")))
+
+    handler = grpc.unary_stream_rpc_method_handler(download)
+    assert "safetensors" in await agents_end("DownloadBlock", handler)
+
+
+async def test_an_answer_that_is_no_message():
+    async def answer(_request, _context):
+        return b"\xff" * 20
+
+    handler = grpc.unary_unary_rpc_method_handler(answer)
+    assert "damaged message: it is not a message of this contract" in await agents_end("OpenSession", handler)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({"block_digests": [1, 2]}, "digests of 2 blocks; the model has 3"),
+        ({"block_digests": [1, 2, 3, 4]}, "digests of 4 blocks; the model has 3"),
+        ({"max_message_bytes": 1024}, "link.chunk_bytes is 1048576; the trainer takes at most 1024"),
+        ({"block_digests": [0, 0, 0], "session_id": "another"}, "there is no session 'another'"),
+    ],
+)
+async def test_a_session_that_opens_wrongly_is_closed(answer, says):
+    closed = []
+
+    async def open_wrongly(request, context):
+        response = await real.service.open_session(pb.OpenSessionRequest.FromString(request), context)
+        response.ClearField("block_digests")
+        response.MergeFrom(pb.OpenSessionResponse(**{"block_digests": [0, 0, 0], **answer}))
+        if "max_message_bytes" in answer:
+            response.max_message_bytes = answer["max_message_bytes"]
+        return response.SerializeToString()
+
+    real = TrainerServer(trainer_config())
+    close = real.service.close_session
+
+    async def noted(request, context):
+        closed.append(request.session_id)
+        return await close(request, context)
+
+    real.service.close_session = noted
+    opened = grpc.unary_unary_rpc_method_handler(open_wrongly)
+    async with trainer_with("OpenSession", opened, real) as address, asyncio.timeout(200):
+        with pytest.raises(IsthmusError, match=says):
+            await run_training(edge_config(*FLAGS, f"trainer.address={address}"))
+    assert len(closed) == 1
+
+
+def silent(kind):
+    """A method that takes what comes and says nothing, until its caller gives up."""
+
+    async def say_nothing(requests, _context):
+        if kind in (grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler):
+            async for _ in requests:
+                pass
+        await asyncio.Event().wait()
+
+    return kind(say_nothing)
+
+
+@pytest.fixture
+def patient_but_for(monkeypatch):
+    """Says which call alone is given up after trainer.call_timeout_seconds: on a busy machine any may take so long."""
+    patience = TrainerClient.patience
+
+    def choose(method):
+        monkeypatch.setattr(
+            TrainerClient,
+            "patience",
+            lambda self, call, of=1: patience(self, call, of if call == method else 100 * of),
+        )
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "seconds"),
+    [
+        ("OpenSession", grpc.unary_unary_rpc_method_handler, "1"),
+        ("UploadBlock", grpc.stream_unary_rpc_method_handler, "1"),
+        ("DownloadBlock", grpc.unary_stream_rpc_method_handler, "1"),
+        ("Evaluate", grpc.stream_unary_rpc_method_handler, "1"),
+        ("Train", grpc.stream_stream_rpc_method_handler, "1"),
+        ("MeasureStage", grpc.unary_unary_rpc_method_handler, "3"),
+    ],
+)
+async def test_a_trainer_that_never_answers(monkeypatch, patient_but_for, tmp_path, method, kind, seconds):
+    patient_but_for(method)
+    if method == "UploadBlock":
+        monkeypatch.setattr("cloud_trainer.sessions.session.Session.block_digests", lambda _self: [0, 0, 0])
+    test = f"data.test={{factory={FACTORY}}}"
+    flags = [*FLAGS, GIVE_UP_AT_ONCE, test, "trainer.call_timeout_seconds=1"]
+    flags += ["training.max_steps=2", "link.chunk_bytes=1024"]
+    async with trainer_with(method, silent(kind)) as address, asyncio.timeout(200):
+        config = edge_config(*flags, f"trainer.address={address}")
+        running = (
+            profile_model(config, 3, tmp_path / "profile.json") if method == "MeasureStage" else run_training(config)
+        )
+        says = rf"{address} did not answer for {seconds} s \({method}, trainer.call_timeout_seconds\)"
+        with pytest.raises(UnreachableError, match=says):
+            await running
+
+
+@pytest.mark.parametrize("staleness", [0, 3])
+async def test_a_trainer_that_falls_silent_while_it_trains(patient_but_for, staleness):
+    patient_but_for("Train")
+    flags = [*FLAGS, GIVE_UP_AT_ONCE, "trainer.call_timeout_seconds=0.5"]
+    flags += ["training.max_steps=9", f"deployment.staleness={staleness}"]
+    handler = training(ATTACHED, after_steps=1, then_reads=1_000_000)
+    async with trainer_with("Train", handler) as address, asyncio.timeout(200):
+        says = rf"{address} did not answer for 0.5 s \(Train, trainer.call_timeout_seconds\)"
+        with pytest.raises(UnreachableError, match=says):
+            await run_training(edge_config(*flags, f"trainer.address={address}"))
+
+
+async def test_a_slow_edge_does_not_blame_the_trainer(patient_but_for):
+    patient_but_for("Train")
+    slow = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=2.5}}'
+    async with running_trainer() as server:
+        flags = [*FLAGS, slow, "data.batch_size=4", "trainer.call_timeout_seconds=2"]
+        assert (await train_with(server, *flags)).summary.steps == 3
+
+
+async def test_a_transfer_that_goes_on_may_take_longer_than_an_answer():
+    chunks, limit_seconds = 25, 2.0
+
+    async def download(request, context):
+        block = pb.DownloadBlockRequest.FromString(request).block
+        header = TensorHeader(codec="raw", dtype=7, shape=[chunks], strides=[1], encoded_bytes=chunks)
+        for offset in range(chunks):
+            await asyncio.sleep(1.25 * limit_seconds / chunks)
+            frame = Frame(step=block, role=Role.ROLE_BLOCK, offset=offset, tensor=None if offset else header)
+            await context.write(serialize(Packet(pb.DownloadBlockResponse(frame=frame), b"x")))
+
+    async with trainer_with("DownloadBlock", grpc.unary_stream_rpc_method_handler(download)) as address:
+        trainer = TrainerAddressConfig(address=address, call_timeout_seconds=limit_seconds)
+        async with TrainerClient(trainer, LinkConfig()) as client:
+            assert await client.download_block("any", 1, 100, weights_only=True) == b"x" * chunks
+
+
+async def test_what_the_edge_needs_for_itself_is_not_the_trainers_silence():
+    async def slowly():
+        for number in range(2):
+            await asyncio.sleep(2.5)
+            yield to_wire(codec_by_name("raw").encode(torch.zeros(1)), number, Role.ROLE_LABEL, 0)
+
+    async def evaluate(requests, _context):
+        return pb.EvaluateResponse(samples=len([request async for request in requests])).SerializeToString()
+
+    async with trainer_with("Evaluate", grpc.stream_unary_rpc_method_handler(evaluate)) as address:
+        trainer = TrainerAddressConfig(address=address, call_timeout_seconds=2.0)
+        async with TrainerClient(trainer, LinkConfig()) as client:
+            assert (await client.evaluate("any", slowly())).samples == 2
+
+
+async def test_a_refusal_that_meets_what_the_edge_is_sending_keeps_its_sentence():
+    """gRPC would now and then say of such a stream that it had an internal error, and no more."""
+
+    async def train(_requests, context):
+        await context.read()
+        await context.write(ATTACHED)
+        await context.read()
+        for _ in range(5):
+            await context.write(message(report=pb.StepReport()))
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the disk is full")
+
+    handler = grpc.stream_stream_rpc_method_handler(train, request_deserializer=deserializer(pb.TrainRequest))
+    async with (
+        trainer_with("Train", handler) as address,
+        TrainerClient(TrainerAddressConfig(address=address), LinkConfig()) as client,
+    ):
+        for _ in range(100):
+            attach = pb.Attach(session_id="any", session_epoch=1)
+            call, _ = await client.attach(attach, lambda _frame: None, lambda: None, lambda *_: None)
+            tasks = [asyncio.create_task(writing(call.stream)), asyncio.create_task(reading(call.stream))]
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                assert isinstance(ended, RefusedError), ended
+                assert str(ended) == f"the trainer at {address} refused: the disk is full"
+
+
+async def test_a_refusal_of_an_evaluation_keeps_its_sentence():
+    async def refuse(requests, context):
+        async for _ in requests:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the disk is full")
+
+    async def tensors():
+        for number in range(100):
+            yield to_wire(codec_by_name("raw").encode(torch.zeros(5000)), number, Role.ROLE_LABEL, 0)
+
+    async with (
+        trainer_with("Evaluate", grpc.stream_unary_rpc_method_handler(refuse)) as address,
+        TrainerClient(TrainerAddressConfig(address=address), LinkConfig()) as client,
+    ):
+        for _ in range(200):
+            with pytest.raises(RefusedError, match="refused: the disk is full"):
+                await client.evaluate("any", tensors())
+
+
+async def writing(stream):
+    while True:
+        await stream.write(pb.TrainRequest(frame=Frame(offset=1)), bytes(20_000))
+
+
+async def reading(stream):
+    while True:
+        await stream.receive()

@@ -1,0 +1,258 @@
+"""Invariant 1 across deaths: whichever process is killed, what comes out is bit for bit what an undisturbed run gives."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from shared.checkpoint import seal, unseal
+from shared.errors import ExitCode
+from tests.integration.training.test_exactness import flags
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.running import ALLOWED, ROOT, StandardError, edge_config, held_port, run_agent
+
+pytestmark = pytest.mark.slow
+ENV = dict(os.environ)
+
+STEPS = 400
+CHOSEN = [
+    *flags("cnn", "adamw"),
+    f"training.max_steps={STEPS}",
+    "training.epochs=10",
+    "training.evaluate_every_epochs=0",
+    "deployment.cut=2",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return plain_state(edge_config(*CHOSEN))
+
+
+class Logged:
+    """A process of ours whose log, one JSON object a line, can be waited on."""
+
+    def __init__(self, module, *arguments):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._said = StandardError(self.process)
+
+    def until(self, event, at_least=0):
+        """Read the log to the next such event, of this step or a later one."""
+        return self._said.first_event(event, at_least)
+
+    @property
+    def heard(self):
+        """The log entries up to the last that was waited for."""
+        return self._said.heard
+
+    def end(self, number=signal.SIGKILL):
+        """Send a signal; returns what was said last, when it has ended."""
+        self.process.send_signal(number)
+        return self.ended(60)[1]
+
+    def ended(self, seconds):
+        """Wait for its end: all of its standard output, and the last lines of its log."""
+        self.process.wait(seconds)
+        self._said.join()
+        return self.process.stdout.read(), str(self._said)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self._said.join()
+        self.process.stdout.close()
+
+
+class Pair:
+    """A trainer and an agent in a folder of their own, to be killed and started again."""
+
+    def __init__(self, folder, port):
+        self.folder = folder
+        self.output = folder / "output"
+        self.address = f"127.0.0.1:{port}"
+        self.running = []
+
+    def trainer(self, *more):
+        chosen = [f"server.listen={self.address}", f"models.allowed={ALLOWED}", "compute.threads=1", "log.format=json"]
+        chosen += [f"checkpoints.location={self.folder / 'trainer'}", *more]
+        trainer = self._start("cloud_trainer.main", "serve", *(f"--set={flag}" for flag in chosen))
+        trainer.until("listening")
+        return trainer
+
+    def agent_arguments(self, *more):
+        chosen = [*CHOSEN, "compute.threads=1", "log.format=json", "checkpoints.every_steps=10"]
+        chosen += [f"checkpoints.location={self.folder / 'edge'}", f"output.directory={self.output}", *more]
+        return ["run", "--resume", f"--trainer={self.address}", *(f"--set={flag}" for flag in chosen)]
+
+    def agent(self, *more):
+        return self._start("edge_agent.main", *self.agent_arguments(*more))
+
+    def _start(self, module, *arguments):
+        self.running.append(Logged(module, *arguments))
+        return self.running[-1]
+
+    def close(self):
+        for logged in self.running:
+            logged.close()
+
+
+@pytest.fixture
+def pair(tmp_path):
+    with held_port() as port:
+        pair = Pair(tmp_path, port)
+        yield pair
+        pair.close()
+
+
+def finished(pair, agent, expected):
+    out, err = agent.ended(240)
+    assert agent.process.returncode == 0, err
+    assert out.splitlines()[-1] == f"summary: {pair.output / 'summary.json'}"
+    assert_same_bits(expected, load_file(pair.output / "model.safetensors"))
+    assert json.loads((pair.output / "summary.json").read_text())["steps"] == STEPS
+    assert not list((pair.folder / "edge" / "edge-agent").iterdir()), "a finished session leaves nothing to resume"
+    return err
+
+
+def test_an_agent_that_is_killed_goes_on_where_both_sides_were(pair, expected):
+    pair.trainer()
+    agent = pair.agent()
+    agent.until("checkpoint on both sides", at_least=21)
+    agent.end()
+    listed = run_agent("sessions", f"--set=checkpoints.location={pair.folder / 'edge'}", env={"COLUMNS": "200", **ENV})
+    assert "can be resumed" in listed.stdout, listed
+    again = pair.agent()
+    assert again.until("went back to a checkpoint")["step"] >= 14
+    finished(pair, again, expected)
+
+
+def test_a_trainer_that_is_killed_comes_back_and_the_agent_with_it(pair, expected):
+    trainer = pair.trainer()
+    agent = pair.agent()
+    agent.until("checkpoint on both sides", at_least=28)
+    trainer.end()
+    agent.until("trainer away; trying again")
+    pair.trainer()
+    assert agent.until("went back to a checkpoint")["step"] >= 28
+    finished(pair, agent, expected)
+
+
+@pytest.mark.parametrize("cut", [2, 4])
+def test_both_killed(pair, expected, cut):
+    trainer = pair.trainer()
+    agent = pair.agent(f"deployment.cut={cut}")
+    agent.until("checkpoint on both sides", at_least=14)
+    trainer.end()
+    agent.end()
+    pair.trainer()
+    again = pair.agent(f"deployment.cut={cut}")
+    assert again.until("went back to a checkpoint")["step"] >= 7
+    finished(pair, again, expected)
+
+
+def test_killed_before_anything_was_kept(pair, expected):
+    trainer = pair.trainer()
+    agent = pair.agent("checkpoints.every_steps=1000")
+    agent.until("session opened")
+    trainer.end()
+    pair.trainer()
+    agent.until("the run begins anew")
+    finished(pair, agent, expected)
+
+
+def test_a_damaged_newest_checkpoint_on_either_side(pair, expected):
+    trainer = pair.trainer()
+    agent = pair.agent()
+    agent.until("checkpoint on both sides", at_least=28)
+    agent.end(signal.SIGTERM)  # so that both have its last one; killed, it might have written another already
+    trainer.end()
+    edges = newest(pair.folder / "edge" / "edge-agent")
+    edges.write_bytes(edges.read_bytes()[:-1])
+    cloud = newest(pair.folder / "trainer" / "cloud-trainer")
+    cloud.write_bytes(b"")
+    pair.trainer()
+    again = pair.agent()
+    again.until("went back to a checkpoint")
+    damaged = [event for event in again.heard if event["event"].startswith("checkpoint damaged")]
+    assert len(damaged) == 1
+    finished(pair, again, expected)
+
+
+def test_a_checkpoint_that_does_not_say_when_was_evaluated(pair, expected):
+    trainer = pair.trainer()
+    agent = pair.agent()
+    agent.until("checkpoint on both sides", at_least=10)
+    trainer.end()
+    agent.end()
+    for manifest in (pair.folder / "edge" / "edge-agent").glob("*/checkpoint-*.json"):
+        manifest.write_bytes(seal(unseal(manifest.read_bytes()) | {"facts": {}}))
+    pair.trainer()
+    again = pair.agent()
+    again.until("went back to a checkpoint")
+    finished(pair, again, expected)
+
+
+def newest(folder):
+    files = list(folder.glob("*/checkpoint-*.safetensors"))
+    return max(files, key=lambda path: int(path.stem.rpartition("-")[2]))
+
+
+def test_sigterm_leaves_an_agent_to_be_resumed_at_the_very_step(pair, expected):
+    pair.trainer()
+    agent = pair.agent()
+    agent.until("checkpoint on both sides", at_least=14)
+    err = agent.end(signal.SIGTERM)
+    assert agent.process.returncode == ExitCode.TERMINATED, err
+    said = err.splitlines()[-1]
+    assert said.startswith("edge-agent: stopped by SIGTERM at step ")
+    assert said.endswith("` goes on")
+    stopped = int(said.split()[6])
+    again = pair.agent()
+    assert again.until("went back to a checkpoint")["step"] == stopped >= 14, "no step was lost"
+    finished(pair, again, expected)
+
+
+def test_a_trainer_that_is_redeployed_loses_no_step(pair, expected):
+    trainer = pair.trainer()
+    agent = pair.agent()
+    agent.until("checkpoint on both sides", at_least=14)
+    trainer.end(signal.SIGTERM)
+    assert trainer.process.returncode == 0
+    agent.until("the trainer is about to stop")
+    agent.until("trainer away; trying again")
+    *_, last = (event["step"] for event in agent.heard if event["event"] == "checkpoint on both sides")
+    pair.trainer()
+    assert agent.until("went back to a checkpoint")["step"] == last
+    finished(pair, agent, expected)
+
+
+def test_a_second_agent_is_refused_and_the_first_goes_on(pair, expected):
+    pair.trainer()
+    agent = pair.agent()
+    agent.until("checkpoint on both sides", at_least=7)
+    session = next((pair.folder / "edge" / "edge-agent").iterdir()).name
+    agent.process.send_signal(signal.SIGSTOP)  # or it might be done before the second has begun
+    done = run_agent(*pair.agent_arguments(), f"--session={session}")
+    agent.process.send_signal(signal.SIGCONT)
+    assert done.returncode == ExitCode.CONFIG, done
+    assert "another process has it open" in done.stderr
+    finished(pair, agent, expected)

@@ -1,0 +1,78 @@
+"""A trainer whose GPU has failed for good says so, ends for its supervisor to start another, and lets the others go on there.
+
+No GPU is needed: what finds out whether one can still compute is made to say that it cannot, once a model has failed.
+"""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from cloud_trainer.server import serve
+from cloud_trainer.sessions.registry import failures
+from edge_agent import run_training
+from shared.errors import DeviceError, ExitCode, IsthmusError
+from tests.support.commands import MLP
+from tests.support.running import edge_config, held_port, trainer_config
+from tests.support.strangers import path_of
+from tests.support.wire import RawPeer, attach
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Code = grpc.StatusCode
+FAILING = [
+    *MLP,
+    'model.factory="tests.support.failing:failing"',
+    'model.kwargs={block=2, when="backward"}',
+]
+
+
+@asynccontextmanager
+async def serving():
+    """A trainer as its command runs it: its address, and what it ends with."""
+    with held_port() as port:
+        address = f"127.0.0.1:{port}"
+        trainer = asyncio.create_task(serve(trainer_config(f"server.listen={address}")))
+        yield address, trainer
+        if not trainer.done():
+            trainer.cancel()
+            await asyncio.wait({trainer})
+
+
+@pytest.fixture
+def device_fails(monkeypatch):
+    monkeypatch.setattr(failures, "device_failure", lambda _device: "CUDA error: device-side assert triggered")
+
+
+@pytest.mark.usefixtures("device_fails")
+async def test_a_trainer_whose_device_has_failed_ends_with_its_own_exit_code_and_tells_who_made_it_fail():
+    async with (
+        serving() as (address, trainer),
+        RawPeer(address) as culprit,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        other = channel.stream_stream(path_of("Train"))()
+        await other.write(attach(await culprit.open()))
+        assert await other.read() is not grpc.aio.EOF
+        with pytest.raises(IsthmusError, match="step 0 in the cloud failed, and the trainer's cpu with it") as told:
+            # Nobody starts the trainer again here, so an agent that brought the step to the next one would wait for ever.
+            async with asyncio.timeout(60):
+                await run_training(edge_config(*FAILING, f"trainer.address={address}"))
+        assert told.value.exit_code is ExitCode.REFUSED, "which systemd does not restart"
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert await other.code() in (Code.UNAVAILABLE, Code.CANCELLED), "its edge waits for the next trainer"
+        with pytest.raises(DeviceError, match="with it") as failed:
+            await trainer
+        assert failed.value.exit_code is ExitCode.DEVICE
+
+
+async def test_a_model_that_fails_by_itself_ends_its_own_session_alone():
+    async with serving() as (address, trainer), RawPeer(address) as peer:
+        with pytest.raises(IsthmusError, match="the backward is not written yet"):
+            await run_training(edge_config(*FAILING, f"trainer.address={address}"))
+        await peer.open()
+        assert not trainer.done()

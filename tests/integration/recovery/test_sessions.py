@@ -1,0 +1,363 @@
+"""How long a trainer keeps a session: until it is closed, whatever it is doing, or nobody has used it for a while."""
+
+import asyncio
+import errno
+import os
+import threading
+
+import grpc
+import pytest
+
+from cloud_trainer.rpc.service import TrainerService
+from cloud_trainer.sessions.checkpointer import Saving
+from cloud_trainer.sessions.registry import Sessions
+from cloud_trainer.sessions.session_store import Keeper
+from edge_agent import run_training
+from edge_agent.experiment.building import Experiment
+from edge_agent.training.session import EdgeSession
+from edge_agent.training.workers import Workers
+from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles
+from shared.client.config import TrainerAddressConfig
+from shared.client.retry import Endurance
+from shared.client.trainer import TrainerClient
+from shared.config import LinkConfig
+from shared.errors import RefusedError
+from shared.transport.rpc.status import Refusal
+from shared.transport.stream.packets import Packet, serialize
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from tests.support.commands import MLP
+from tests.support.running import edge_config, running_trainer, train_with
+from tests.support.wire import RawPeer, attach, open_request
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+Code = grpc.StatusCode
+
+
+def held(server):
+    return server.metrics.registry.get_sample_value("isthmus_sessions")
+
+
+async def until_held(server, peer, count):
+    async with asyncio.timeout(60):
+        while held(server) != count:
+            await peer.next_step("of no session")
+
+
+async def attached(client, session):
+    version = PROTOCOL_VERSION
+    attaching = pb.Attach(session_id=session, session_epoch=1, position=pb.Position(), protocol_version=version)
+    call, _ = await client.attach(attaching, lambda _frame: None, lambda: None, lambda *_: None)
+    return call
+
+
+async def test_a_session_that_nobody_uses_is_freed_and_one_that_is_attached_is_not(monkeypatch):
+    async with running_trainer("server.max_sessions=2") as server, RawPeer(server.address) as peer:
+        async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
+            call = await attached(client, await peer.open())
+            monkeypatch.setattr(
+                server.service.sessions, "_idle_seconds", 0.1
+            )  # not before, or it must be attached so soon
+            monkeypatch.setattr(server.service.sessions, "_unattached_seconds", 0.1)
+            for _ in range(3):
+                await peer.open()
+                await until_held(server, peer, 1)
+            await call.end()
+            await until_held(server, peer, 0)
+        monkeypatch.undo()
+        assert (await train_with(server, *MLP, "training.max_steps=2")).summary.steps == 2
+
+
+async def test_whoever_asks_for_a_session_that_was_freed_is_told_why():
+    async with running_trainer("server.unattached_seconds=0.3") as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        await until_held(server, peer, 0)
+        async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
+            says = rf"no session '{session}'; .* before it was attached, for 0.3 s \(server.unattached_seconds\)"
+            with pytest.raises(RefusedError, match=says):
+                await attached(client, session)
+
+
+class Named:
+    """As much of a session as its place needs."""
+
+    begun = True
+    lost_seconds = None
+
+    def __init__(self, session_id):
+        self.id = session_id
+
+
+async def test_a_session_in_use_is_kept_and_its_time_begins_anew_after_the_last_use():
+    freed = asyncio.Queue()
+    sessions = Sessions(3, 0.05, 0.05, freed.put_nowait)
+    used, other, closed = (Named(sessions.reserve()) for _ in range(3))
+    sessions.add(used)
+    with sessions.using(used.id) as one, sessions.using(used.id) as two:
+        assert one is two is used
+        sessions.add(other)
+        sessions.add(closed)
+        sessions.remove(closed.id)
+        assert await freed.get() is other
+        assert used.id in sessions
+    assert await freed.get() is used, "and of one that was closed nothing is said"
+    with pytest.raises(Refusal), sessions.using(used.id):
+        pass
+
+
+async def test_a_session_that_is_closed_in_use_is_gone_for_good():
+    freed = asyncio.Queue()
+    sessions = Sessions(1, 0.01, 0.01, freed.put_nowait)
+    session = Named(sessions.reserve())
+    sessions.add(session)
+    with sessions.using(session.id):
+        sessions.remove(session.id)
+    assert len(sessions) == 0
+    sessions.add(next_one := Named(sessions.reserve()))
+    assert await freed.get() is next_one
+
+
+async def test_a_session_that_is_closed_while_it_trains_ends_its_training_in_words():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        asked = []
+
+        def close(progress):
+            if progress.steps == 5:
+                asked.append(asyncio.ensure_future(peer.close_session(server.service.sessions.built[0].id)))
+
+        config = edge_config(*MLP, "training.epochs=100000", f"trainer.address={server.address}")
+        with pytest.raises(RefusedError, match=r"refused: session \w+ was closed while it trained"):
+            async with asyncio.timeout(60):
+                await run_training(config, close)
+        await asked[0]
+        assert held(server) == 0
+        errors = server.metrics.registry.get_sample_value("isthmus_errors_total", {"code": "NOT_FOUND"})
+        assert errors == 1
+        assert (await train_with(server, *MLP, "training.max_steps=2")).summary.steps == 2
+
+
+async def test_a_stream_that_was_closed_before_it_did_anything_says_so_too():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
+            call = await attached(client, session)
+            await peer.close_session(session)
+            with pytest.raises(RefusedError, match="was closed while it trained"):
+                await call.stream.receive()
+        assert await peer.next_step(session) is None
+
+
+async def test_an_attach_that_is_not_newer_than_the_last_is_refused_and_so_is_what_its_edge_calls():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        codes = [(await peer.streamed("Train", [attach(session, epoch=epoch)])).code.name for epoch in (5, 5, 4, 6)]
+        assert codes == ["OK", "ABORTED", "ABORTED", "OK"]
+        for method, request in (
+            ("CommitMigration", pb.CommitMigrationRequest(session_id=session, fence=pb.Fence(session_epoch=5))),
+            ("CloseSession", pb.CloseSessionRequest(session_id=session, fence=pb.Fence(session_epoch=5))),
+        ):
+            end = await peer.unary(method, request.SerializeToString())
+            assert end.code.name == "ABORTED", method
+        assert await peer.next_step(session) == 0, "the session is still there"
+
+
+def long_ago(folder):
+    for path in folder.rglob("*"):
+        os.utime(path, (1.0, 1.0))
+
+
+async def test_a_session_that_nobody_goes_on_with_is_removed_from_disk_but_none_that_is_in_memory(tmp_path):
+    location = f"checkpoints.location={tmp_path}"
+    folder = tmp_path / "cloud-trainer"
+    async with running_trainer(location) as server, RawPeer(server.address) as peer:
+        await server.service.tidy()
+        open_one, left_one = await peer.open(), await peer.open()
+        await peer.close_session(left_one, resumable=True)
+        await server.service.tidy()
+        assert {path.name for path in folder.iterdir()} == {open_one, left_one}, "both were written just now"
+        long_ago(folder)
+        await server.service.tidy()
+        assert {path.name for path in folder.iterdir()} == {open_one}
+
+
+async def test_a_trainer_tidies_when_it_starts_and_again_and_again(monkeypatch):
+    times, thrice = [], asyncio.Event()
+
+    async def tidy(_service):
+        times.append("tidied")
+        if len(times) == 3:
+            thrice.set()
+
+    monkeypatch.setattr(TrainerService, "tidy", tidy)
+    monkeypatch.setattr("cloud_trainer.server.TIDY_SECONDS", 0.01)
+    async with running_trainer():
+        await thrice.wait()
+
+
+async def test_a_call_of_an_earlier_life_does_not_free_the_session_that_has_its_id_now():
+    freed = asyncio.Queue()
+    sessions = Sessions(2, 0.01, 0.01, freed.put_nowait)
+    earlier, later, watch = Named(sessions.reserve()), None, Named(sessions.reserve())
+    sessions.add(earlier)
+    with sessions.using(earlier.id):
+        sessions.remove(earlier.id)
+        later = Named(sessions.reserve(earlier.id))
+        sessions.add(later)
+        use = sessions.using(later.id)
+        use.__enter__()
+    sessions.add(watch)
+    assert await freed.get() is watch, "which had to wait longer than the earlier life's call would have"
+    assert sessions.find(later.id) is later
+    use.__exit__(None, None, None)
+    assert await freed.get() is later
+
+
+async def test_a_session_that_is_never_attached_is_freed_soon_and_leaves_nothing_on_disk(tmp_path):
+    flags = [f"checkpoints.location={tmp_path}", "server.unattached_seconds=0.3", "server.max_sessions=2"]
+    async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
+        attached_one = await peer.open()
+        assert (await peer.streamed("Train", [attach(attached_one)])).code is Code.OK
+        await peer.open()
+        await until_held(server, peer, 1)
+        assert await peer.next_step(attached_one) == 0, "one that was attached is kept, and with it what may be resumed"
+        async with asyncio.timeout(60):
+            while {path.name for path in (tmp_path / "cloud-trainer").iterdir()} != {attached_one}:
+                await peer.next_step(attached_one)
+
+
+async def test_an_attach_that_was_agreed_to_cannot_lose_its_place(tmp_path, monkeypatch):
+    create, fencing, go_on = LocalFiles.create, threading.Event(), threading.Event()
+
+    def slowly(files, name, data):
+        fencing.set()
+        assert go_on.wait(60)
+        return create(files, name, data)
+
+    flags = [f"checkpoints.location={tmp_path}", "server.unattached_seconds=3"]
+    async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
+        monkeypatch.setattr(LocalFiles, "create", slowly)
+        session, _ = await peer.open(), await peer.open()  # the second's time begins later
+        attaching = asyncio.ensure_future(peer.streamed("Train", [attach(session)]))
+        assert await asyncio.to_thread(fencing.wait, 60)
+        await until_held(server, peer, 1)
+        go_on.set()
+        assert (await attaching).code is Code.OK
+
+
+async def test_a_full_disk_refuses_an_attach_rather_than_forgetting_its_epoch(tmp_path, monkeypatch):
+    async with running_trainer(f"checkpoints.location={tmp_path}") as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+
+        def full(_handle):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("shared.checkpoint.files.os.fsync", full)
+            refused = await peer.streamed("Train", [attach(session, epoch=1)])
+        assert refused.code is Code.UNAVAILABLE
+        assert "is its disk full?" in refused.details
+        ends = [await peer.streamed("Train", [attach(session, epoch=epoch)]) for epoch in (2, 2, 1)]
+        assert [end.code.name for end in ends] == ["OK", "ABORTED", "ABORTED"]
+
+
+async def test_an_attach_for_which_there_is_no_room_writes_nothing(tmp_path, monkeypatch):
+    flags = [f"checkpoints.location={tmp_path}", "server.max_sessions=1"]
+    async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
+        kept = await peer.open()
+        await server.service.end_session(kept, resumable=True)
+        CheckpointStore(LocalFiles(tmp_path / "cloud-trainer" / kept), 1).save(CheckpointName(0, 0), {}, b"")
+        await peer.open()
+        synced = []
+        monkeypatch.setattr("shared.checkpoint.files.os.fsync", synced.append)
+        waiting = pb.Attach(session_id=kept, session_epoch=1, protocol_version=PROTOCOL_VERSION)
+        waiting.checkpoints.add(lineage=0, step=0)
+        end = await peer.streamed("Train", [serialize(Packet(pb.TrainRequest(attach=waiting)))])
+        assert end.code is Code.RESOURCE_EXHAUSTED, end
+        assert synced == []
+
+
+async def test_one_subject_has_no_more_unfinished_sessions_kept_than_it_may(tmp_path):
+    flags = [f"checkpoints.location={tmp_path}", "checkpoints.max_sessions_per_subject=2"]
+    async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
+        first, _ = await peer.open(), await peer.open()
+        refused = await peer.unary("OpenSession", open_request().SerializeToString())
+        assert refused.code is Code.RESOURCE_EXHAUSTED
+        assert "2 unfinished sessions" in refused.details
+        assert "(checkpoints.max_sessions_per_subject)" in refused.details
+        await peer.close_session(first)
+        await peer.open()
+
+
+async def test_what_opens_a_session_is_no_larger_than_what_is_worth_keeping():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        names = ["x" * 1000] * 300
+        end = await peer.unary("OpenSession", open_request(block_names=names).SerializeToString())
+        assert (end.code, held(server)) == (Code.INVALID_ARGUMENT, 0)
+
+
+async def test_no_session_is_opened_once_the_trainer_is_about_to_stop():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        await server.service.training.stop(0.0)
+        end = await peer.unary("OpenSession", open_request().SerializeToString())
+        assert end.code is Code.UNAVAILABLE
+        assert end.details == "the trainer is about to stop; try again"
+
+
+async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypatch):
+    monkeypatch.setattr("edge_agent.training.session.REMINDER_SECONDS", 0.1)
+    async with (
+        running_trainer("server.unattached_seconds=3") as server,
+        RawPeer(server.address) as peer,
+        TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client,
+    ):
+        config = edge_config(*MLP, f"trainer.address={server.address}")
+        with Workers.started() as workers:
+            session = await EdgeSession.open(client, Experiment(config), workers, Endurance(0))
+            async with session.kept():
+                await peer.open()
+                await until_held(server, peer, 1)
+                assert await peer.next_step(session.id) == 0
+
+
+@pytest.mark.parametrize(("resumable", "code"), [(False, Code.NOT_FOUND), (True, Code.UNAVAILABLE)])
+async def test_a_session_that_is_closed_while_it_is_attached_is_not_served(monkeypatch, resumable, code):
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    fence = Keeper.fence
+
+    async def slowly(*arguments):
+        begun.set()
+        await go_on.wait()
+        return await fence(*arguments)
+
+    monkeypatch.setattr(Keeper, "fence", slowly)
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        stream = asyncio.create_task(peer.streamed("Train", [attach(session)]))
+        await begun.wait()
+        await peer.close_session(session, resumable=resumable)
+        go_on.set()
+        end = await stream
+        assert end.code is code, end
+        assert not end.responses
+        assert (await server.service._keeper.record(session) is not None) == resumable, "kept where it may be resumed"
+
+
+async def test_what_asks_for_checkpoints_waits_and_is_not_heaped_up(monkeypatch):
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def never(*_):
+        begun.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(Saving, "take", never)
+    asks = serialize(Packet(pb.TrainRequest(checkpoint=pb.TakeCheckpoint(name=pb.CheckpointName(step=0)))))
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        stream = asyncio.create_task(peer.streamed("Train", [attach(session), *[asks] * 2000]))
+        await begun.wait()
+        for _ in range(50):
+            await peer.next_step(session)
+        (served,) = server.metrics.streams
+        assert served.waiting["compute"] <= 4
+        go_on.set()
+        assert (await stream).code is Code.OK

@@ -1,0 +1,232 @@
+"""Models that a user may bring: what the two sides make of them together, and what never leaves the edge."""
+
+import asyncio
+
+import grpc
+import pytest
+import torch
+from safetensors.torch import save_file
+from structlog.testing import capture_logs
+
+from edge_agent import run_training
+from edge_agent.training.session import EdgeSession
+from shared.errors import ConfigError, ExitCode, ModelError, RefusedError
+from shared.model.build import build_checked_chain
+from shared.model.zoo import mlp
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import DataType, TensorHeader
+from tests.support.commands import agent_fails
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.running import edge_config, running_trainer, train_with
+from tests.support.wire import RawPeer, open_request
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FLAT_DIGITS = 'data.train={factory="tests.support.samples:FlatDigits"}'
+SEQUENCES = [
+    'model.factory="shared.model.zoo:bilstm"',
+    "model.kwargs={vocabulary=50, embedding=8, hidden=8}",
+    'data.train={factory="tests.support.samples:Sequences"}',
+    "training.max_steps=3",
+]
+PERMITTED = 'privacy.inputs_to=["trainer"]'
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+async def test_blocks_behind_a_detach_train_with_a_zero_gradient_and_one_warning(limit):
+    chosen = [
+        'model.factory="tests.support.detached:detached"',
+        FLAT_DIGITS,
+        "training.max_steps=6",
+        "deployment.cut=1",
+        f"deployment.staleness={limit}",
+    ]
+    with capture_logs() as logs:
+        async with running_trainer() as server:
+            result = await train_with(server, *chosen)
+    assert result.summary.steps == 6
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+    warnings = [entry["event"] for entry in logs if entry["log_level"] == "warning" and "gradient" in entry["event"]]
+    assert sorted(warnings) == [
+        "the cloud's blocks pass no gradient on, so the blocks before them do not learn",
+        "the trainer's blocks pass no gradient on, so the blocks of this device do not learn",
+    ]
+
+
+@pytest.mark.parametrize("activation", ["nn.GELU()", "nn.Identity()"])
+async def test_a_trainer_whose_model_computes_something_else_refuses(tmp_path, monkeypatch, activation):
+    """Both sides import a module of the same name, each from a folder of its own."""
+    name = f"models_of_{activation[3:-2].lower()}"
+    for side, middle in (("edge", "nn.ReLU()"), ("trainer", activation)):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / f"{name}.py").write_text(
+            "from torch import nn\n"
+            f"def make(): return nn.Sequential(nn.Linear(64, 8), nn.Sequential(nn.Linear(8, 8), {middle}), nn.Linear(8, 10))\n"
+        )
+    monkeypatch.syspath_prepend(tmp_path / "trainer")
+    async with running_trainer(f'models.allowed=["{name}:make"]') as server:
+        said = await asyncio.to_thread(
+            agent_fails,
+            ExitCode.PROTOCOL,
+            f"block '1' of '{name}:make' computes something else on the trainer than on the edge",
+            flags=[f'model.factory="{name}:make"'],
+            trainer=server.address,
+            environ={"PYTHONPATH": str(tmp_path / "edge")},
+        )
+        assert "session opened" not in said
+
+
+async def test_a_cut_behind_a_lookup_is_refused_on_both_sides_until_both_permit_it():
+    cut = ["deployment.cut=1"]
+    with pytest.raises(ModelError, match=r"cut 1 would send raw samples: 'embedding' only looks numbers up"):
+        await run_training(edge_config(*SEQUENCES, *cut))
+    async with running_trainer() as server:
+        with pytest.raises(Exception, match=r"refused: cut 1 would send raw samples.* server.accept_inputs = true"):
+            await train_with(server, *SEQUENCES, *cut, PERMITTED)
+        assert (await train_with(server, *SEQUENCES)).summary.cut == 2, "the default avoids it"
+    async with running_trainer("server.accept_inputs=true") as server:
+        with pytest.raises(ModelError, match="cut 1 would send raw samples"):
+            await train_with(server, *SEQUENCES, *cut)
+        assert (await train_with(server, *SEQUENCES, *cut, PERMITTED)).summary.cut == 1
+
+
+async def test_a_move_behind_a_lookup_is_refused_on_both_sides():
+    asked = []
+
+    def on_progress(progress):
+        if progress.steps == 1:
+            with pytest.raises(ModelError, match="cut 1 would send raw samples"):
+                asked[0].move(1)
+            asked.append("refused")
+
+    async with running_trainer() as server:
+        config = edge_config(*SEQUENCES, f"trainer.address={server.address}")
+        assert (await run_training(config, on_progress, asked.append)).summary.cut == 2
+        assert asked[1:] == ["refused"]
+        async with RawPeer(server.address) as peer:
+            chain = build_checked_chain("shared.model.zoo:bilstm", {}, 0, torch.ones(8, 12, dtype=torch.int64))
+            session = await peer.open(
+                model=pb.Model(factory="shared.model.zoo:bilstm", kwargs_json="{}"),
+                example=TensorHeader(shape=[8, 12], dtype=DataType.DATA_TYPE_INT64),
+                block_names=[block.name for block in chain.blocks],
+                cut=2,
+            )
+            deployment = pb.Deployment(epoch=1, cut=1, codec="fp32", downlink_codec="fp32")
+            request = pb.CommitMigrationRequest(session_id=session, deployment=deployment)
+            end = await peer.unary("CommitMigration", request.SerializeToString())
+            assert end.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert "cut 1 would send raw samples" in end.details
+
+
+async def test_frozen_blocks_of_the_edge_stay_there_until_a_move_gives_them_away(monkeypatch, tmp_path):
+    """The edge's weights are its own, drawn from another seed than the trainer's, as weights from a file would be."""
+    (tmp_path / "own_weights.py").write_text(
+        "import torch\n"
+        "from shared.model.zoo import mlp\n"
+        "import itertools\nsides = itertools.count()\n"
+        "def make():\n"
+        "    torch.manual_seed(next(sides))\n"
+        "    return mlp(depth=4)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    sent, deployers = [], []
+    upload = EdgeSession.upload_block
+
+    async def recorded(self, block, tensors, deployment_epoch):
+        sent.append(block.name)
+        await upload(self, block, tensors, deployment_epoch)
+
+    def on_progress(progress):
+        moves = {4: 1, 40: 3, 80: 1}
+        if progress.steps == 3:
+            assert sent == ["2", "3"], "the blocks of the cloud alone"
+        if progress.steps in moves:
+            deployers[0].move(moves[progress.steps])
+
+    monkeypatch.setattr(EdgeSession, "upload_block", recorded)
+    async with running_trainer('models.allowed=["own_weights"]') as server:
+        config = edge_config(
+            'model.factory="own_weights:make"',
+            FLAT_DIGITS,
+            'model.frozen=["0", "1"]',
+            "deployment.cut=2",
+            "training.max_steps=120",
+            f"trainer.address={server.address}",
+        )
+        await run_training(config, on_progress, deployers.append)
+    assert sent == ["2", "3", "1", "2"], (
+        "block 1 went once, with the first move; block 0 never; block 2 came back changed"
+    )
+
+
+async def test_behaviours_that_cannot_be_are_refused(trainer):
+    few, empty, other = (
+        [pb.BlockBehaviour(numbers=[1.0])],
+        [pb.BlockBehaviour()] * 3,
+        [pb.BlockBehaviour(numbers=[1.0])] * 3,
+    )
+    async with RawPeer(trainer) as peer:
+        for behaviours, code in ((few, "INVALID_ARGUMENT"), (other, "FAILED_PRECONDITION"), (empty, "OK")):
+            request = open_request(block_behaviours=behaviours)
+            end = await peer.unary("OpenSession", request.SerializeToString())
+            assert end.code.name == code, end
+        await peer.close_session(pb.OpenSessionResponse.FromString(end.responses[0]).session_id)
+
+
+WIDE = [
+    'model.factory="tests.support.wide:wide"',
+    'data.train={factory="tests.support.wide:WideDigits"}',
+    "deployment.cut=1",
+]
+
+
+@pytest.mark.parametrize("key", ["codec", "downlink_codec"])
+async def test_float64_is_not_narrowed_in_silence(key):
+    other = "downlink_codec" if key == "codec" else "codec"
+    chosen = [*WIDE, f"deployment.{other}=raw", f"deployment.{key}=fp32"]
+    with pytest.raises(
+        ConfigError, match=rf"deployment\.{key} is fp32, which would narrow the float64 features .* set it to raw"
+    ):
+        await run_training(edge_config(*chosen))
+
+
+async def test_raw_carries_float64_bit_for_bit():
+    chosen = [*WIDE, "deployment.codec=raw", "deployment.downlink_codec=raw", "training.max_steps=8"]
+    async with running_trainer() as server:
+        result = await train_with(server, *chosen)
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+async def test_weights_that_only_the_edge_has_are_brought(tmp_path, monkeypatch):
+    """The factory loads a file where the file is, which is on the edge: its trainer runs the same factory without it."""
+    weights = tmp_path / "weights.pt"
+    (tmp_path / "loads_weights.py").write_text(
+        "from pathlib import Path\n"
+        "from safetensors.torch import load_file\n"
+        "from shared.model.zoo import mlp\n"
+        "def make(needed=False):\n"
+        "    net = mlp()\n"
+        f"    if needed or Path({str(weights)!r}).exists():\n"
+        f"        net.load_state_dict(load_file({str(weights)!r}))\n"
+        "    return net\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    chosen = ['model.factory="loads_weights:make"', FLAT_DIGITS, "deployment.cut=1", "training.max_steps=5"]
+    there = {name: value + 1.0 for name, value in mlp().state_dict().items()}
+    opened = EdgeSession.open
+
+    async def open_without_the_file(*arguments):
+        weights.rename(tmp_path / "elsewhere")
+        try:
+            return await opened(*arguments)
+        finally:
+            (tmp_path / "elsewhere").rename(weights)
+
+    save_file(there, weights)
+    expected = plain_state(edge_config(*chosen))
+    async with running_trainer('models.allowed=["loads_weights"]') as server:
+        monkeypatch.setattr(EdgeSession, "open", open_without_the_file)
+        result = await train_with(server, *chosen)
+        assert_same_bits(expected, result.module.state_dict())
+        with pytest.raises(RefusedError, match=r"failed with FileNotFoundError.*both sides run the factory"):
+            await train_with(server, *chosen, "model.kwargs={needed=true}")

@@ -1,0 +1,80 @@
+"""A trainer's session goes back to what a checkpoint says, and to nothing that a session could not have been opened with."""
+
+import pytest
+import torch
+
+from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.opening import open_session
+from shared.checkpoint import Checkpoint, CheckpointName
+from shared.errors import IsthmusError, ProtocolError
+from shared.model.chain import build_chain
+from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.stage import Stage
+from shared.training.stage_state import copy_state, put_back, to_bytes
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Fence
+from tests.support.remembering import remembering
+from tests.support.wire import open_request
+
+RIGHT = {"epoch": "2", "cut": 1, "staleness": 3, "codec": "uniform8", "downlinkCodec": "fp16"}
+
+
+@pytest.fixture
+def session():
+    limits = Limits(tensor_bytes=1 << 20, staleness=4, session_bytes=1 << 28)
+    return open_session(open_request(), "s", ["shared.model.zoo"], limits, torch.device("cpu"))
+
+
+def checkpoint(session, facts):
+    return Checkpoint(CheckpointName(1, 7), facts, to_bytes(copy_state(session.stage)))
+
+
+def test_it_goes_on_with_the_deployment_of_the_checkpoint(session):
+    session.go_back(checkpoint(session, {"deployment": RIGHT}), 5)
+    assert (session.next_step, session.lineage) == (7, 5)
+    assert (session.deployment.epoch, session.deployment.codec, session.deployment.staleness) == (2, "uniform8", 3)
+
+
+def test_it_goes_on_without_a_block_where_the_checkpoint_has_none(session):
+    held = session.block_digests()
+    session.go_back(Checkpoint(CheckpointName(1, 7), {"deployment": RIGHT | {"cut": 3}}, to_bytes({})), 5)
+    assert copy_state(session.stage) == {}
+    assert session.block_digests() == held
+    with pytest.raises(ProtocolError, match="block 2 is not in the cloud; none is"):
+        session.check_owned(2)
+    session.migrate(Deployment(epoch=3, cut=3, codec="fp32", downlink_codec="fp32"), 7, Fence(session_epoch=9))
+    with pytest.raises(IsthmusError, match=r"without blocks \[2\]"):
+        session.migrate(Deployment(epoch=4, cut=2, codec="fp32", downlink_codec="fp32"), 7, Fence(session_epoch=9))
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({}, "its deployment cannot be read"),
+        ({"deployment": None}, "its deployment cannot be read"),
+        ({"deployment": [1]}, "its deployment cannot be read"),
+        ({"deployment": RIGHT | {"cut": -1}}, "its deployment cannot be read"),
+        ({"deployment": RIGHT | {"cut": 4}}, "cut 4 is out of range"),
+        ({"deployment": RIGHT | {"cut": 3}}, "blocks"),
+        ({"deployment": RIGHT | {"cut": 2}}, "blocks"),
+        ({"deployment": RIGHT | {"codec": "zip"}}, "codec 'zip' does not exist"),
+        ({"deployment": RIGHT | {"downlinkCodec": ""}}, "codec '' does not exist"),
+        ({"deployment": RIGHT | {"staleness": 5}}, "a staleness of 5 is more than this trainer's limit of 4"),
+    ],
+)
+def test_a_deployment_that_cannot_be_is_refused(session, facts, says):
+    with pytest.raises(IsthmusError, match=says):
+        session.go_back(checkpoint(session, facts), 5)
+
+
+def test_a_checkpoint_holds_the_buffers_that_no_state_dict_has():
+    recipe = Recipe(
+        optimizer=OptimizerConfig(), schedule=ScheduleConfig(), loss="mse", seed=1, steps_per_epoch=5, total_steps=5
+    )
+    one, other = (
+        Stage(build_chain(remembering(), torch.ones(4, 64)), 1, 3, recipe, torch.device("cpu")) for _ in range(2)
+    )
+    one.forward_only(0, torch.randn(4, 16))
+    put_back(other, 1, 3, to_bytes(copy_state(one)))
+    for ours, theirs in zip(one.blocks, other.blocks, strict=True):
+        assert int(theirs.module.seen) == 1
+        assert torch.equal(ours.module.mean, theirs.module.mean)

@@ -1,0 +1,220 @@
+"""What a trainer has kept of a session: believed whole or not at all, and removed when nobody comes for it."""
+
+import asyncio
+import os
+import threading
+from base64 import b64encode
+
+import fsspec
+import pytest
+import torch
+
+from cloud_trainer.sessions.session_store import Keeper, Quota, Record
+from shared.checkpoint import CheckpointName, FsspecFiles, LocalFiles, seal
+from tests.support.wire import open_request
+
+SESSION_ID = "0123456789abcdef" * 2
+QUOTA = Quota(100, 1 << 30)
+RIGHT = {
+    "request": b64encode(open_request().SerializeToString()).decode(),
+    "subject": "ours",
+}
+
+
+async def record_of(folder, document):
+    files = LocalFiles(folder)
+    files.folder(SESSION_ID).write("session.json", seal(document))
+    for epoch in (2, 3):
+        files.folder(SESSION_ID).create(f"epoch-{epoch}", b"")
+    keeper = Keeper(files, 1, QUOTA)
+    try:
+        return await keeper.record(SESSION_ID)
+    finally:
+        keeper.close()
+
+
+async def test_a_record_is_read_as_it_was_written(tmp_path):
+    record = await record_of(tmp_path, RIGHT)
+    assert (record.request, record.session_epoch, record.subject) == (open_request(), 3, "ours")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"request": None},
+        {"request": "é"},
+        {"request": "A"},
+        {"request": b64encode(b"\xff\xff").decode()},
+    ],
+)
+async def test_a_record_that_says_something_else_is_not_believed(tmp_path, wrong):
+    assert await record_of(tmp_path, RIGHT | wrong) is None
+
+
+@pytest.mark.parametrize("missing", RIGHT)
+async def test_a_record_that_lacks_something_is_not_believed(tmp_path, missing):
+    assert await record_of(tmp_path, {key: value for key, value in RIGHT.items() if key != missing}) is None
+
+
+WRITTEN_SECONDS, AFTER_SECONDS = 1_000_000.0, 5_000.0
+
+
+async def left(folder, age_seconds, live=()):
+    """What is left of a session whose newest file is so old."""
+    files = LocalFiles(folder)
+    for name, seconds in {"session.json": WRITTEN_SECONDS - 900, "checkpoint-0-5.json": WRITTEN_SECONDS}.items():
+        files.folder(SESSION_ID).write(name, b"{}")
+        os.utime(folder / SESSION_ID / name, (seconds, seconds))
+    keeper = Keeper(files, 1, QUOTA, clock=lambda: WRITTEN_SECONDS + age_seconds)
+    try:
+        await keeper.forget_abandoned(AFTER_SECONDS, live.__contains__)
+    finally:
+        keeper.close()
+    return files.folders()
+
+
+async def test_a_session_is_removed_when_nothing_was_written_for_longer_than_the_bound_and_not_before(tmp_path):
+    assert await left(tmp_path, AFTER_SECONDS - 0.5) == [SESSION_ID]
+    assert await left(tmp_path, AFTER_SECONDS) == [SESSION_ID]
+    assert await left(tmp_path, AFTER_SECONDS + 0.5) == []
+
+
+async def test_a_live_session_is_never_removed(tmp_path):
+    assert await left(tmp_path, 1e9, live=[SESSION_ID]) == [SESSION_ID]
+    assert await left(tmp_path, 1e9, live=["another"]) == []
+
+
+async def test_what_is_no_session_is_left_alone(tmp_path):
+    (tmp_path / "somebodys").mkdir()
+    (tmp_path / "somebodys" / "file").touch()
+    assert await left(tmp_path, 1e9) == ["somebodys"]
+
+
+RECORD = Record(open_request(), 0, "ours")
+
+
+@pytest.fixture(params=["folder", "store"])
+def place(request, tmp_path):
+    """A folder of this machine, and an object store."""
+    return (
+        LocalFiles(tmp_path) if request.param == "folder" else FsspecFiles(fsspec.filesystem("memory"), str(tmp_path))
+    )
+
+
+async def test_an_epoch_is_taken_once_however_many_trainers_share_a_store(place):
+    trainers = [Keeper(place, 1, QUOTA) for _ in range(4)]
+    try:
+        await trainers[0].keep_record(SESSION_ID, RECORD)
+        for epoch in (1, 2, 7):
+            taken = await asyncio.gather(*(trainer.fence(SESSION_ID, RECORD, epoch) for trainer in trainers))
+            assert sum(taken) == 1
+        assert not await trainers[1].fence(SESSION_ID, RECORD, 6), "a later one has it"
+        record = await trainers[2].record(SESSION_ID)
+        assert record.session_epoch == 7
+    finally:
+        for trainer in trainers:
+            trainer.close()
+
+
+async def test_a_record_that_could_not_be_written_is_written_with_the_first_attach(place):
+    keeper = Keeper(place, 1, QUOTA)
+    try:
+        assert await keeper.fence(SESSION_ID, RECORD, 1)
+        record = await keeper.record(SESSION_ID)
+    finally:
+        keeper.close()
+    assert (record.request, record.session_epoch, record.subject) == (open_request(), 1, "ours")
+
+
+async def test_checkpoints_of_one_subject_take_no_more_than_they_may(tmp_path):
+    keeper = Keeper(LocalFiles(tmp_path), 3, Quota(100, 10_000))
+    other = "f" * 32
+    try:
+        await keeper.keep_record(SESSION_ID, RECORD)
+        await keeper.keep_record(other, Record(open_request(), 0, "theirs"))
+        state = {"0/weight": torch.zeros(1000)}
+        saved = [await keeper.save(SESSION_ID, CheckpointName(1, step), {}, state, ()) for step in (1, 2, 3)]
+        assert saved == [True, True, False], "a third of 4,000 bytes would be too much"
+        assert await keeper.names(SESSION_ID) == [(1, 2), (1, 1)], "what was there is whole"
+        assert await keeper.save(other, CheckpointName(1, 1), {}, state, ()), "another subject's room is its own"
+    finally:
+        keeper.close()
+
+
+async def test_who_lists_his_sessions_has_no_record_of_others_read_and_none_on_the_loop(tmp_path, monkeypatch):
+    keeper, reads = Keeper(LocalFiles(tmp_path), 1, QUOTA), []
+    read = LocalFiles.read
+
+    def noted(files, name):
+        reads.append((files.path.name, threading.current_thread()))
+        return read(files, name)
+
+    try:
+        for number in range(8):
+            subject = "ours" if number == 3 else "theirs"
+            await keeper.keep_record(f"{number:032x}", Record(open_request(), 0, subject))
+        await keeper.learn()
+        monkeypatch.setattr(LocalFiles, "read", noted)
+        assert list(await keeper.listed(lambda subject: subject == "ours")) == [f"{3:032x}"]
+    finally:
+        keeper.close()
+    assert {session for session, _ in reads} == {f"{3:032x}"}
+    assert threading.current_thread() not in {thread for _, thread in reads}
+
+
+async def test_sessions_that_nobody_can_go_on_with_make_room_for_new_ones_and_others_do_not(tmp_path):
+    keeper = Keeper(LocalFiles(tmp_path), 1, Quota(2, 1 << 20))
+    useless, resumable = "a" * 32, "b" * 32
+    try:
+        for session in (useless, resumable):
+            await keeper.keep_record(session, RECORD)
+        await keeper.save(resumable, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
+        assert not await keeper.make_room("ours", {useless}.__contains__), "while it is in memory it may become useful"
+        assert await keeper.make_room("ours", lambda _: False)
+        assert await keeper.record(useless) is None
+        assert await keeper.record(resumable) is not None
+    finally:
+        keeper.close()
+
+
+async def listed_after_a_checkpoint(keeper):
+    """Whose session it is held to be."""
+    assert await keeper.fence(SESSION_ID, RECORD, 1)
+    assert await keeper.save(SESSION_ID, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
+    return list(await keeper.listed(lambda subject: subject == "ours"))
+
+
+async def test_a_session_that_another_trainer_opened_stays_its_subjects(place):
+    first, second = Keeper(place, 1, QUOTA), Keeper(place, 1, QUOTA)
+    try:
+        await second.learn()
+        await first.keep_record(SESSION_ID, RECORD)
+        assert await listed_after_a_checkpoint(second) == [SESSION_ID]
+    finally:
+        first.close()
+        second.close()
+
+
+async def test_a_session_that_is_opened_while_others_are_listed_stays_its_subjects(tmp_path, monkeypatch):
+    keeper, begun, go_on = Keeper(LocalFiles(tmp_path), 1, QUOTA), threading.Event(), threading.Event()
+    folders = LocalFiles.folders
+
+    def slowly(files):
+        found = folders(files)
+        begun.set()
+        assert go_on.wait(60)
+        return found
+
+    try:
+        monkeypatch.setattr(LocalFiles, "folders", slowly)
+        listing = asyncio.create_task(keeper.learn())
+        assert await asyncio.to_thread(begun.wait, 60)
+        opening = asyncio.create_task(keeper.keep_record(SESSION_ID, RECORD))
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(listing, opening)
+        assert await keeper.save(SESSION_ID, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
+        assert list(await keeper.listed(lambda subject: subject == "ours")) == [SESSION_ID]
+    finally:
+        go_on.set()
+        keeper.close()

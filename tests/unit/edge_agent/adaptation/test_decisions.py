@@ -1,0 +1,284 @@
+"""The decision loop between measurements and the deployer, with a clock of the test's own."""
+
+import asyncio
+import math
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from edge_agent.adaptation.decisions import DecisionLoop, Planner
+from edge_agent.adaptation.engine_inputs import check_profile, codec_of
+from edge_agent.adaptation.link_probe import LinkProbe, LinkRates
+from edge_agent.config import EngineSection
+from edge_agent.observability.metrics import EngineMetrics
+from edge_agent.observability.step_meter import StepMeter
+from shared.errors import PlanError
+from shared.planning import Block, SearchSpace
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+from tests.support.planning_cases import MBIT, small_profile
+
+LIGHT = small_profile(blocks=tuple(Block(f"b{i}", 1e4) for i in range(4)))
+
+
+class Deployer:
+    """Does at once what it is asked for; a move is done when the test says so."""
+
+    def __init__(self, **deployment):
+        self.deployment = Deployment(
+            **({"cut": 1, "staleness": 3, "codec": "fp32", "downlink_codec": "fp32"} | deployment)
+        )
+        self.wanted = None
+        self.give_up_seconds = None
+
+    @property
+    def moving(self):
+        return self.wanted is not None
+
+    def change(self, *, staleness=None, codec=None):
+        self.deployment.staleness, self.deployment.codec = staleness, codec
+
+    def move(self, cut, give_up_seconds=None):
+        self.wanted, self.give_up_seconds = cut, give_up_seconds
+
+    def settle(self, *, done=True):
+        if done:
+            self.deployment.cut = self.wanted
+        self.wanted = None
+
+
+class Run:
+    """A loop, its deployer, and a second after another."""
+
+    def __init__(self, profile=LIGHT, settings=None, **deployment):
+        self.meter, self.deployer = StepMeter(), Deployer(**deployment)
+        self.metrics = EngineMetrics(CollectorRegistry())
+        settings = settings or EngineSection(bits=(2, 4, 8, 32), allow_edge_only=False)
+        self.probed, self.probes = LinkRates(), 0
+        deployment, probe = self.deployer.deployment, LinkProbe(self._probe)
+        space = SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only)
+        self.loop = DecisionLoop(
+            profile, settings, space, deployment.codec, deployment, 10_000, self.meter, self.metrics, probe
+        )
+        self.seconds = 0.0
+        self.meter.is_flowing = True
+
+    async def _probe(self):
+        self.probes += 1
+        return self.probed
+
+    async def watch_with_probes(self, seconds, mbit, steps_a_second=1.0):
+        """`watch`, with time for a probe after each look."""
+        for _ in range(seconds):
+            self.watch(1, mbit, steps_a_second)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if self.deployer.moving:
+                return
+
+    def watch(self, seconds, mbit, steps_a_second=1.0):
+        """So many looks, a second apart; ends early when a move was asked for."""
+        self.meter.uplink_bits_per_second = self.meter.downlink_bits_per_second = mbit * MBIT
+        for _ in range(seconds):
+            self.seconds += 1.0
+            self.meter.steps = int(self.seconds * steps_a_second)
+            self.loop.look(self.deployer, self.seconds)
+            if self.deployer.moving:
+                return
+
+
+def test_a_slow_link_moves_the_cut_and_the_outcome_is_shown_beside_the_prediction():
+    run = Run()
+    run.watch(900, 1.0, 1 / 32)
+    assert run.deployer.wanted == 3
+    assert run.deployer.give_up_seconds > 0
+    run.deployer.settle()
+    run.watch(120, 1.0, 1 / 8)
+    sample = run.metrics.measured._value.get()
+    assert sample == pytest.approx(8.0, rel=0.3)
+    assert run.metrics.predicted._value.get() == pytest.approx(8.0, rel=0.3)
+    assert run.metrics.decisions._value.get() >= 1
+
+
+def test_a_move_that_was_given_up_leaves_the_old_deployment_whole():
+    run = Run()
+    home = run.loop._engine._ledger.home
+    run.watch(900, 1.0, 1 / 32)
+    assert run.deployer.deployment.codec != "fp32", "bits are changed while the blocks are under way"
+    run.deployer.settle(done=False)
+    run.watch(3, 1.0, 1 / 32)
+    assert math.isnan(run.metrics.predicted._value.get()) or run.metrics.predicted._value.get() == 0
+    assert run.deployer.deployment == Deployer().deployment
+    assert run.loop._engine._ledger.home == home, "nobody else chose anything"
+
+
+def test_pins_hold_until_they_are_released():
+    run = Run()
+    run.loop.pin(cut=2, staleness=1, bits=8)
+    run.watch(2, 40.0)
+    assert (run.deployer.wanted, run.deployer.deployment.staleness, run.deployer.deployment.codec) == (2, 1, "uniform8")
+    run.deployer.settle()
+    run.watch(600, 40.0)
+    assert not run.deployer.moving
+    run.loop.release()
+    run.watch(2, 40.0)
+    assert run.deployer.deployment.staleness == 3, "K is the profile's again"
+
+
+def test_a_pin_that_cannot_be_is_refused_and_changes_nothing():
+    run = Run()
+    for pin in ({"cut": 0}, {"cut": 5}, {"bits": 9}, {"staleness": -1}):
+        with pytest.raises(PlanError):
+            run.loop.pin(**pin)
+    run.watch(30, 40.0)
+    assert run.deployer.deployment == Deployer().deployment
+
+
+def test_somebody_elses_change_is_noticed():
+    run = Run()
+    run.watch(3, 40.0)
+    run.deployer.deployment.cut = 2
+    run.watch(1, 40.0)
+    assert run.loop._engine.deployment.cut == 2
+    assert math.isnan(run.loop._engine.outcome().predicted_seconds_per_step), "it was not the engine that chose it"
+
+
+EDGE_ONLY = EngineSection(bits=(8, 32), allow_edge_only=True)
+
+
+async def test_on_a_bad_link_it_takes_all_blocks_where_that_is_allowed_and_gives_them_back_when_a_probe_finds_it_good():
+    run = Run(settings=EDGE_ONLY)
+    await run.watch_with_probes(900, 0.1, 1 / 320)
+    assert (run.deployer.wanted, run.probes) == (4, 0)
+    run.deployer.settle()
+    assert (run.deployer.deployment.codec, run.deployer.deployment.staleness) == ("fp32", 3)
+    run.probed = LinkRates(1e5, 1e5)
+    await run.watch_with_probes(600, 0.1, 1 / 5)
+    assert not run.deployer.moving
+    assert run.probes == 10, "one a minute"
+    run.probed = LinkRates(1e9, 1e9)
+    await run.watch_with_probes(900, 0.1, 1 / 5)
+    assert run.deployer.wanted < 4, "though the stream's own rate, which is of long ago, is bad as ever"
+    run.deployer.settle()
+    probes = run.probes
+    await run.watch_with_probes(300, 1000.0)
+    assert run.probes == probes, "from now on the stream says what the link carries"
+    assert run.loop._engine.mean_rates.uplink > 9e8
+
+
+def waiting_for_the_link():
+    """A profile by which a short way is waited for and a long one bridged."""
+    serial_seconds, cloud_seconds = (None, 0.5, 1.0, 1.5, 5.0), (None, 0.04, 0.03, 0.02, 0.0)
+    return replace(LIGHT, serial_edge_seconds=serial_seconds, cloud_seconds=cloud_seconds)
+
+
+def test_a_round_trip_that_becomes_long_while_training_is_bridged_by_batches_in_flight():
+    run = Run(waiting_for_the_link(), cut=1, staleness=0)
+    run.meter.round_trip_seconds = 0.001
+    run.watch(60, 1000.0, 1 / 0.605)
+    assert run.deployer.deployment.staleness == 0
+    run.meter.round_trip_seconds = 1.5
+    run.watch(300, 1000.0, 1 / 2.1)
+    assert run.deployer.deployment.staleness == 3
+    assert not run.deployer.moving
+
+
+async def test_where_training_says_nothing_of_the_link_a_probe_does():
+    run = Run(waiting_for_the_link(), cut=1, staleness=0)
+    run.probed = LinkRates(1e9, 1e9, 1.5)
+    for second in range(300):
+        run.meter.steps = second // 2
+        run.loop.look(run.deployer, float(second))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert run.probes == 0 or second >= 40, "the first steps may say it yet"
+    assert run.probes > 1
+    assert run.deployer.deployment.staleness == 3
+    probes = run.probes
+    run.seconds = 300.0
+    await run.watch_with_probes(300, 1000.0, 0.5)
+    assert run.probes == probes
+
+
+async def test_it_does_not_take_all_blocks_where_that_is_not_allowed():
+    run = Run()
+    await run.watch_with_probes(1800, 0.1, 1 / 320)
+    assert run.deployer.wanted == 3
+
+
+async def test_a_run_that_begins_with_all_blocks_hears_of_the_link_by_a_probe():
+    run = Run(settings=EDGE_ONLY, cut=4)
+    run.probed = LinkRates(1e9, 1e9)
+    run.meter.is_flowing = True
+    for second in range(900):
+        run.meter.steps = second // 5
+        run.loop.look(run.deployer, float(second))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert run.deployer.wanted < 4
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+async def test_who_pins_all_blocks_to_the_edge_needs_no_leave(bits):
+    run = Run()
+    run.probed = LinkRates(1e9, 1e9)
+    run.loop.pin(cut=4, bits=bits)
+    await run.watch_with_probes(2, 40.0)
+    assert (run.deployer.wanted, run.deployer.deployment.codec) == (4, "uniform8" if bits else "fp32")
+    run.deployer.settle()
+    await run.watch_with_probes(600, 40.0, 1 / 5)
+    assert (run.deployer.moving, run.probes) == (False, 0), "who may not leave has nothing to ask"
+    run.loop.use(Planner.FIXED)
+    run.loop.release()
+    await run.watch_with_probes(30, 40.0, 1 / 5)
+    assert not run.deployer.moving, "it holds what there was"
+    run.loop.use(Planner.GREEDY)
+    await run.watch_with_probes(30, 40.0, 1 / 5)
+    assert run.deployer.wanted < 4
+
+
+def test_while_training_rests_nothing_is_observed_or_decided():
+    run = Run()
+    run.watch(10, 40.0)
+    run.meter.is_flowing = False
+    run.watch(2000, 0.1, 0.0)
+    assert not run.deployer.moving
+
+
+def test_before_the_link_was_measured_nothing_is_decided():
+    run = Run()
+    for second in range(100):
+        run.loop.look(run.deployer, float(second))
+    assert run.deployer.deployment == Deployer().deployment
+
+
+def test_encoding_counts_into_t1_only_where_there_is_any():
+    for codec, expected in (("fp32", 1.0), ("uniform8", 1.5)):
+        run = Run(codec=codec)
+        run.meter.compute_seconds.add(1.0)
+        run.meter.encode_seconds.add(0.5)
+        assert run.loop._edge_seconds(run.deployer.deployment) == expected
+
+
+@pytest.mark.parametrize(
+    ("bits", "configured", "codec"),
+    [
+        (32, "fp32", "fp32"),
+        (8, "fp32", "uniform8"),
+        (4, "uniform8-channel", "uniform4-channel"),
+        (8, "uniform8-channel", "uniform8-channel"),
+        (32, "uniform8", "fp32"),
+        (16, "bf16", "bf16"),
+    ],
+)
+def test_a_bit_width_is_sent_by_the_configured_kind_of_codec(bits, configured, codec):
+    assert codec_of(bits, configured) == codec
+
+
+def test_a_profile_of_something_else_is_refused():
+    names = tuple(block.name for block in LIGHT.blocks)
+    check_profile(LIGHT, names, 8, "p.json")
+    with pytest.raises(PlanError, match=r"^p.json: the profile is of small with the blocks b0, b1"):
+        check_profile(LIGHT, names[:-1], 8, "p.json")
+    with pytest.raises(PlanError, match=r"^p.json: the profile is for batches of 8 and data.batch_size is 32"):
+        check_profile(LIGHT, names, 32, "p.json")

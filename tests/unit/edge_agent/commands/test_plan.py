@@ -1,0 +1,263 @@
+"""`edge-agent plan` and `edge-agent simulate` as a user meets them: what they print, and how they refuse."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from edge_agent.main import main
+from shared.errors import ExitCode
+from shared.planning import Rates, SearchSpace, greedy, jointdnn, profile_to_json
+from tests.support.planning_cases import small_profile
+
+PLAN = ("--uplink", "10mbit", "--downlink", "50mbit", "--json")
+AT = Rates(10e6, 50e6)
+
+
+@pytest.fixture
+def profile_path(tmp_path):
+    path = tmp_path / "profile.json"
+    path.write_text(profile_to_json(small_profile()))
+    return path
+
+
+@pytest.fixture
+def trace_path(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("second,bytes per second\n" + "".join(f"{i},{500_000 * (1 + i // 30 % 3)}\n" for i in range(120)))
+    return path
+
+
+@pytest.fixture
+def edge_agent(monkeypatch, capsys):
+    """Runs the entry point; returns its exit code and what it printed on both streams."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["edge-agent", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+def test_a_plan_prints_the_fields_that_are_promised(edge_agent, profile_path):
+    code, out, err = edge_agent("plan", "--profile", profile_path, *PLAN, "--from-cut", 1, "--staleness", 2)
+    assert (code, err) == (0, "")
+    printed = json.loads(out)
+    expected = greedy(small_profile(), AT, SearchSpace(staleness=2), from_cut=1)
+    assert printed == {
+        "cut": expected.deployment.cut,
+        "staleness": 2,
+        "bits": expected.deployment.bits,
+        "seconds_per_step": expected.seconds_per_step,
+        "stage_seconds": list(expected.stage_seconds),
+        "migration_seconds": expected.migration_seconds,
+        "evaluated": expected.evaluated,
+        "notes": printed["notes"],
+    }
+
+
+def test_each_planner_can_be_asked(edge_agent, profile_path):
+    def answer(*more):
+        code, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, *more)
+        assert code == 0
+        return json.loads(out)
+
+    serial = jointdnn(small_profile(), AT).deployment
+    assert answer("--planner", "jointdnn")["cut"] == serial.cut
+    assert answer("--planner", "edge-only")["cut"] == 4
+    fixed = answer("--planner", "fixed", "--cut", "2", "--bits", "8", "--staleness", "1")
+    assert (fixed["cut"], fixed["staleness"], fixed["bits"], fixed["evaluated"]) == (2, 1, 8, 1)
+    assert answer("--bits", "4")["bits"] == 4
+    slow = ("--uplink", "1kbit", "--downlink", "1kbit")
+    assert answer(*slow)["cut"] == 4
+    assert answer(*slow, "--no-edge-only")["cut"] == 3
+
+
+def test_a_plan_over_a_long_way_keeps_more_batches_in_flight(edge_agent, profile_path):
+    def answer(*more):
+        code, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, "--no-edge-only", *more)
+        assert code == 0
+        return json.loads(out)
+
+    waiting = ("--planner", "fixed", "--cut", "3", "--bits", "32", "--staleness", "0")
+    near, far = answer(*waiting), answer(*waiting, "--round-trip", "250ms")
+    assert far["seconds_per_step"] - near["seconds_per_step"] == pytest.approx(0.25)
+    expected = greedy(small_profile(), Rates(10e6, 50e6, 8.0), SearchSpace(allow_edge_only=False))
+    assert answer("--round-trip", "8 s")["staleness"] == expected.deployment.staleness == 3
+    profile_path.write_text(profile_to_json(small_profile(round_trip_seconds=0.25)))
+    assert answer(*waiting)["seconds_per_step"] == far["seconds_per_step"], "as the pair was when it was measured"
+    assert answer(*waiting, "--round-trip", "0ms")["seconds_per_step"] == near["seconds_per_step"]
+
+
+def test_a_plan_with_all_blocks_on_the_edge_waits_for_the_loss_and_training_without_a_trainer_does_not(
+    edge_agent, profile_path
+):
+    def seconds(*more):
+        _, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, "--round-trip", "2s", *more)
+        return json.loads(out)["seconds_per_step"]
+
+    assert seconds("--planner", "edge-only") == pytest.approx(5.0)
+    assert seconds("--planner", "fixed", "--cut", "4", "--bits", "32", "--staleness", "0") == pytest.approx(7.0)
+
+
+def notes_of(edge_agent, profile_path, *more):
+    code, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, *more)
+    assert code == 0
+    said = json.loads(out)["notes"]
+    code, in_words, _ = edge_agent("plan", "--profile", profile_path, *PLAN[:-1], *more)
+    assert all(note in in_words for note in said)
+    return said
+
+
+def test_a_plan_says_where_nothing_was_calibrated(edge_agent, profile_path):
+    (said,) = notes_of(edge_agent, profile_path, "--bits", "2", "--staleness", "3", "--no-edge-only", "--cut", "1")
+    assert "nothing was calibrated" in said
+    assert "2 bits and K = 3" in said
+    assert notes_of(edge_agent, profile_path, "--bits", "32", "--staleness", "0", "--cut", "1") == []
+    profile_path.write_text(profile_to_json(small_profile(min_bits=(None, 2, 2, 2, None))))
+    assert notes_of(edge_agent, profile_path, "--bits", "2", "--staleness", "3", "--cut", "1") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "said"),
+    [
+        ({"edge_seconds": (None, 1.0, 2.0, 3.0, 0.5)}, ("--no-edge-only",), "0.5 s a step .*--no-edge-only forbids it"),
+        ({"edge_seconds": (None, 1.0, 2.0, 3.0, 0.5), "max_staleness": 0}, ("--round-trip", "1s"), "would wait for it"),
+        ({}, ("--from-cut", "3", "--no-edge-only", "--horizon", "1"), "to move the blocks there takes"),
+        ({"min_bits": (None, 32, 32, 32, None)}, ("--no-edge-only",), "the calibration found"),
+    ],
+)
+def test_a_plan_says_why_it_did_not_take_what_looks_faster(edge_agent, profile_path, changes, arguments, said):
+    profile_path.write_text(profile_to_json(small_profile(**({"min_bits": (None, 8, 8, 8, None)} | changes))))
+    assert any(re.search(said, note) for note in notes_of(edge_agent, profile_path, *arguments))
+    assert notes_of(edge_agent, profile_path, "--cut", "1", "--bits", "32") == [], "who names the cut means it"
+
+
+def test_a_plan_in_words_says_where_the_blocks_are(edge_agent, profile_path):
+    code, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN[:-1], "--from-cut", 1)
+    assert code == 0
+    assert "of 4 on the edge" in out
+    assert "best of" in out
+
+
+def test_a_simulation_prints_every_planner(edge_agent, profile_path, trace_path, tmp_path):
+    picture = tmp_path / "run.png"
+    code, out, err = edge_agent(
+        "simulate", "--profile", profile_path, "--trace", trace_path, "--json", "--png", picture
+    )
+    assert (code, err) == (0, "")
+    seconds = {row["planner"]: row["seconds_per_100_steps"] for row in json.loads(out)}
+    assert list(seconds) == ["greedy", "jointdnn", "edge-only", "best-fixed", "lower-bound"]
+    assert all(0 < value < 1000 for value in seconds.values())
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_simulation_in_words_is_a_table(edge_agent, profile_path, trace_path):
+    code, out, _ = edge_agent(
+        "simulate", "--profile", profile_path, "--trace", trace_path, "--planner", "jointdnn", "--downlink", "9mbit"
+    )
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["planner", "jointdnn"]
+
+
+def test_a_profile_without_edge_only_leaves_that_planner_out(edge_agent, profile_path, trace_path):
+    profile_path.write_text(profile_to_json(small_profile(edge_seconds=(None, 1.0, 2.0, 3.0, None))))
+    simulate = ("simulate", "--profile", profile_path, "--trace", trace_path, "--json")
+    code, out, _ = edge_agent(*simulate)
+    assert code == 0
+    assert "edge-only" not in out
+    code, _, err = edge_agent(*simulate, "--planner", "edge-only")
+    assert code == ExitCode.PLAN
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--uplink", "0mbit"), "--uplink"),
+        (("--uplink", "10"), "--uplink"),
+        (("--downlink", "-5mbit"), "--downlink"),
+        (("--downlink", "nanmbit"), "--downlink"),
+        (("--from-cut", "5"), "from 1 to 4"),
+        (("--from-cut", "0"), "from 1 to 4"),
+        (("--cut", "4", "--no-edge-only"), "from 1 to 3"),
+        (("--cut", "0"), "from 1 to 4"),
+        (("--round-trip", "40"), "--round-trip"),
+        (("--round-trip", "-40ms"), "--round-trip"),
+        (("--staleness", "-1"), "staleness"),
+        (("--horizon", "0"), "horizon"),
+        (("--bits", "9"), "bit widths"),
+        (("--bits", ""), "--bits"),
+        (("--bits", "8,many"), "--bits"),
+        (("--planner", "fixed"), "--cut"),
+        (("--profile", "absent.json"), "absent.json"),
+    ],
+)
+def test_a_plan_that_cannot_be_made_is_refused_in_one_sentence(edge_agent, profile_path, arguments, said):
+    code, out, err = edge_agent("plan", "--profile", profile_path, *PLAN, *arguments)
+    assert (code, out) == (ExitCode.PLAN, "")
+    assert err.startswith("edge-agent: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"edge_seconds": [None, 1.0, -2.0, 3.0, 5.0]},
+        {"edge_seconds": [None, 1.0, float("nan"), 3.0, 5.0]},
+        {"feature_bytes": [None, 1.0, float("inf"), 3.0, None]},
+        {"cloud_seconds": [None, 1.0]},
+        {"edge_seconds": [None] * 5},
+        {"min_bits": [8, 8, 9, 8, 8]},
+        {"max_staleness": -1},
+        {"blocks": []},
+        {"encode": 5},
+        {"schema": "isthmus.profile/v2"},
+    ],
+)
+def test_a_broken_profile_is_refused_by_name(edge_agent, profile_path, trace_path, broken):
+    profile_path.write_text(json.dumps(json.loads(profile_path.read_text()) | broken))
+    for arguments in (
+        ("plan", "--profile", profile_path, *PLAN),
+        ("simulate", "--profile", profile_path, "--trace", trace_path),
+    ):
+        code, out, err = edge_agent(*arguments)
+        assert (code, out) == (ExitCode.PLAN, "")
+        assert err.startswith(f"edge-agent: {profile_path}: ")
+        assert err.count("\n") == 1
+        assert next(iter(broken)) in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--trace", "absent.csv"), "absent.csv"),
+        (("--seconds", "0"), "above 0"),
+        (("--seconds", "nan"), "above 0"),
+        (("--round-trip", "-1ms"), "--round-trip"),
+        (("--downlink", "0mbit"), "--downlink"),
+        (("--downlink", "1mbit", "--downlink-trace", "x"), "twice"),
+        (("--planner", "best"), '"best"'),
+        (("--trace-run", "2"), "5G"),
+        (("--planner", "lower-bound", "--png", "x.png"), "--png"),
+    ],
+)
+def test_a_simulation_that_cannot_be_run_is_refused_in_one_sentence(
+    edge_agent, profile_path, trace_path, arguments, said
+):
+    code, out, err = edge_agent("simulate", "--profile", profile_path, "--trace", trace_path, *arguments)
+    assert (code, out) == (ExitCode.PLAN, "")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_an_empty_trace_is_refused(edge_agent, profile_path, trace_path):
+    trace_path.write_text("")
+    code, _, err = edge_agent("simulate", "--profile", profile_path, "--trace", trace_path)
+    assert code == ExitCode.PLAN
+    assert err == f"edge-agent: {trace_path}: the trace is empty; it needs one line or more\n"

@@ -1,0 +1,115 @@
+"""The pictures that `simulate` and `timeline` draw: whole, explained, and drawn by what a user can install."""
+
+import shlex
+import sys
+import tomllib
+
+import pytest
+from matplotlib.figure import Figure
+from typer.testing import CliRunner
+
+from edge_agent.commands.timeline_plot import draw
+from edge_agent.main import app
+from edge_agent.observability.timeline_window import choose_window
+from shared.errors import PlanError
+from shared.planning import profile_to_json
+from tests.conftest import ROOT
+from tests.support.pages import blocks
+from tests.support.planning_cases import small_profile
+from tests.unit.edge_agent.observability.test_timeline import EQUAL, pipeline
+
+
+@pytest.fixture
+def profile(tmp_path):
+    path = tmp_path / "profile.json"
+    path.write_text(profile_to_json(small_profile()))
+    return path
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were written, each laid out as it is in its file."""
+    figures = []
+    save = Figure.savefig
+
+    def kept(figure, *arguments, **options):
+        save(figure, *arguments, **options)
+        figures.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", kept)
+    return figures
+
+
+def simulate(profile, *arguments):
+    done = CliRunner().invoke(app, ["simulate", f"--profile={profile}", *arguments])
+    if done.exception is not None:
+        raise done.exception
+    return done
+
+
+def assert_nothing_is_cut_off(figure):
+    whole = figure.bbox
+    texts = [text for axes in figure.axes for text in (axes.title, axes.xaxis.label, axes.yaxis.label)]
+    for axes in figure.axes:
+        low, high = sorted(axes.get_ylim())
+        shown = [label for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high]
+        texts += [*shown, *axes.texts]
+    for text in texts:
+        if text.get_text():
+            box = text.get_window_extent()
+            assert whole.x0 <= box.x0 < box.x1 <= whole.x1, text
+            assert whole.y0 <= box.y0 < box.y1 <= whole.y1, text
+
+
+def test_a_simulated_run_has_whole_labels_a_legend_beside_its_lines_and_whole_numbers(profile, tmp_path, drawn):
+    trace = ROOT / "deploy" / "demo" / "uplink.csv"
+    simulate(profile, f"--trace={trace}", "--downlink=50mbit", f"--png={tmp_path / 'run.png'}")
+    (figure,) = drawn
+    assert_nothing_is_cut_off(figure)
+    rates, cut, bits = figure.axes
+    legend = rates.get_legend().get_window_extent()
+    assert legend.x0 >= rates.get_window_extent().x1, "beside the lines"
+    assert legend.x1 <= figure.bbox.x1
+    for axes in (cut, bits):
+        low, high = axes.get_ylim()
+        ticks = [tick for tick in axes.get_yticks() if low <= tick <= high]
+        assert ticks
+        assert all(tick == int(tick) for tick in ticks)
+
+
+def test_a_time_line_explains_its_hatching(tmp_path, drawn):
+    draw(choose_window(pipeline(EQUAL, 2, 30), 12), tmp_path / "picture.png")
+    (figure,) = drawn
+    (legend,) = figure.legends
+    explained = {
+        text.get_text(): patch.get_hatch() for text, patch in zip(legend.texts, legend.get_patches(), strict=True)
+    }
+    assert explained["hatched: backward and update on the edge"] is not None
+    box = legend.get_window_extent()
+    assert all(box.y1 <= axes.get_window_extent().y0 for axes in figure.axes), "below the lanes"
+
+
+def test_what_draws_can_be_installed_by_a_user(profile, tmp_path, monkeypatch):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(requirement.startswith("matplotlib") for requirement in extras["plots"])
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    trace = ROOT / "deploy" / "demo" / "uplink.csv"
+    with pytest.raises(PlanError, match=r"--png needs matplotlib, .*: pip install 'isthmus\[plots\]'"):
+        simulate(profile, f"--trace={trace}", f"--png={tmp_path / 'run.png'}")
+
+
+def test_the_readmes_simulation_works_from_a_clone(profile, tmp_path, monkeypatch):
+    (command,) = (
+        command
+        for block in blocks("../README.md")
+        for command in block.commands
+        if command.startswith("edge-agent simulate")
+    )
+    monkeypatch.chdir(ROOT)
+    arguments = [
+        {"profile.json": str(profile), "run.png": str(tmp_path / "run.png")}.get(word, word)
+        for word in shlex.split(command)
+    ]
+    done = CliRunner().invoke(app, arguments[1:])
+    assert done.exit_code == 0, done.exception
+    assert (tmp_path / "run.png").stat().st_size > 1000

@@ -1,0 +1,271 @@
+"""The time line: what is written is read, links carry one tensor at a time, and the figures are those of the schedule."""
+
+import json
+import sys
+from itertools import pairwise
+
+import pytest
+import typer
+from hypothesis import example, given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from edge_agent.commands.timeline import register
+from edge_agent.commands.timeline_plot import draw
+from edge_agent.observability.timeline import LANES, MOST_SPANS, Span, Timeline, load
+from edge_agent.observability.timeline_window import MODULES, choose_window, in_turn, summary
+from shared.errors import ConfigError
+
+MICROSECOND = 1e-6
+
+
+@st.composite
+def any_spans(draw) -> list[Span]:
+    """Spans of any modules and steps, in any order."""
+    found = []
+    for _ in range(draw(st.integers(1, 12))):
+        start, seconds = draw(st.floats(0, 100)), draw(st.floats(0, 10))
+        what, step = draw(st.sampled_from(["forward", "forward, backward"])), draw(st.integers(0, 9))
+        found.append(Span(draw(st.sampled_from(sorted(LANES))), what, step, start, start + seconds))
+    return found
+
+
+def pipeline(seconds: dict[str, float], limit: int, steps: int, epoch_steps: int = 0, begin: float = 5.0) -> list[Span]:
+    """What a pipeline with staleness `limit` does when each module takes so long; drained after every epoch."""
+    free = dict.fromkeys(MODULES, begin)
+    settled: list[float] = []
+    found = []
+
+    def work(module: str, what: str, step: int, ready: float, share: float = 1.0) -> float:
+        start = max(ready, free[module])
+        free[module] = start + seconds[module] * share
+        found.append(Span(module, what, step, start, free[module]))
+        return free[module]
+
+    for step in range(steps):
+        wait_for = step - 1 if epoch_steps and step % epoch_steps == 0 else step - limit - 1
+        at = work("edge", "forward", step, settled[wait_for] if wait_for >= 0 else begin, 0.5)
+        for module in ("uplink", "cloud", "downlink"):
+            at = work(module, "tensor", step, at)
+        settled.append(at + seconds["edge"] / 2)
+        found.append(Span("edge", "backward", step, at, settled[-1]))
+    return found
+
+
+def write(spans, path):
+    timeline = Timeline()
+    for span in spans:
+        timeline.add(span.module, span.what, span.step, span.start, span.end)
+    timeline.write(path)
+    return path
+
+
+def test_a_long_run_keeps_its_newest_spans(tmp_path):
+    timeline = Timeline()
+    for step in range(MOST_SPANS + 1000):
+        timeline.add("edge", "forward", step, float(step), step + 0.5)
+    timeline.write(tmp_path / "out.json")
+    found = load(tmp_path / "out.json")
+    assert (len(found), found[0].step, found[-1].step) == (MOST_SPANS, 1000, MOST_SPANS + 999)
+
+
+@given(spans=any_spans())
+def test_what_is_written_is_read(spans, tmp_path_factory):
+    found = load(write(spans, tmp_path_factory.mktemp("trace") / "new" / "out.json"))
+    begin = min(span.start for span in spans)
+    assert len(found) == len(spans)
+    for before, after in zip(spans, found, strict=True):
+        assert (after.module, after.what, after.step) == (before.module, before.what, before.step)
+        assert after.start == pytest.approx(before.start - begin, abs=MICROSECOND)
+        assert after.end == pytest.approx(before.end - begin, abs=MICROSECOND)
+
+
+def test_a_trace_is_what_perfetto_reads(tmp_path):
+    written = json.loads(write([Span("cloud", "forward, backward", 7, 3.0, 3.5)], tmp_path / "out.json").read_text())
+    *names, event = written["traceEvents"]
+    assert {name["args"]["name"]: name["tid"] for name in names} == {lane: n for n, lane in enumerate(LANES.values())}
+    assert all(name["ph"] == "M" and name["name"] == "thread_name" and name["pid"] == 1 for name in names)
+    assert event == {
+        "ph": "X",
+        "name": "forward, backward 7",
+        "cat": "cloud",
+        "pid": 1,
+        "tid": 3,
+        "ts": 0.0,
+        "dur": 500_000.0,
+        "args": {"step": 7},
+    }
+
+
+def test_an_end_that_two_clocks_put_before_the_start_is_taken_for_the_start(tmp_path):
+    (found,) = load(write([Span("uplink", "feature", 0, 2.0, 1.9)], tmp_path / "out.json"))
+    assert (found.start, found.end) == (0.0, 0.0)
+
+
+EVENT = {"ph": "X", "cat": "edge", "name": "forward 1", "ts": 1.0, "dur": 1.0, "args": {"step": 1}}
+FOREIGN = [
+    "",
+    "[]",
+    "{}",
+    "[" * 100_000,
+    '{"traceEvents": 5}',
+    '{"traceEvents": [5]}',
+    *(
+        json.dumps({"traceEvents": [{**EVENT, **wrong}]})
+        for wrong in (
+            {"cat": "v8"},
+            {"ts": "now"},
+            {"dur": None},
+            {"args": {}},
+            {"args": {"step": "1"}},
+            {"args": None},
+            {"ts": 10**400},
+            {"name": 5},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("text", FOREIGN, ids=range(len(FOREIGN)))
+def test_another_file_is_no_time_line(text, tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"other.json is no time line; it must be .* `edge-agent run --trace FILE`"):
+        load(path)
+
+
+def test_a_file_that_is_not_there_and_one_of_no_steps(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load(tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="is empty"):
+        load(write([], tmp_path / "empty.json"))
+
+
+@given(any_spans())
+def test_a_link_carries_one_tensor_after_the_other_and_is_busy_as_before(spans):
+    found = in_turn(spans)
+    for module in LANES:
+        before = [span for span in spans if span.module == module]
+        after = [span for span in found if span.module == module]
+        assert len(before) == len(after)
+        assert covered(before) == pytest.approx(covered(after))
+        if module in ("uplink", "downlink"):
+            assert covered(after) == pytest.approx(sum(span.end - span.start for span in after))
+        else:
+            assert sorted(before, key=str) == sorted(after, key=str)
+
+
+def covered(spans) -> float:
+    """Seconds in which at least one span is, by counting."""
+    edges = sorted({moment for span in spans for moment in (span.start, span.end)})
+    middles = [((one + other) / 2, other - one) for one, other in pairwise(edges)]
+    return sum(length for middle, length in middles if any(span.start <= middle <= span.end for span in spans))
+
+
+SECONDS = st.fixed_dictionaries({module: st.floats(0.01, 1.0) for module in MODULES})
+
+
+@given(SECONDS, st.integers(20, 40), st.integers(1, 12))
+def test_without_staleness_one_module_works_at_a_time(seconds, count, steps):
+    window = choose_window(pipeline(seconds, 0, count), steps)
+    assert window.overlap == pytest.approx(1.0)
+    assert window.steps_per_second == pytest.approx(1 / sum(seconds.values()))
+    for module in MODULES:
+        assert window.busy(module) == pytest.approx(seconds[module] / sum(seconds.values()))
+
+
+@given(SECONDS, st.integers(3, 6))
+def test_with_enough_staleness_the_slowest_module_never_rests(seconds, limit):
+    seconds["edge"] = 0.01  # this small simulation lets its backward overlap with the next forward
+    window = choose_window(pipeline(seconds, limit, 90), 12, first_step=60)
+    slowest = max(seconds, key=seconds.get)
+    assert window.steps_per_second == pytest.approx(1 / seconds[slowest])
+    assert window.busy(slowest) == pytest.approx(1.0)
+    assert sum(seconds.values()) / seconds[slowest] <= window.overlap * 1.001 <= 4.005, (
+        "what has queued is worked off too"
+    )
+
+
+@example([Span("edge", "forward", 1, 0.0, 0.0)], 1).via("a window without length")
+@given(any_spans(), st.integers(1, 15))
+def test_shares_are_shares(spans, steps):
+    window = choose_window([*spans, Span("edge", "forward", 0, 0.0, 1.0)], steps)
+    assert all(window.start <= span.start <= span.end <= window.end for span in window.spans)
+    assert all(0 <= window.busy(module) <= 1 + 1e-9 for module in MODULES)
+    assert 1 <= window.steps <= steps
+
+
+EQUAL = dict.fromkeys(MODULES, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("count", "wanted", "given_first", "first", "shown"),
+    [
+        (30, 12, 5, 5, 12),
+        (30, 12, 25, 25, 5),
+        (30, 12, 29, 29, 1),
+        (5, 12, None, 0, 5),
+        (12, 12, None, 0, 12),
+        (1, 1, None, 0, 1),
+    ],
+)
+def test_the_window_is_where_it_was_asked_for_and_no_longer_than_the_run(count, wanted, given_first, first, shown):
+    window = choose_window(pipeline(EQUAL, 2, count), wanted, given_first)
+    assert (window.first_step, window.steps) == (first, shown)
+
+
+@pytest.mark.parametrize("epoch_steps", [25, 31])
+def test_the_typical_stretch_is_not_one_with_a_pause(epoch_steps):
+    spans = pipeline(EQUAL, 3, 100, epoch_steps)
+    window = choose_window(spans, 12)
+    first, last = window.first_step, window.first_step + window.steps
+    assert not any(pause in range(first, last + 1) for pause in range(0, 100, epoch_steps))
+    assert window.overlap > choose_window(spans, 12, first_step=epoch_steps - 6).overlap
+
+
+@pytest.mark.parametrize("step", [-1, 30])
+def test_a_step_that_is_not_there_is_refused(step):
+    with pytest.raises(ConfigError, match=f"--from is {step}; the time line has the steps 0 to 29"):
+        choose_window(pipeline(EQUAL, 2, 30), 12, step)
+
+
+def test_spans_of_the_cloud_alone_are_no_window():
+    with pytest.raises(ConfigError, match="no step of the edge"):
+        choose_window([Span("cloud", "forward, backward", 0, 0.0, 1.0)], 12)
+
+
+@pytest.mark.parametrize(("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_a_picture_is_drawn(ending, magic, tmp_path):
+    path = tmp_path / "new" / f"picture.{ending}"
+    draw(choose_window(pipeline(EQUAL, 2, 30), 12), path)
+    assert path.read_bytes().startswith(magic)
+
+
+def test_a_picture_that_cannot_be_written_is_said_so(tmp_path):
+    window = choose_window(pipeline(EQUAL, 2, 30), 12)
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "picture.wav", tmp_path / "file" / "picture.png"):
+        with pytest.raises(ConfigError, match=f"picture {path} cannot be written: "):
+            draw(window, path)
+
+
+def test_without_matplotlib_there_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigError, match="needs matplotlib, which is not installed"):
+        draw(choose_window(pipeline(EQUAL, 2, 30), 12), tmp_path / "picture.png")
+
+
+def test_the_command_says_the_figures_and_draws(tmp_path):
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    register(app)
+    spans = pipeline(EQUAL, 2, 30)
+    trace = write(spans, tmp_path / "out.json")
+    said = CliRunner().invoke(app, ["timeline", str(trace), "--from", "10", "--steps", "8"])
+    assert said.exit_code == 0
+    assert said.output.strip() == summary(choose_window(spans, 8, 10))
+    assert said.output.startswith("steps 10 to 17: 0.7 steps/s, 3.0 of 4 modules at work at once (P1 edge compute 7")
+    drawn = CliRunner().invoke(app, ["timeline", str(trace), "--png", str(tmp_path / "picture.png")])
+    assert drawn.output.splitlines()[-1] == f"picture: {tmp_path / 'picture.png'}"
+    assert (tmp_path / "picture.png").stat().st_size > 1000
+    assert isinstance(CliRunner().invoke(app, ["timeline", str(trace), "--from", "99"]).exception, ConfigError)

@@ -1,0 +1,105 @@
+"""The lower bound against runs that do what they can to beat it."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.planning import (
+    Block,
+    Decision,
+    Deployment,
+    Link,
+    Rates,
+    SearchSpace,
+    Trace,
+    compare,
+    edge_only,
+    greedy,
+    most_steps,
+    simulate,
+)
+from tests.support.planning_cases import AT_8_MBIT, MBIT, profiles, small_profile
+
+SECONDS = 120.0
+WIDTHS = (2, 8, 32)
+FLOAT_SLACK = 1e-9
+
+pieces = st.lists(st.tuples(st.floats(0.5, 60.0), st.just(0.0) | st.floats(1e4, 1e9)), min_size=1, max_size=6).filter(
+    lambda found: any(rate for _, rate in found)
+)
+traces = pieces.map(lambda found: Trace.of_durations([each for each, _ in found], [rate for _, rate in found]))
+links = st.builds(Link, traces, traces, st.just(0.0) | st.floats(0.0, 2.0))
+
+
+class Whims:
+    """Stands for the engine: whatever is drawn, each second anew."""
+
+    def __init__(self, draw):
+        self._draw = draw
+
+    def observe(self, *_):
+        wanted = self._draw()
+        return wanted and Decision(wanted, math.nan, math.nan, math.nan, math.inf)
+
+    def deployed(self, seconds, deployment):
+        pass
+
+
+@given(profiles(max_blocks=4, complete=True), links, st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_no_run_beats_the_bound_whatever_is_changed_and_when(profile, link, chance):
+    profile = dataclasses.replace(profile, min_bits=None)
+
+    def anything():
+        cut = chance.randint(1, len(profile))
+        bits = 32 if cut == len(profile) else chance.choice(WIDTHS)
+        return Deployment(cut, chance.randint(0, profile.max_staleness), bits)
+
+    def sometimes():
+        return anything() if chance.random() < 0.5 else None
+
+    most = most_steps(profile, link, SECONDS, SearchSpace(WIDTHS), begin=5.0)
+    for engine in (None, Whims(sometimes), Whims(anything)):
+        assert simulate(profile, link, anything(), SECONDS, engine, begin=5.0).steps <= most * (1.0 + FLOAT_SLACK)
+
+
+@given(profiles(max_blocks=4, complete=True), links, st.sampled_from([(2, 8, 32), (8,)]), st.none() | st.integers(0, 6))
+@settings(max_examples=15, deadline=None)
+def test_no_planner_beats_the_bound(profile, link, bits, staleness):
+    profile = dataclasses.replace(profile, min_bits=None)
+    seconds = {
+        result.planner: result.seconds_per_100_steps
+        for result in compare(profile, link, SearchSpace(bits, staleness), SECONDS)
+    }
+    least = seconds.pop("lower-bound")
+    assert len(seconds) == 4
+    assert all(each >= least / (1.0 + FLOAT_SLACK) for each in seconds.values())
+
+
+def test_on_a_steady_link_with_one_thing_to_do_the_bound_is_what_is_done():
+    profile = small_profile(
+        blocks=(Block("a", 1e6), Block("b", 1e6)),
+        feature_bytes=(None, 1e6, None),
+        gradient_bytes=(None, 1e6, None),
+        edge_seconds=(None, 3.0, None),
+        serial_edge_seconds=(None, 2.0, None),
+        cloud_seconds=(None, 0.2, None),
+    )
+    for round_trip_seconds in (0.0, 5.0, 60.0):
+        rates = Rates(8 * MBIT, 8 * MBIT, round_trip_seconds)
+        link = Link(Trace.constant(rates.uplink), Trace.constant(rates.downlink), round_trip_seconds)
+        for staleness in (0, 3):
+            space = SearchSpace((32,), staleness)
+            each = greedy(profile, rates, space, 10_000).seconds_per_step
+            found = most_steps(dataclasses.replace(profile, max_staleness=staleness), link, 10_000.0, space)
+            assert found == pytest.approx(10_000.0 / each, rel=0.01)
+
+
+def test_edge_only_is_what_can_always_be_done():
+    dead = Link(Trace.constant(1.0), Trace.constant(1.0), 10.0)
+    alone = edge_only(small_profile(), AT_8_MBIT).seconds_per_step
+    found = most_steps(small_profile(), dead, 10_000.0, SearchSpace(allow_edge_only=False))
+    assert found == pytest.approx(10_000.0 / alone, rel=0.01)

@@ -1,0 +1,239 @@
+"""Planners against trying everything, in exact arithmetic, and their rules of what may be chosen."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from shared.errors import PlanError
+from shared.planning import (
+    BIT_WIDTHS,
+    Block,
+    Deployment,
+    Encode,
+    Profile,
+    Rates,
+    SearchSpace,
+    edge_only,
+    first_deployment,
+    fixed,
+    greedy,
+    jointdnn,
+)
+from tests.support.planning_cases import AT_8_MBIT, profiles, rates, small_profile
+
+widths = st.lists(st.sampled_from(BIT_WIDTHS), min_size=1, max_size=4, unique=True).map(tuple)
+spaces = st.builds(SearchSpace, bits=widths, staleness=st.none() | st.integers(0, 6), allow_edge_only=st.booleans())
+
+
+def exact_costs(profile, link, space, horizon, from_cut):
+    """Seconds of the horizon, migration included, for every deployment that may be chosen, by the definitions one by one."""
+    up, down = Fraction(link.uplink), Fraction(link.downlink)
+    last = len(profile.blocks)
+    costs = {}
+    for cut in range(1, last + 1 if space.allow_edge_only else last):
+        for bits in [max(space.bits)] if cut == last else space.bits:
+            if exact_stages(profile, cut, bits, up, down, serial=False) is None:
+                continue
+            moved = Fraction(0)
+            if from_cut is not None:
+                crossing = profile.blocks[min(cut, from_cut) : max(cut, from_cut)]
+                moved = sum((8 * Fraction(block.bytes) for block in crossing), Fraction(0)) / (
+                    up if cut < from_cut else down
+                )
+                moved += Fraction(link.round_trip_seconds) if cut != from_cut else 0
+            for staleness in range(profile.max_staleness + 1) if space.staleness is None else [space.staleness]:
+                *stages, busy = exact_stages(profile, cut, bits, up, down, serial=staleness == 0)
+                away = Fraction(link.round_trip_seconds) if cut < last else Fraction(0)
+                longest, total = max(*stages, busy), sum(stages) + away
+                groups = -(-horizon // (staleness + 1))
+                waiting = max(Fraction(0), total - (staleness + 1) * longest)
+                costs[Deployment(cut, staleness, bits)] = (
+                    (horizon - 1) * longest + total + (groups - 1) * waiting + moved
+                )
+    return costs
+
+
+def exact_stages(profile, cut, bits, up, down, *, serial):
+    edge = profile.edge_seconds[cut]
+    if serial and edge is not None and (profile.serial_edge_seconds or profile.edge_seconds)[cut] is not None:
+        edge = (profile.serial_edge_seconds or profile.edge_seconds)[cut]
+    if cut == len(profile.blocks):
+        return None if edge is None else [Fraction(edge), Fraction(0), Fraction(0), Fraction(0), Fraction(edge)]
+    feature, gradient, cloud = (
+        entries[cut] for entries in (profile.feature_bytes, profile.gradient_bytes, profile.cloud_seconds)
+    )
+    if None in (edge, feature, gradient, cloud) or (bits < 32 and profile.encode is None):
+        return None
+    if profile.min_bits is not None and (profile.min_bits[cut] is None or bits < profile.min_bits[cut]):
+        return None
+    carried = Fraction(feature) * bits / 32 + Fraction(gradient)
+    late = Fraction(profile.overhead.seconds_per_byte) * carried + Fraction(profile.overhead.seconds)
+    overhead = Fraction(profile.serial_overhead_seconds) if serial else late
+    encode = Fraction(0)
+    if bits < 32:
+        encode = Fraction(profile.encode.seconds_per_byte) * Fraction(feature) + Fraction(profile.encode.seconds)
+    return [
+        Fraction(edge) + encode + overhead,
+        8 * Fraction(feature) * bits / 32 / up,
+        Fraction(cloud),
+        8 * Fraction(gradient) / down,
+        Fraction(edge) + encode + max(overhead, late),
+    ]
+
+
+@given(profiles(), rates, spaces, st.integers(1, 500), st.data())
+def test_greedy_equals_trying_everything(profile, link, space, horizon, data):
+    from_cut = data.draw(st.none() | st.integers(1, len(profile)))
+    costs = exact_costs(profile, link, space, horizon, from_cut)
+    if not costs:
+        with pytest.raises(PlanError, match="no deployment to choose"):
+            greedy(profile, link, space, horizon, from_cut)
+        return
+    plan = greedy(profile, link, space, horizon, from_cut)
+    assert float(costs[plan.deployment]) == pytest.approx(float(min(costs.values())), rel=1e-9)
+    assert plan.seconds_per_step * horizon + plan.migration_seconds == pytest.approx(
+        float(costs[plan.deployment]), rel=1e-9
+    )
+    assert plan.evaluated >= len(costs)
+
+
+@given(profiles(complete=True), rates, spaces)
+def test_a_run_begins_with_the_plan_and_a_staleness_that_the_engine_weighs(profile, link, space):
+    assume(exact_costs(profile, link, space, 1, None))
+    plan, first = greedy(profile, link, space), first_deployment(profile, link, space)
+    assert (first.cut, first.bits) == (plan.deployment.cut, plan.deployment.bits)
+    assert first.staleness in space.best_staleness(profile)
+    if plan.deployment.staleness in space.best_staleness(profile):
+        assert first == plan.deployment
+
+
+@given(profiles(complete=True), rates, st.booleans(), st.integers(1, 100))
+def test_jointdnn_is_the_serial_optimum(profile, link, allow_edge_only, horizon):
+    serial = SearchSpace((32,), 0, allow_edge_only=allow_edge_only)
+    costs = exact_costs(profile, link, serial, 1, None)
+    plan = jointdnn(profile, link, allow_edge_only, horizon)
+    assert float(costs[plan.deployment]) == pytest.approx(float(min(costs.values())), rel=1e-9)
+    whole = exact_costs(profile, link, serial, horizon, None)[plan.deployment]
+    assert plan.seconds_per_step == pytest.approx(float(whole / horizon), rel=1e-9)
+
+
+def test_a_plan_by_hand():
+    split = SearchSpace((32,), staleness=1, allow_edge_only=False)
+    plan = greedy(small_profile(), AT_8_MBIT, split, horizon_steps=4, from_cut=3)
+    # At cut 3, T = 3, 1, 0.2, 1; T_sum - 2 T_max < 0, so Eq. 12 is 3 x 3 + 5.2. Cut 2 has 2 x 3 + 6.3 + 0.3, and 3 to move.
+    assert plan.deployment == Deployment(3, 1, 32)
+    assert plan.stage_seconds == pytest.approx((3.0, 1.0, 0.2, 1.0))
+    assert plan.seconds_per_step == pytest.approx(14.2 / 4)
+    assert plan.migration_seconds == 0.0
+    assert plan.evaluated == 3
+
+
+def test_without_replay_no_staleness_can_be_the_quickest():
+    profile = small_profile(serial_edge_seconds=(None, 0.1, 0.1, 0.1, None))
+    fast = Rates(1e12, 1e12)
+    plan = greedy(profile, fast, SearchSpace((32,)))
+    assert plan.deployment == Deployment(3, 0, 32)
+    assert plan.stage_seconds[0] == pytest.approx(0.1)
+    assert plan.seconds_per_step == pytest.approx(0.3, rel=1e-3)
+    assert greedy(profile, fast, SearchSpace((32,), staleness=2)).deployment == Deployment(1, 2, 32)
+
+
+def flat_profile(**changes) -> Profile:
+    """Five blocks between which nothing differs, in numbers that binary fractions hold exactly."""
+    same = (1.0,) * 6
+    fields = {
+        "feature_bytes": same,
+        "gradient_bytes": same,
+        "edge_seconds": same,
+        "cloud_seconds": same,
+        "max_staleness": 7,
+    }
+    fields |= {"encode": Encode(0.0, 0.0), "min_bits": None}
+    return Profile("flat", 1, tuple(Block(str(i), 0.0) for i in range(5)), **(fields | changes))
+
+
+def test_of_equals_it_takes_todays_cut_then_the_smallest():
+    at = Rates(8.0, 8.0)
+    space = SearchSpace((32,), allow_edge_only=False)
+    assert greedy(flat_profile(), at, space, from_cut=3).deployment.cut == 3
+    assert greedy(flat_profile(), at, space).deployment.cut == 1
+    assert greedy(flat_profile(edge_seconds=(None, None, 1.0, 1.0, 1.0, 1.0)), at, space).deployment.cut == 2
+
+
+def test_of_equals_it_takes_most_bits_and_least_staleness():
+    space = SearchSpace((2, 8, 32), allow_edge_only=False)
+    plan = greedy(flat_profile(feature_bytes=(0.0,) * 6), Rates(8.0, 8.0), space, horizon_steps=64)
+    assert plan.deployment.bits == 32
+    assert plan.deployment.staleness == 2  # T = 1, 0, 1, 1: three batches keep every module busy
+
+
+def test_the_data_stays_on_the_edge():
+    free_cloud = flat_profile(edge_seconds=(0.0, 9.0, 9.0, 9.0, 9.0, 9.0))
+    assert greedy(free_cloud, Rates(8.0, 8.0)).deployment.cut >= 1
+
+
+def test_edge_only_is_chosen_where_it_is_the_quickest_and_is_not_forbidden():
+    quick = flat_profile(edge_seconds=(None, 9.0, 9.0, 9.0, 9.0, 0.5))
+    assert greedy(quick, Rates(8.0, 8.0), SearchSpace(allow_edge_only=False)).deployment.cut < 5
+    plan = greedy(quick, Rates(8.0, 8.0))
+    assert plan.deployment == Deployment(5, 0, 32)
+    assert plan.stage_seconds == (0.5, 0.0, 0.0, 0.0)
+    assert plan == edge_only(quick, Rates(8.0, 8.0)) or plan.evaluated > 1
+    assert edge_only(quick, Rates(8.0, 8.0)).seconds_per_step == 0.5
+
+
+def test_what_the_calibration_found_bounds_the_bits():
+    profile = small_profile(min_bits=(None, 32, None, 8, None))
+    plan = greedy(profile, AT_8_MBIT, SearchSpace((2, 4, 8), allow_edge_only=False))
+    assert plan.deployment.cut == 3
+    assert plan.deployment.bits == 8
+    with pytest.raises(PlanError, match="no deployment to choose at any cut with 2, 4 bits"):
+        greedy(profile, AT_8_MBIT, SearchSpace((2, 4), allow_edge_only=False))
+
+
+def test_a_staleness_that_is_given_is_taken():
+    for staleness in (0, 2, 9):
+        assert greedy(small_profile(), AT_8_MBIT, SearchSpace(staleness=staleness)).deployment.staleness == staleness
+
+
+def test_a_fixed_deployment_is_costed_as_it_is():
+    plan = fixed(small_profile(), AT_8_MBIT, Deployment(2, 0, 32), horizon_steps=10, from_cut=1)
+    assert plan.deployment == Deployment(2, 0, 32)
+    assert plan.seconds_per_step == pytest.approx(2.0 + 2.0 + 0.3 + 2.0)
+    assert plan.migration_seconds == pytest.approx(2.0)
+    assert plan.evaluated == 1
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        (SearchSpace(cut=0, allow_edge_only=False), "the cut is 0; with 4 blocks it must be from 1 to 3"),
+        (SearchSpace(cut=4, allow_edge_only=False), "edge-only is not allowed"),
+        (SearchSpace(cut=0), "the cut is 0; with 4 blocks it must be from 1 to 4"),
+        (SearchSpace(cut=5), "must be from 1 to 4"),
+        (SearchSpace(cut=-1), "the cut is -1"),
+        (SearchSpace(staleness=-1), "the staleness is -1; it must be 0 or more"),
+        (SearchSpace(bits=()), "the bit widths are none"),
+        (SearchSpace(bits=(8, 9)), "the bit widths are 8, 9; each must be one of"),
+    ],
+)
+def test_a_space_out_of_range_is_refused(space, said):
+    with pytest.raises(PlanError, match=said):
+        greedy(small_profile(), AT_8_MBIT, space)
+
+
+@pytest.mark.parametrize(("horizon", "from_cut"), [(0, None), (-1, None), (1, 0), (1, 5)])
+def test_a_start_out_of_range_is_refused(horizon, from_cut):
+    for planner in (
+        lambda *rest: greedy(small_profile(), AT_8_MBIT, None, *rest),
+        lambda *rest: jointdnn(small_profile(), AT_8_MBIT, False, *rest),
+    ):
+        with pytest.raises(PlanError, match="it must be 1 or more" if horizon < 1 else "it must be from 1 to 4"):
+            planner(horizon, from_cut)
+
+
+def test_edge_only_that_was_not_measured_is_refused():
+    with pytest.raises(PlanError, match="at cut 4"):
+        edge_only(small_profile(edge_seconds=(None, 1.0, 2.0, 3.0, None)), AT_8_MBIT)

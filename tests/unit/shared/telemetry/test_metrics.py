@@ -1,0 +1,151 @@
+"""The metrics of both sides: there from the start, and each in docs/metrics.md as it is."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from cloud_trainer.metrics import TrainerMetrics
+from edge_agent.observability.metrics import EdgeMetrics
+from shared.codec import codec_bits, codec_names
+from shared.telemetry.metrics import TrainingMetrics
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+from tests.conftest import ROOT
+
+SIDES = {"The edge", "The trainer"}
+
+
+class OpenSession:
+    """As much of a session as its series are read from."""
+
+    id = "5e55"
+    attached = True
+    next_step = 7
+    loss = 0.5
+    received_bytes, sent_bytes = 1000, 200
+    downlink_bits_per_second = 8e6
+    deployment = Deployment(epoch=1, cut=2, staleness=3, codec="uniform4", downlink_codec="fp32")
+
+
+class HeldSessions:
+    """As much of `Sessions` as a scrape reads."""
+
+    limit = 3
+
+    def __init__(self) -> None:
+        self.built: list[OpenSession] = []
+        self.reserved = 0
+
+    def __len__(self) -> int:
+        return len(self.built) + self.reserved
+
+
+def edge() -> CollectorRegistry:
+    return EdgeMetrics(CollectorRegistry()).registry
+
+
+def trainer(*, session: bool = False) -> CollectorRegistry:
+    metrics, sessions = TrainerMetrics(CollectorRegistry()), HeldSessions()
+    if session:
+        sessions.built.append(OpenSession())
+    metrics.watch(sessions)
+    return metrics.registry
+
+
+def exported(registry: CollectorRegistry) -> dict[str, tuple[str, frozenset[str]]]:
+    """Type and label names by the name that a query uses."""
+    return {
+        family.name + "_total" * (family.type == "counter"): (
+            family.type,
+            frozenset(label for sample in family.samples for label in sample.labels if label != "le"),
+        )
+        for family in registry.collect()
+    }
+
+
+def documented() -> dict[str, dict[str, tuple[str, frozenset[str]]]]:
+    """The tables of metrics in docs/metrics.md, by heading."""
+    sections: dict[str, dict[str, tuple[str, frozenset[str]]]] = {}
+    for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
+        if line.startswith("## "):
+            rows = sections.setdefault(line.removeprefix("## "), {})
+        elif row := re.fullmatch(r"\| `(\w+)` \| (\w+) \| ?([\w, ]*) \| .+\. \|", line):
+            assert row[1] not in rows
+            rows[row[1]] = (row[2], frozenset(filter(None, row[3].replace(" ", "").split(","))))
+        elif re.match(r"\| `[a-z]", line):
+            pytest.fail(f"a row that is not one: {line}")
+    return sections
+
+
+@pytest.mark.parametrize(("heading", "registry"), [("The edge", edge()), ("The trainer", trainer(session=True))])
+def test_the_page_lists_exactly_what_is_exported(heading, registry):
+    common = {key: value for name, rows in documented().items() if name not in SIDES for key, value in rows.items()}
+    assert {**common, **documented()[heading]} == exported(registry)
+
+
+def series(registry: CollectorRegistry) -> Iterator[tuple[str, dict[str, str], float]]:
+    for family in registry.collect():
+        for sample in family.samples:
+            if not sample.name.startswith("process_") and not sample.name.endswith("_created"):
+                yield sample.name, sample.labels, sample.value
+
+
+@pytest.mark.parametrize("registry", [edge(), trainer()])
+def test_every_series_exists_at_zero_before_anything_happened(registry):
+    found = list(series(registry))
+    assert {value for name, _, value in found if name != "isthmus_sessions_limit"} == {0.0}
+    for name in exported(registry):
+        if not name.startswith(("process_", "isthmus_session_")):
+            assert any(known.startswith(name) for known, _, _ in found), f"{name} has no series"
+
+
+def test_every_error_code_has_its_series_from_the_start():
+    metrics = TrainingMetrics(CollectorRegistry())
+    codes = {labels["code"] for name, labels, _ in series(metrics.registry) if name == "isthmus_errors_total"}
+    assert codes == {code.name for code in grpc.StatusCode} - {"OK"}
+    metrics.failed(grpc.StatusCode.NOT_FOUND)
+    counted = {labels["code"]: value for name, labels, value in series(metrics.registry) if value}
+    assert counted == {"NOT_FOUND": 1.0}
+
+
+def test_a_sessions_series_end_with_it():
+    metrics, sessions = TrainerMetrics(CollectorRegistry()), HeldSessions()
+    metrics.watch(sessions)
+    sessions.built.append(OpenSession())
+    value = metrics.registry.get_sample_value
+    assert value("isthmus_sessions") == 1
+    assert value("isthmus_session_steps_total", {"session": "5e55"}) == 7
+    assert value("isthmus_session_codec_bit_width", {"session": "5e55", "direction": "up"}) == 4
+    assert value("isthmus_session_codec_bit_width", {"session": "5e55", "direction": "down"}) == 32
+    assert value("isthmus_session_downlink_bytes_per_second", {"session": "5e55"}) == 1e6
+    sessions.built.clear()
+    assert value("isthmus_sessions") == 0
+    assert not [name for name, labels, _ in series(metrics.registry) if "session" in labels]
+
+
+def test_a_place_that_is_only_reserved_counts_and_has_no_series():
+    metrics, sessions = TrainerMetrics(CollectorRegistry()), HeldSessions()
+    metrics.watch(sessions)
+    sessions.reserved += 1
+    assert metrics.registry.get_sample_value("isthmus_sessions") == 1
+    assert not [name for name, labels, _ in series(metrics.registry) if "session" in labels]
+
+
+def test_bits_are_those_that_a_codec_is_named_after():
+    for name in codec_names():
+        named = re.search(r"[0-9]+", name)
+        assert codec_bits(name) == (int(named[0]) if named else 32)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.parametrize("registry", [edge(), trainer(session=True)])
+def test_prometheus_finds_nothing_to_say_about_them(registry):
+    text = b"".join(
+        line + b"\n" for line in generate_latest(registry).splitlines() if b"process_" not in line
+    )  # not ours to name
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stderr.decode()) == (0, "")

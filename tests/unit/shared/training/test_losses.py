@@ -1,0 +1,93 @@
+"""The loss at the end of the chain: what it says of a batch, and what it does not take."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from shared.errors import ModelError
+from shared.training.losses import LossHead, narrowed, widened
+
+OF_EQUAL_SHAPES = {"mse": nn.MSELoss(), "l1": nn.L1Loss(), "bce_with_logits": nn.BCEWithLogitsLoss()}
+SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)
+
+
+@given(st.sampled_from(sorted(OF_EQUAL_SHAPES)), SHAPES, SHAPES)
+def test_output_and_labels_have_equal_shapes_or_are_refused(name, shape, other):
+    """A label that is one number fits an output of one number: (B,) and (B, 1). Nothing is ever stretched."""
+    head, output, labels = LossHead(name, None), torch.rand(shape), torch.rand(other)
+    if shape in (other, (*other, 1)):
+        fitted = labels.reshape(shape)
+        assert head.evaluate(output, labels).loss == OF_EQUAL_SHAPES[name](output, fitted).item()
+        leaf = output.clone().requires_grad_()
+        OF_EQUAL_SHAPES[name](leaf, fitted).backward()
+        assert torch.equal(head.gradient(output, labels)[1], leaf.grad)
+        return
+    for judge in (head.evaluate, head.gradient):
+        with pytest.raises(ModelError) as refusal:
+            judge(output, labels)
+        assert f"the model's output is {shape}, the labels are {other}" in str(refusal.value)
+
+
+def test_a_number_a_sample_is_not_held_against_a_column():
+    """What torch would broadcast to every pair of samples."""
+    with pytest.raises(ModelError, match=r"loss 'mse' takes labels of the output's own shape"):
+        LossHead("mse", None).gradient(torch.rand(4), torch.rand(4, 1))
+
+
+def test_class_labels_need_no_shape_but_their_own():
+    loss, gradient = LossHead("cross_entropy", None).gradient(torch.eye(3), torch.arange(3))
+    assert (loss.correct, loss.samples) == (3, 3)
+    assert gradient.shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("output", "labels", "says"),
+    [
+        ((8, 64, 100), (8, 64), "this output seems to have its classes last"),
+        ((8, 10), (8, 2), "takes an output whose second dimension is the classes"),
+        ((8, 10), (8, 1), "the model's output is (8, 10), the labels are (8, 1)"),
+        ((8, 10, 4, 4), (8, 4), "the labels are (8, 4)"),
+        ((8,), (8,), "takes an output whose second dimension is the classes"),
+    ],
+)
+def test_class_labels_of_another_shape_than_the_output_wants_are_refused(output, labels, says):
+    head = LossHead("cross_entropy", None)
+    with pytest.raises(ModelError) as refusal:
+        head.evaluate(torch.rand(output), torch.zeros(labels, dtype=torch.int64))
+    assert says in str(refusal.value)
+
+
+def test_class_numbers_with_a_fraction_are_refused():
+    with pytest.raises(ModelError, match="class numbers must be integers"):
+        LossHead("cross_entropy", None).evaluate(torch.rand(8, 10), torch.rand(8))
+
+
+def test_probabilities_are_labels_of_the_outputs_own_shape():
+    output, labels = torch.rand(4, 3), torch.softmax(torch.rand(4, 3), 1)
+    assert LossHead("cross_entropy", None).evaluate(output, labels).loss == pytest.approx(
+        nn.CrossEntropyLoss()(output, labels).item()
+    )
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-200, 300) | st.integers(-40_000, 70_000), max_size=5))
+def test_class_numbers_travel_in_few_bits_and_arrive_as_they_were(numbers):
+    labels = torch.tensor(numbers, dtype=torch.int64)
+    travelling = narrowed(labels)
+    assert torch.equal(widened(travelling), labels)
+    assert widened(travelling).dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("numbers", "item_bytes"),
+    [([0, 255], 1), ([-100, 20], 1), ([-100, 128], 2), ([0, 256], 2), ([40_000], 4), ([2**31], 8)],
+)
+def test_class_numbers_take_no_more_than_they_need(numbers, item_bytes):
+    assert narrowed(torch.tensor(numbers)).itemsize == item_bytes
+
+
+def test_numbers_with_a_fraction_travel_as_they_are():
+    labels = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    assert narrowed(labels) is labels
+    assert widened(labels) is labels

@@ -1,0 +1,361 @@
+"""Replay and stash: what a late gradient does, held against plain autograd on copies of the module."""
+
+import copy
+import weakref
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from shared.model.chain import Chain, build_chain
+from shared.model.random_state import random_state
+from shared.model.zoo import bilstm, residual_cnn
+from shared.training.policies import POLICIES, Replay, Stash
+from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.stage import Stage
+from tests.support.plain import PlainEdge, assert_same_bits, plain_optimizer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+BATCH, SEED = 6, 11
+CPU = torch.device("cpu")
+
+
+class Replacing(nn.Module):
+    """Puts a new tensor in the place of its buffer at every forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        y = self.linear(x)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        return y - self.mean
+
+
+class Writing(nn.Module):
+    """Its backward needs a buffer that its next forward writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("scale", torch.ones(8))
+        self.tied = nn.Module()
+        self.tied.register_buffer("scale", self.scale)
+
+    def forward(self, x):
+        y = self.linear(x)
+        if self.training:
+            self.scale.mul_(0.9).add_(y.detach().abs().mean(0), alpha=0.1)
+        return y * self.tied.scale
+
+
+def normed() -> nn.Module:
+    first = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.Dropout(0.3))
+    return nn.Sequential(first, nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.BatchNorm1d(8)), nn.Linear(8, 3))
+
+
+def in_place() -> nn.Module:
+    """Its first block writes to the samples."""
+    first = nn.Sequential(nn.LeakyReLU(0.1, inplace=True), nn.Linear(8, 8), nn.Hardswish(inplace=True))
+    return nn.Sequential(first, nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), nn.Linear(8, 3))
+
+
+def with_buffers() -> nn.Module:
+    return nn.Sequential(Replacing(), Writing(), nn.Linear(8, 3))
+
+
+def partly_frozen() -> nn.Module:
+    module = normed()
+    for parameter in (*module[0].parameters(), module[1][0].bias):
+        parameter.requires_grad_(False)
+    return module
+
+
+def texts() -> nn.Module:
+    return bilstm(vocabulary=9, embedding=4, hidden=3, layers=1, dropout=0.4)
+
+
+MODULES = {make.__name__: make for make in (normed, in_place, with_buffers, partly_frozen, texts)}
+OPTIMIZERS = (
+    OptimizerConfig(learning_rate=0.1, momentum=0.9, weight_decay=1e-3),
+    OptimizerConfig(name="adam", learning_rate=0.01, clip_norm=0.05),
+)
+
+
+def recipe(optimizer: OptimizerConfig = OPTIMIZERS[0]) -> Recipe:
+    schedule = ScheduleConfig(name="exponential", every="step", gamma=0.9)
+    return Recipe(optimizer=optimizer, schedule=schedule, loss="mse", seed=SEED, steps_per_epoch=9, total_steps=99)
+
+
+def build(name: str, seed: int = 0) -> nn.Module:
+    with random_state(seed):
+        return MODULES[name]()
+
+
+def batch_of(name: str, step: int) -> Tensor:
+    with random_state("batch", step):
+        return torch.randint(9, (BATCH, 5)) if name == "texts" else torch.randn(BATCH, 8)
+
+
+def gradient_of(step: int, feature: Tensor) -> Tensor:
+    with random_state("gradient", step):
+        return torch.randn(feature.shape)
+
+
+def stage_of(module: nn.Module, example: Tensor, cut: int = 2, optimizer: OptimizerConfig = OPTIMIZERS[0]) -> Stage:
+    return Stage(build_chain(module, example), 0, cut, recipe(optimizer), CPU)
+
+
+@st.composite
+def orders(draw):
+    """What the edge does: (step, K) for a forward, (step, None) for a backward; K may change on the way."""
+    events, started, settled = [], 0, 0
+    steps = draw(st.integers(1, 7))
+    while settled < steps:
+        limit = draw(st.integers(0, 3))
+        may_start = started < steps and started - settled <= limit
+        if may_start and (started == settled or draw(st.booleans())):
+            events.append((started, limit))
+            started += 1
+        elif started > settled:
+            events.append((settled, None))
+            settled += 1
+    return events
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    name=st.sampled_from(sorted(MODULES)),
+    policy=st.sampled_from(sorted(POLICIES)),
+    optimizer=st.sampled_from(OPTIMIZERS),
+    order=orders(),
+)
+def test_any_order_gives_what_autograd_on_copies_gives(name, policy, optimizer, order):
+    stage = stage_of(build(name), batch_of(name, 0), optimizer=optimizer)
+    ours = POLICIES[policy](stage)
+    plain_module = build(name)
+    blocks = plain_module.blocks() if name == "texts" else list(plain_module)
+    plain = PlainEdge(blocks[:2], recipe(optimizer), policy)
+    features = {}
+    for step, limit in order:
+        if limit is not None:
+            inputs = batch_of(name, step)
+            features[step] = ours.forward(step, inputs, alone=limit == 0)
+            assert torch.equal(features[step], plain.forward(step, batch_of(name, step), alone=limit == 0))
+            assert torch.equal(inputs, batch_of(name, step)), "the samples are the user's and are not written to"
+        else:
+            gradient = gradient_of(step, features[step])
+            ours.backward(step, gradient)
+            plain.backward(step, gradient)
+    expected = nn.ModuleList(blocks[:2]).state_dict()
+    actual = nn.ModuleList([block.module for block in stage.blocks]).state_dict()
+    assert_same_bits(expected, actual)
+
+
+def traced_stage() -> tuple[Stage, Chain]:
+    with random_state("residual"):
+        module = residual_cnn(width=4, blocks=2, dropout=0.3)
+    chain = build_chain(module, torch.zeros(BATCH, 1, 8, 8))
+    return Stage(chain, 0, 2, recipe(), CPU), chain
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_with_no_update_in_between_a_policy_equals_the_kept_graph_bit_for_bit(policy):
+    states = []
+    for alone in (True, False):
+        stage, chain = traced_stage()
+        chosen = POLICIES[policy](stage)
+        for step in range(4):
+            with random_state("image", step):
+                feature = chosen.forward(step, torch.randn(BATCH, 1, 8, 8), alone=alone)
+            chosen.backward(step, gradient_of(step, feature))
+        states.append(chain.module.state_dict())
+    assert_same_bits(*states)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_statistics_are_those_of_the_first_forwards_in_their_order(policy):
+    stage = stage_of(build("normed"), batch_of("normed", 0), cut=1)
+    norm = stage.blocks[0].module[1]
+    expected = copy.deepcopy(norm)
+    seen: list[Tensor] = []
+    first_forward = stage.blocks[0].module[0].register_forward_hook(lambda _, __, output: seen.append(output.detach()))
+    chosen = POLICIES[policy](stage)
+    for step in range(4):
+        chosen.forward(step, batch_of("normed", step), alone=False)
+    first_forward.remove()
+    for step in range(4):
+        chosen.backward(step, torch.ones(BATCH, 8))
+    assert len(seen) == 4
+    for inputs in seen:
+        expected(inputs)
+    assert norm.num_batches_tracked == 4
+    for name in ("running_mean", "running_var", "num_batches_tracked"):
+        assert torch.equal(getattr(norm, name), getattr(expected, name)), name
+
+
+def test_the_replay_at_unchanged_weights_recomputes_the_feature_bit_for_bit():
+    stage = stage_of(build("normed"), batch_of("normed", 0))
+    outputs: list[Tensor] = []
+    stage.blocks[-1].module.register_forward_hook(lambda _, __, output: outputs.append(output.detach().clone()))
+    replay = Replay(stage)
+    features = [replay.forward(step, batch_of("normed", step), alone=False) for step in range(2)]
+    torch.rand(5)  # whoever else draws random numbers meanwhile
+    replay.backward(0, torch.ones_like(features[0]))
+    assert torch.equal(outputs[2], features[0])
+    assert not torch.equal(features[0], features[1])
+    stage.load_block(0, {name: tensor.clone() for name, tensor in stage.block_tensors(0).items()})
+    replay.backward(1, torch.ones_like(features[1]))
+    assert not torch.equal(outputs[3], features[1]), "the weights of now are not those of then"
+
+
+class CountingBackwards(torch.autograd.Function):
+    count = 0
+
+    @staticmethod
+    def forward(_ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        CountingBackwards.count += 1
+        return gradient
+
+
+class Counted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return CountingBackwards.apply(self.linear(x))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("frozen", "backwards"), [(0, 3), (1, 2), (2, 1), (3, 0)])
+def test_frozen_blocks_have_no_backward(policy, frozen, backwards):
+    module = nn.Sequential(nn.Sequential(Counted()), Counted(), Counted(), nn.Linear(8, 2))
+    # A counter runs when a gradient passes it: to its own linear layer's parameters or to blocks before it.
+    for parameter in (p for block in module[:frozen] for p in block.parameters()):
+        parameter.requires_grad_(False)
+    stage = Stage(build_chain(module, torch.zeros(BATCH, 8)), 0, 3, recipe(), CPU)
+    chosen = POLICIES[policy](stage)
+    frozen_before = copy.deepcopy(module[:frozen].state_dict())
+    features = [chosen.forward(step, batch_of("normed", step), alone=False) for step in range(2)]
+    CountingBackwards.count = 0
+    if stage.trainable:
+        chosen.backward(0, torch.ones_like(features[0]))
+    assert CountingBackwards.count == backwards
+    assert_same_bits(frozen_before, module[:frozen].state_dict())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_edge_that_is_all_frozen_keeps_nothing_and_still_counts_its_statistics(policy, alone):
+    module = build("normed")
+    module[:2].requires_grad_(False)
+    chosen = POLICIES[policy](stage_of(module, batch_of("normed", 0)))
+    for step in range(5):
+        feature = chosen.forward(step, batch_of("normed", step), alone=alone)
+        assert not feature.requires_grad
+    assert not chosen._history
+    assert module[0][1].num_batches_tracked == 5
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_the_history_holds_k_plus_one_inputs_and_no_activations(limit):
+    stage = stage_of(build("normed"), batch_of("normed", 0))
+    replay = Replay(stage)
+    saved: list[Tensor] = []
+    inputs = [batch_of("normed", step) for step in range(20)]
+    longest = 0
+    for step, batch in enumerate(inputs):
+        if step > limit:
+            replay.backward(step - limit - 1, torch.ones(BATCH, 8))
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda kept: kept):
+            feature = replay.forward(step, batch, alone=False)
+        gone = weakref.ref(feature)
+        del feature
+        assert gone() is None
+        longest = max(longest, len(replay._history))
+        assert [(number, kept is inputs[number]) for number, kept in replay._history] == [
+            (number, True) for number in range(max(0, step - limit), step + 1)
+        ]
+    assert longest == limit + 1
+    assert not saved
+
+
+def test_stash_copies_the_weights_once_a_version_and_holds_none_when_drained():
+    stage = stage_of(build("normed"), batch_of("normed", 0))
+    stash = Stash(stage)
+    for step in range(3):
+        stash.forward(step, batch_of("normed", step), alone=False)
+    versions = {id(weights) for *_, weights in stash._history}
+    assert len(versions) == 1, "no update came between these forwards"
+    copied = weakref.ref(stash._history[0][2][0]["0.weight"])
+    stash.backward(0, torch.ones(BATCH, 8))
+    stash.forward(3, batch_of("normed", 3), alone=False)
+    assert len({id(weights) for *_, weights in stash._history}) == 2
+    for step in (1, 2, 3):
+        stash.backward(step, torch.ones(BATCH, 8))
+    assert not stash._history
+    assert copied() is None
+
+
+class Functional(nn.Module):
+    """Its own parameter is read outside of any submodule, which torch.fx makes a piece borrow it for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.weight = nn.Parameter(torch.randn(8, 8))
+        self.register_buffer("shift", torch.randn(8))
+
+    def forward(self, x):
+        return self.last(nn.functional.linear(self.first(x).relu(), self.weight, self.shift).relu())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_parameters_read_outside_of_submodules_learn(policy):
+    with random_state("functional"):
+        module = Functional()
+    plain = copy.deepcopy(module)
+    chain = build_chain(module, torch.zeros(BATCH, 8))
+    stage = Stage(chain, 0, len(chain.blocks), recipe(), CPU)
+    chosen = POLICIES[policy](stage)
+    outputs = [chosen.forward(step, batch_of("normed", step), alone=False) for step in range(2)]
+    chosen.backward(0, torch.ones_like(outputs[0]))
+    plain(batch_of("normed", 0)).sum().backward()
+    optimizer = plain_optimizer(plain, recipe().optimizer)
+    optimizer.step()
+    assert_same_bits(plain.state_dict(), module.state_dict())
+
+
+def test_a_gradient_out_of_order_is_a_defect():
+    replay = Replay(stage_of(build("normed"), batch_of("normed", 0)))
+    features = [replay.forward(step, batch_of("normed", step), alone=False) for step in range(2)]
+    with pytest.raises(AssertionError):
+        replay.backward(1, torch.ones_like(features[1]))
+
+
+def test_a_stage_of_no_blocks_hands_on_what_it_is_given():
+    chain = build_chain(build("normed"), batch_of("normed", 0))
+    stage = Stage(chain, 3, 3, recipe(), CPU)
+    outputs, gradient = torch.randn(BATCH, 3), torch.randn(3, BATCH).t()
+    for wanted in (True, False):
+        graph = stage.forward(0, outputs, input_gradient=wanted)
+        assert torch.equal(graph.output, outputs)
+        found = stage.backward(graph, gradient)
+        stage.update(0)
+        assert (found is not None) == wanted
+        if found is not None:
+            assert torch.equal(found, gradient)
+            assert found.stride() == gradient.stride(), "strides choose kernels"
+    assert torch.equal(stage.evaluate(outputs), outputs)
+    assert not stage.trainable

@@ -1,0 +1,188 @@
+"""The recipe: what may be combined, the learning rate at every step, and the optimizers it builds."""
+
+import json
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch.optim import lr_scheduler
+
+from shared.training.optimizer import build_optimizer
+from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.schedule import learning_rate
+
+STEPS_PER_EPOCH = 3
+EPOCHS = 12
+
+
+def recipe(schedule: dict[str, Any], lr: float = 0.3, total_steps: int = STEPS_PER_EPOCH * EPOCHS) -> Recipe:
+    return Recipe(
+        optimizer=OptimizerConfig(learning_rate=lr),
+        schedule=ScheduleConfig(**schedule),
+        loss="cross_entropy",
+        seed=0,
+        steps_per_epoch=STEPS_PER_EPOCH,
+        total_steps=total_steps,
+    )
+
+
+def torch_rates(make_scheduler, lr: float, count: int) -> list[float]:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+    scheduler = make_scheduler(optimizer)
+    rates = []
+    for _ in range(count):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+SCHEDULES = [
+    (
+        {"name": "multistep", "milestones": (2, 3, 7), "gamma": 0.5},
+        lambda o: lr_scheduler.MultiStepLR(o, [2, 3, 7], 0.5),
+    ),
+    ({"name": "exponential", "gamma": 0.8}, lambda o: lr_scheduler.ExponentialLR(o, 0.8)),
+    ({"name": "cosine", "floor": 0.1}, lambda o: lr_scheduler.CosineAnnealingLR(o, EPOCHS, eta_min=0.1 * 0.3)),
+    ({"name": "constant"}, lambda o: lr_scheduler.ConstantLR(o, factor=1.0)),
+]
+
+
+@pytest.mark.parametrize(("schedule", "make_scheduler"), SCHEDULES)
+def test_by_epoch_the_rate_is_torchs_for_each_step_of_the_epoch(schedule, make_scheduler):
+    told = recipe(schedule)
+    expected = torch_rates(make_scheduler, 0.3, EPOCHS)
+    for step in range(told.total_steps):
+        assert learning_rate(told, step) == pytest.approx(expected[step // STEPS_PER_EPOCH], rel=1e-12)
+
+
+@pytest.mark.parametrize(("schedule", "make_scheduler"), SCHEDULES)
+def test_by_step_the_rate_is_torchs(schedule, make_scheduler):
+    told = recipe({**schedule, "every": "step"}, total_steps=EPOCHS)
+    expected = torch_rates(make_scheduler, 0.3, EPOCHS)
+    assert [learning_rate(told, step) for step in range(EPOCHS)] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("schedule", [schedule for schedule, _ in SCHEDULES])
+@pytest.mark.parametrize("warmup_steps", [0, 4])
+def test_the_rate_is_exactly_what_lambda_lr_sets(schedule, warmup_steps):
+    told = recipe({**schedule, "warmup_steps": warmup_steps}, lr=0.37)
+    unit = recipe({**schedule, "warmup_steps": warmup_steps}, lr=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = torch_rates(
+            lambda o: lr_scheduler.LambdaLR(o, lambda step: learning_rate(unit, step)), 0.37, told.total_steps
+        )
+    assert [learning_rate(told, step) for step in range(told.total_steps)] == expected
+
+
+@given(warmup=st.integers(1, 50), name=st.sampled_from(["constant", "exponential", "cosine"]))
+def test_warm_up_rises_linearly_to_the_full_rate_and_then_the_schedule_says(warmup: int, name: str):
+    with_warmup = recipe({"name": name, "warmup_steps": warmup}, lr=0.3)
+    without = recipe({"name": name}, lr=0.3)
+    for step in range(warmup):
+        assert learning_rate(with_warmup, step) == pytest.approx(0.3 * (step + 1) / warmup)
+    assert learning_rate(with_warmup, warmup - 1) == 0.3
+    assert learning_rate(with_warmup, warmup) == learning_rate(without, warmup)
+
+
+def test_cosine_counts_a_last_partial_epoch_and_stays_at_its_floor():
+    told = recipe({"name": "cosine"}, lr=1.0, total_steps=STEPS_PER_EPOCH + 1)  # two epochs, the second of one step
+    assert learning_rate(told, STEPS_PER_EPOCH) == pytest.approx(0.5)
+    short = recipe({"name": "cosine", "every": "step", "period": 4, "floor": 0.25}, lr=1.0)
+    assert [learning_rate(short, step) for step in (4, 5, 30)] == pytest.approx([0.25, 0.25, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"nesterov": True}, "nesterov is true but momentum is 0"),
+        ({"name": "adam", "momentum": 0.9}, "adam has no momentum, which belongs to sgd, rmsprop"),
+        ({"name": "rmsprop", "momentum": 0.9, "nesterov": True}, "rmsprop has no nesterov, which belongs to sgd"),
+        ({"name": "sgd", "betas": (0.5, 0.5)}, "sgd has no betas, which belongs to adam, adamw"),
+        ({"name": "sgd", "eps": 1e-3}, "sgd has no eps, which belongs to adam, adamw, rmsprop"),
+        ({"name": "adamw", "alpha": 0.5}, "adamw has no alpha, which belongs to rmsprop"),
+        ({"momentum": 1.0}, "less than 1"),
+        ({"learning_rate": 0.0}, "greater than 0"),
+        ({"clip_norm": 0.0}, "greater than 0"),
+    ],
+)
+def test_an_optimizer_that_makes_no_sense_is_refused(values, what: str):
+    with pytest.raises(ValidationError, match=what):
+        OptimizerConfig(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"name": "multistep"}, "needs milestones"),
+        ({"name": "multistep", "milestones": (2, 2)}, r"milestones are \[2, 2\]; they must increase"),
+        ({"name": "multistep", "milestones": (0, 2)}, "greater than 0"),
+        ({"milestones": (2,)}, "constant has no milestones, which belongs to multistep"),
+        ({"name": "exponential", "floor": 0.5}, "exponential has no floor, which belongs to cosine"),
+        ({"name": "cosine", "gamma": 0.5}, "cosine has no gamma, which belongs to multistep, exponential"),
+        ({"name": "multistep", "milestones": (2,), "period": 3}, "multistep has no period"),
+    ],
+)
+def test_a_schedule_that_makes_no_sense_is_refused(values, what: str):
+    with pytest.raises(ValidationError, match=what):
+        ScheduleConfig(**values)
+
+
+def test_a_key_at_its_default_is_not_refused():
+    written_out = OptimizerConfig(name="adam", momentum=0.0, nesterov=False, alpha=0.99)
+    assert written_out == OptimizerConfig(name="adam")
+
+
+def test_the_recipe_travels_as_json():
+    told = Recipe(
+        optimizer=OptimizerConfig(name="adam", betas=(0.5, 0.9), clip_norm=1.0),
+        schedule=ScheduleConfig(name="multistep", milestones=(1, 4)),
+        loss="cross_entropy",
+        seed=3,
+        steps_per_epoch=5,
+        total_steps=50,
+    )
+    text = told.model_dump_json()
+    assert Recipe.model_validate_json(text) == told
+    with pytest.raises(ValidationError):
+        Recipe.model_validate_json(json.dumps({**json.loads(text), "unheard_of": 1}))
+    with pytest.raises(ValidationError):
+        Recipe.model_validate_json(json.dumps({**json.loads(text), "steps_per_epoch": "5"}))
+
+
+OPTIMIZERS: list[tuple[dict[str, Any], Any]] = [
+    (
+        {"name": "sgd", "momentum": 0.9, "nesterov": True},
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    ),
+    (
+        {"name": "adam", "betas": (0.8, 0.95)},
+        lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.8, 0.95), weight_decay=0.01),
+    ),
+    ({"name": "adamw", "eps": 1e-4}, lambda p: torch.optim.AdamW(p, lr=0.1, eps=1e-4, weight_decay=0.01)),
+    (
+        {"name": "rmsprop", "momentum": 0.5, "alpha": 0.9, "eps": 1e-3},
+        lambda p: torch.optim.RMSprop(p, lr=0.1, momentum=0.5, alpha=0.9, eps=1e-3, weight_decay=0.01),
+    ),
+    ({"name": "rmsprop"}, lambda p: torch.optim.RMSprop(p, lr=0.1, weight_decay=0.01)),
+]
+
+
+@pytest.mark.parametrize(("values", "reference"), OPTIMIZERS)
+def test_an_optimizer_updates_as_torchs_own_with_the_same_numbers(values, reference):
+    start = torch.linspace(-1, 1, 7)
+    ours, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
+    built = build_optimizer([ours], OptimizerConfig(learning_rate=0.1, weight_decay=0.01, **values))
+    expected = reference([theirs])
+    for step in range(4):
+        for parameter, optimizer in ((ours, built), (theirs, expected)):
+            parameter.grad = torch.cos(start * (step + 1))
+            optimizer.step()
+    assert torch.equal(ours, theirs)
+    assert not torch.equal(ours, start)
+    assert built.param_groups[0]["foreach"] is False

@@ -1,0 +1,244 @@
+"""Framing: tensors become chunks and chunks the same tensor; whatever else comes is refused before memory is taken."""
+
+from itertools import count
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from shared.codec.layout import MAX_DIMS
+from shared.errors import ProtocolError
+from shared.transport.stream.framing import MAX_DIMENSIONS, Assembler, WireTensor, chunks, role_name
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
+
+uint64 = st.integers(0, 2**64 - 1)
+roles = st.sampled_from([role for role in Role.values() if role != Role.ROLE_UNSPECIFIED])
+
+
+class Memory:
+    """Gives memory, and remembers how much was asked for."""
+
+    def __init__(self) -> None:
+        self.asked = []
+
+    def __call__(self, size):
+        self.asked.append(size)
+        return memoryview(bytearray(size))
+
+
+def tensor(payload, step=4, role=Role.ROLE_FEATURE, epoch=0, **header):
+    return WireTensor(step, role, epoch, TensorHeader(encoded_bytes=len(payload), **header), memoryview(payload))
+
+
+def anything(_frame):
+    pass
+
+
+def framed(payload=bytes(range(100)), chunk_bytes=40):
+    """The chunks of a tensor; those of the default are of 40, 40 and 20 bytes."""
+    return list(chunks(tensor(payload), chunk_bytes))
+
+
+def assembled(frames, accept=anything, memory=None):
+    """What the last of the frames completes."""
+    assembler = Assembler(accept, memory or Memory())
+    *before, last = [assembler.add(frame, payload) for frame, payload in frames]
+    assert before == [None] * len(before)
+    assert assembler.at_boundary == (last is not None)
+    return last
+
+
+def changed(frame, **fields):
+    copy = Frame()
+    copy.CopyFrom(frame)
+    for name, value in fields.items():
+        setattr(copy, name, value)
+    return copy
+
+
+@given(st.binary(max_size=300), st.integers(1, 310), uint64, roles, uint64, uint64)
+def test_chunks_put_together_are_the_tensor(payload, chunk_bytes, step, role, epoch, nanoseconds):
+    sent = tensor(payload, step, role, epoch, codec="fp32", shape=[len(payload)], strides=[1])
+    frames = list(chunks(sent, chunk_bytes, nanoseconds))
+    memory = Memory()
+    arrived = assembled(frames, memory=memory)
+    assert (arrived.step, arrived.role, arrived.deployment_epoch) == (step, role, epoch)
+    assert arrived.header == sent.header
+    assert bytes(arrived.payload) == payload
+    assert arrived.sender_nanoseconds == nanoseconds
+    assert memory.asked == [len(payload)], "memory is taken once"
+
+
+@given(st.binary(max_size=300), st.integers(1, 310))
+def test_chunks_are_views_in_order_of_at_most_the_size_asked_for(payload, chunk_bytes):
+    sent = tensor(payload)
+    frames = list(chunks(sent, chunk_bytes))
+    assert len(frames) == max(1, -(-len(payload) // chunk_bytes))
+    offset = 0
+    for frame, part in frames:
+        assert frame.offset == offset
+        assert len(part) <= chunk_bytes
+        assert part.obj is sent.payload.obj
+        assert frame.HasField("tensor") == (offset == 0)
+        offset += len(part)
+    assert offset == len(payload)
+    assert all(len(part) == chunk_bytes for _, part in frames[:-1]), "only the last is shorter"
+
+
+@given(st.lists(st.tuples(st.binary(max_size=50), st.integers(1, 60)), min_size=1, max_size=5))
+def test_one_tensor_after_the_other_each_cut_as_it_likes(parts):
+    memory, arrived = Memory(), []
+    assembler = Assembler(anything, memory)
+    for step, (payload, chunk_bytes) in enumerate(parts):
+        for frame, part in chunks(tensor(payload, step), chunk_bytes):
+            if (whole := assembler.add(frame, part)) is not None:
+                arrived.append(whole)
+        assert assembler.at_boundary
+    assert [(whole.step, bytes(whole.payload)) for whole in arrived] == [
+        (step, payload) for step, (payload, _) in enumerate(parts)
+    ]
+    assert memory.asked == [len(payload) for payload, _ in parts]
+
+
+def test_tensors_do_not_share_memory():
+    assembler = Assembler(anything, Memory())
+    first = assembler.add(*next(chunks(tensor(b"one", 0), 10)))
+    assembler.add(*next(chunks(tensor(b"two", 1), 10)))
+    assert bytes(first.payload) == b"one"
+
+
+@given(uint64, uint64, st.integers(0, 20), uint64, uint64, st.binary(max_size=20))
+def test_what_is_not_accepted_takes_no_memory(step, epoch, role, offset, announced, payload):
+    def refuse(_frame):
+        raise ProtocolError("no")
+
+    memory = Memory()
+    frame = Frame(step=step, deployment_epoch=epoch, role=role, offset=offset)
+    frame.tensor.encoded_bytes = announced
+    with pytest.raises(ProtocolError):
+        Assembler(refuse, memory).add(frame, payload)
+    assert memory.asked == []
+
+
+def test_a_terabyte_is_judged_before_it_is_allocated():
+    def at_most_a_megabyte(frame):
+        if frame.tensor.encoded_bytes > 1 << 20:
+            raise ProtocolError("too much")
+
+    memory = Memory()
+    frame = Frame(step=4, role=Role.ROLE_FEATURE, tensor=TensorHeader(encoded_bytes=1 << 40))
+    with pytest.raises(ProtocolError, match="too much"):
+        Assembler(at_most_a_megabyte, memory).add(frame, bytes(1000))
+    assert memory.asked == []
+
+
+@pytest.mark.parametrize("field", ["shape", "strides"])
+@pytest.mark.parametrize(("dimensions", "taken"), [(MAX_DIMENSIONS, True), (MAX_DIMENSIONS + 1, False), (10**6, False)])
+def test_more_dimensions_than_a_tensor_has_are_refused_before_anybody_looks_at_them(field, dimensions, taken):
+    asked = []
+    frame = Frame(step=4, tensor=TensorHeader(encoded_bytes=3, **{field: [1] * dimensions}))
+    assembler = Assembler(asked.append, Memory())
+    if taken:
+        assert assembler.add(frame, b"abc") is not None
+    else:
+        with pytest.raises(ProtocolError, match=f"{dimensions} dimensions"):
+            assembler.add(frame, b"abc")
+    assert len(asked) == taken
+
+
+def test_transport_and_codecs_agree_on_the_number_of_dimensions():
+    assert MAX_DIMENSIONS == MAX_DIMS
+
+
+@given(st.permutations(range(3)))
+def test_chunks_out_of_order_are_refused(order):
+    assume(list(order) != sorted(order))
+    frames = framed()
+    with pytest.raises(ProtocolError):
+        assembled([frames[place] for place in order])
+
+
+@given(st.sampled_from([(0, 0), (0, 1, 1), (0, 2), (1,), (2,), (0, 1, 0), (0, 1, 2, 2), (0, 1, 2, 1)]))
+def test_chunks_twice_or_left_out_are_refused(order):
+    frames = framed()
+    with pytest.raises(ProtocolError):
+        assembled([frames[place] for place in order])
+
+
+@pytest.mark.parametrize("field", ["step", "role", "deployment_epoch"])
+@pytest.mark.parametrize("place", [1, 2])
+def test_a_chunk_of_another_tensor_in_the_middle_is_refused(field, place):
+    frames = framed()
+    frame, payload = frames[place]
+    other = {"step": 5, "role": Role.ROLE_LABEL, "deployment_epoch": 1}[field]
+    with pytest.raises(ProtocolError, match="in the middle of the feature of step 4"):
+        assembled([*frames[:place], (changed(frame, **{field: other}), payload)])
+
+
+@given(st.integers(0, 120), st.sampled_from([0, 1, 2]))
+def test_a_wrong_offset_is_refused(offset, place):
+    frames = framed()
+    frame, payload = frames[place]
+    assume(offset != frame.offset)
+    with pytest.raises(ProtocolError, match="was due"):
+        assembled([*frames[:place], (changed(frame, offset=offset), payload)])
+
+
+def test_a_wrong_first_offset_takes_no_memory():
+    (frame, payload), *_ = framed()
+    memory = Memory()
+    with pytest.raises(ProtocolError, match="byte 0 was due"):
+        Assembler(anything, memory).add(changed(frame, offset=40), payload)
+    assert memory.asked == []
+
+
+@given(st.integers(0, 2), st.integers(1, 50))
+def test_one_byte_more_than_announced_is_refused(place, more):
+    frames = framed()
+    left = 100 - frames[place][0].offset
+    frame, _ = frames[place]
+    with pytest.raises(ProtocolError, match="does not fit the 100 bytes announced"):
+        assembled([*frames[:place], (frame, bytes(left + more))])
+    assert assembled([*frames[:place], (frame, bytes(left))]) is not None
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_empty_chunk_is_refused_for_it_would_never_end(place):
+    frames = framed()
+    with pytest.raises(ProtocolError, match="a chunk of 0 bytes"):
+        assembled([*frames[:place], (frames[place][0], b"")])
+
+
+def test_a_tensor_announced_twice_or_never_is_refused():
+    frames = framed()
+    again = changed(frames[1][0])
+    again.tensor.CopyFrom(frames[0][0].tensor)
+    with pytest.raises(ProtocolError, match="announced in its first chunk"):
+        assembled([frames[0], (again, frames[1][1])])
+    never = changed(frames[0][0])
+    never.ClearField("tensor")
+    with pytest.raises(ProtocolError, match="announced in its first chunk"):
+        assembled([(never, frames[0][1])])
+
+
+def test_an_empty_tensor_is_one_frame_and_its_payload_must_be_empty():
+    (frame, payload) = framed(b"")[0]
+    assert bytes(assembled([(frame, payload)]).payload) == b""
+    with pytest.raises(ProtocolError, match="does not fit the 0 bytes"):
+        assembled([(frame, b"x")])
+
+
+def test_half_a_tensor_is_no_boundary():
+    assembler = Assembler(anything, Memory())
+    assert assembler.at_boundary
+    boundaries = []
+    for frame, payload in framed():
+        assembler.add(frame, payload)
+        boundaries.append(assembler.at_boundary)
+    assert boundaries == [False, False, True]
+
+
+def test_every_role_has_a_name_for_sentences_even_one_that_is_not():
+    assert role_name(Role.ROLE_ERROR_GRADIENT) == "error gradient"
+    unknown = next(number for number in count(1) if number not in Role.values())
+    assert str(unknown) in role_name(unknown)

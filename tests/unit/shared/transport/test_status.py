@@ -1,0 +1,125 @@
+"""Errors on their way through a status: what the trainer's operator and the edge's user are told."""
+
+import grpc
+import pytest
+from grpc.aio import AioRpcError, Metadata
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.errors import BusyError, ConfigError, ExitCode, ModelError, ProtocolError, one_line
+from shared.transport.rpc.status import (
+    DamagedError,
+    Refusal,
+    abort,
+    error_of,
+    retry_after_seconds,
+    status_of,
+    undamaged,
+)
+from shared.transport.stream.packets import Damaged
+
+Code = grpc.StatusCode
+
+
+def at_the_edge(code, details):
+    return error_of(AioRpcError(code, Metadata(), Metadata(), details=details), "gpu:1")
+
+
+@given(
+    st.text() | st.text(alphabet=st.characters()) | st.binary().map(lambda raw: raw.decode(errors="surrogateescape"))
+)
+def test_whatever_is_said_fits_a_status_and_one_line_of_a_terminal(text):
+    said = one_line(text * 50)
+    assert said.isprintable()
+    assert len(said.encode()) <= 2000
+    assert said[:1] != " "
+
+
+@given(st.text(alphabet="abcäé 漢", max_size=300))
+def test_an_ordinary_sentence_stays_as_it_is(text):
+    assert one_line(text) == " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Refusal(Code.NOT_FOUND, "x"), Code.NOT_FOUND),
+        (DamagedError("x"), Code.DATA_LOSS),
+        (ConfigError("x"), Code.INVALID_ARGUMENT),
+        (ModelError("x"), Code.INVALID_ARGUMENT),
+        (ProtocolError("x"), Code.INVALID_ARGUMENT),
+    ],
+)
+def test_an_error_of_the_trainer_has_its_status(error, code):
+    assert status_of(error) is code
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        (Code.UNAVAILABLE, ExitCode.UNREACHABLE),
+        (Code.DEADLINE_EXCEEDED, ExitCode.UNREACHABLE),
+        (Code.CANCELLED, ExitCode.UNREACHABLE),
+        (Code.UNIMPLEMENTED, ExitCode.PROTOCOL),
+        (Code.FAILED_PRECONDITION, ExitCode.PROTOCOL),
+        (Code.DATA_LOSS, ExitCode.PROTOCOL),
+        (Code.INTERNAL, ExitCode.PROTOCOL),
+        (Code.UNKNOWN, ExitCode.PROTOCOL),
+        (Code.INVALID_ARGUMENT, ExitCode.REFUSED),
+        (Code.UNAUTHENTICATED, ExitCode.ACCESS),
+        (Code.PERMISSION_DENIED, ExitCode.REFUSED),
+        (Code.RESOURCE_EXHAUSTED, ExitCode.REFUSED),
+        (Code.NOT_FOUND, ExitCode.REFUSED),
+    ],
+)
+def test_a_status_ends_the_agent_with_its_exit_code_and_a_sentence_that_names_the_trainer(code, exit_code):
+    error = at_the_edge(code, "because of\nthis")
+    assert error.exit_code == exit_code
+    assert "gpu:1" in str(error)
+    assert str(error).endswith(": because of this")
+
+
+class Aborted:
+    """What a call is ended with, as the other side would see it."""
+
+    async def abort(self, code, details, trailing_metadata=()):
+        metadata = Metadata(*trailing_metadata)
+        raise AioRpcError(code, Metadata(), metadata, details=details)
+
+
+@given(seconds=st.floats(0, 1e6))
+async def test_when_to_try_again_is_told_and_is_never_more_than_an_hour(seconds):
+    with pytest.raises(AioRpcError) as ended:
+        await abort(Aborted(), Refusal(Code.RESOURCE_EXHAUSTED, "no room", seconds))
+    error = error_of(ended.value, "gpu:1")
+    assert isinstance(error, BusyError)
+    assert error.exit_code is ExitCode.BUSY
+    assert error.retry_after_seconds == pytest.approx(min(seconds, 3600), abs=1e-6)
+
+
+async def test_a_refusal_that_waiting_does_not_mend_tells_no_time():
+    with pytest.raises(AioRpcError) as ended:
+        await abort(Aborted(), Refusal(Code.RESOURCE_EXHAUSTED, "too large"))
+    assert retry_after_seconds(ended.value) is None
+    assert error_of(ended.value, "gpu:1").exit_code is ExitCode.REFUSED
+
+
+@given(junk=st.binary() | st.text())
+def test_details_that_are_none_are_passed_over(junk):
+    metadata = Metadata(("grpc-status-details-bin", junk), ("other", "x"))
+    told = retry_after_seconds(AioRpcError(Code.RESOURCE_EXHAUSTED, Metadata(), metadata, details="x"))
+    assert told is None or 0 <= told <= 3600
+
+
+def test_a_write_over_a_connection_that_was_just_lost_is_no_failure_of_the_trainer():
+    assert at_the_edge(Code.INTERNAL, "Internal error from Core").exit_code == ExitCode.UNREACHABLE
+
+
+def test_a_trainer_that_gives_no_reason_is_quoted_so():
+    assert str(at_the_edge(Code.INVALID_ARGUMENT, "")).endswith(": no reason given")
+
+
+def test_what_is_damaged_is_not_used():
+    assert undamaged("as it was") == "as it was"
+    with pytest.raises(DamagedError, match="damaged message: its checksum is wrong"):
+        undamaged(Damaged("its checksum is wrong"))
