@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cloud_trainer.sessions.registry import Sessions
+from cloud_trainer.sessions.registry import SessionRegistry
 from shared.codec import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, TrainingMetrics
 
@@ -39,7 +39,7 @@ class TrainerMetrics(TrainingMetrics):
         for queue in QUEUES:
             self.queue_items.labels(queue).set_function(partial(self.waiting, queue))
 
-    def watch(self, sessions: Sessions) -> None:
+    def watch(self, sessions: SessionRegistry) -> None:
         """Read the sessions at each scrape, on the scraper's thread."""
         self._sessions.set_function(lambda: len(sessions))
         self._limit.set(sessions.limit)
@@ -51,7 +51,7 @@ class TrainerMetrics(TrainingMetrics):
 
 
 class _SessionSeries(Collector):
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: SessionRegistry) -> None:
         self._sessions = sessions
 
     def collect(self) -> Iterable[Metric]:

@@ -26,7 +26,7 @@ from edge_agent.training.loop import TrainingRun
 from edge_agent.training.result import TrainingResult
 from edge_agent.training.resuming import Resume, prepare
 from edge_agent.training.session_store import sessions_folder
-from edge_agent.training.shutdown import Stop
+from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.workers import Workers
 from shared.client.credentials import trainer_access
 from shared.client.trainer import TrainerClient
@@ -61,8 +61,8 @@ def train(config: EdgeConfig, on_progress: Callable[[Progress], None] = _ignore)
         try:
             return running.result()
         except KeyboardInterrupt:
-            for stop in stoppers:  # an interrupted notebook cell must not leave the run behind
-                stop()
+            for shutdown in stoppers:  # an interrupted notebook cell must not leave the run behind
+                shutdown()
             raise
 
 
@@ -74,7 +74,7 @@ async def run_training(
     *,
     on_result: Callable[[TrainingResult], object] = _ignore,
     resume: Resume | None = None,
-    stop: Stop | None = None,
+    shutdown: Shutdown | None = None,
 ) -> TrainingResult:
     """`train` for callers that have an event loop of their own; nothing heavy runs on it.
 
@@ -82,16 +82,16 @@ async def run_training(
     changes it by itself, if anyone does, to be told what to leave alone. on_result: keeps the result, on another thread; the
     session is resumable until that is done. Raises StoppedError when `stop` asked for it.
     """
-    stop = stop or Stop()
-    stop.when_requested()
+    shutdown = shutdown or Shutdown()
+    shutdown.when_requested()
     try:
-        return await _trained(config, on_progress, on_start, on_engine, on_result, resume, stop)
+        return await _trained(config, on_progress, on_start, on_engine, on_result, resume, shutdown)
     except asyncio.CancelledError:
-        if stop.requested:
-            raise stop.error("before the first step; nothing was trained") from None
+        if shutdown.requested:
+            raise shutdown.error("before the first step; nothing was trained") from None
         raise
     finally:
-        stop.patience_ended()
+        shutdown.patience_ended()
 
 
 async def _trained(
@@ -101,16 +101,16 @@ async def _trained(
     on_engine: Callable[[DecisionLoop], None],
     on_result: Callable[[TrainingResult], object],
     resume: Resume | None,
-    stop: Stop,
+    shutdown: Shutdown,
 ) -> TrainingResult:
     """`run_training`; a stop that is asked for before the run takes care of it cancels this."""
     keep_message_memory()
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     folder = sessions_folder(config)
-    experiment, kept = await asyncio.to_thread(prepare, config, folder, resume)
+    experiment, stored = await asyncio.to_thread(prepare, config, folder, resume)
     profile = await asyncio.to_thread(profile_of, experiment)
-    start = await planned_start(experiment, profile) if profile is not None and kept is None else None
+    start = await planned_start(experiment, profile) if profile is not None and stored is None else None
     if start is not None:
         experiment.begin_with(start)
     metrics = EdgeMetrics(CollectorRegistry())
@@ -119,7 +119,7 @@ async def _trained(
     timeline = Timeline() if config.output.trace is not None else None
     observer = RunObserver(metrics, Progress(experiment.steps), on_progress, timeline)
     decisions = await asyncio.to_thread(open_decisions, experiment, profile, observer.meter, metrics.engine)
-    controlled = Controlled(config, observer, stop, folder)
+    controlled = Controlled(config, observer, shutdown, folder)
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
         async with (
             serving_control(controlled),
@@ -133,13 +133,13 @@ async def _trained(
                     workers,
                     client,
                     on_start,
-                    controlled.stop,
-                    controlled.hold,
+                    controlled.shutdown,
+                    controlled.pause,
                     controlled.changed.set,
                 )
                 controlled.begin(experiment, run, decisions)
-                stop.when_requested()
-                await run.open(kept, folder)
+                shutdown.when_requested()
+                await run.open(stored, folder)
                 try:
                     async with AsyncExitStack() as stack:
                         stack.push_async_callback(workers.load.run, experiment.close)
@@ -147,7 +147,7 @@ async def _trained(
                             decisions.attach(run.deployer)
                             on_engine(decisions)
                             await stack.enter_async_context(decisions.running())
-                        result = await run.over(on_result, resumed=kept is not None)
+                        result = await run.run(on_result, resumed=stored is not None)
                     break
                 except GoneError as gone:
                     if run.resumable:
@@ -159,7 +159,7 @@ async def _trained(
                     # Nothing was on both sides yet, so the beginning is what both share.
                     _log.warning("the run begins anew", reason=str(gone))
                     observer.began_anew()
-                    anew, kept, experiment = True, None, await asyncio.to_thread(Experiment, config)
+                    anew, stored, experiment = True, None, await asyncio.to_thread(Experiment, config)
                     if start is not None:
                         experiment.begin_with(start)
                     decisions = await asyncio.to_thread(

@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 60.0
 
 
-class Copies:
+class CopyTrainings:
     """All trainings of copies of one trainer."""
 
     def __init__(self, config: TrainerConfig, limits: Limits, on: device) -> None:

@@ -9,9 +9,9 @@ import grpc
 import structlog
 
 from cloud_trainer.metrics import QUEUES, TrainerMetrics
-from cloud_trainer.sessions.registry import Sessions
+from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
-from cloud_trainer.sessions.session_store import Keeper
+from cloud_trainer.sessions.session_store import SessionStore
 from shared.codec import codec_bits
 from shared.control.levels import level_now, set_level
 from shared.control.watching import watch
@@ -30,8 +30,8 @@ class TrainerControl:
 
     def __init__(
         self,
-        sessions: Sessions,
-        keeper: Keeper,
+        sessions: SessionRegistry,
+        store: SessionStore,
         metrics: TrainerMetrics,
         end_session: Callable[[str, bool], Awaitable[None]],
         stopping: asyncio.Event,
@@ -39,7 +39,7 @@ class TrainerControl:
     ) -> None:
         """end_session: frees a session, and forgets it unless it is to be resumable. stopping: set to stop the trainer."""
         self._sessions = sessions
-        self._keeper = keeper
+        self._store = store
         self._metrics = metrics
         self._end_session = end_session
         self._stopping = stopping
@@ -70,7 +70,7 @@ class TrainerControl:
         sessions = self._open_sessions()
         for status in sessions:
             status.checkpoint_steps.extend(await self._checkpoint_steps(status.session_id))
-        for session_id, (record, names) in (await self._keeper.listed(_sees)).items():
+        for session_id, (record, names) in (await self._store.listed(_sees)).items():
             if session_id in self._sessions:
                 continue
             steps = [name.step for name in names]
@@ -93,7 +93,7 @@ class TrainerControl:
         """End a session whoever has attached it."""
         session_id = request.session_id
         owner = self._sessions.owner(session_id)
-        if owner is None and (record := await self._keeper.record(session_id)) is not None:
+        if owner is None and (record := await self._store.record(session_id)) is not None:
             owner = record.subject
         if owner is None or not _sees(owner):
             raise self._sessions.not_found(session_id)
@@ -143,7 +143,7 @@ class TrainerControl:
         ]
 
     async def _checkpoint_steps(self, session_id: str) -> list[int]:
-        return [name.step for name in await self._keeper.names(session_id)]
+        return [name.step for name in await self._store.names(session_id)]
 
 
 def _sees(owner: str) -> bool:

@@ -91,8 +91,8 @@ class TrainingStream:
         """
         missing: list[StepReport] = []
         if position is not None:
-            missing = self._session.unacknowledged.reports_from(position.report_step)
-            for gradient in self._session.unacknowledged.gradients_from(position.gradient_step):
+            missing = self._session.resend_buffer.reports_from(position.report_step)
+            for gradient in self._session.resend_buffer.gradients_from(position.gradient_step):
                 self._in_flight += 1
                 self._gradients.put_nowait(gradient)
         self._metrics.streams.add(self)
@@ -187,7 +187,7 @@ class TrainingStream:
     def _train(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> StepReport:
         """One step, on the compute thread. The edge waits for the gradient, so that leaves before the cloud's own update."""
         started = time.monotonic_ns()
-        session, kept = self._session, self._session.unacknowledged
+        session, kept = self._session, self._session.resend_buffer
         kept.admitted(batch.step, batch.deployment.staleness)
         session.deployment = batch.deployment
         try:

@@ -8,21 +8,21 @@ import grpc
 import structlog
 from torch import device
 
-from cloud_trainer.calibration.service import Copies
+from cloud_trainer.calibration.service import CopyTrainings
 from cloud_trainer.config import TrainerCheckpointsConfig, TrainerConfig
 from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.blocks import BlockReceiver, send_block
 from cloud_trainer.rpc.evaluation import evaluate
 from cloud_trainer.rpc.training_calls import TrainingCalls
-from cloud_trainer.sessions.attaching import Attaching, check_version
-from cloud_trainer.sessions.checkpointer import Saving
+from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.compute import Compute
+from cloud_trainer.sessions.handshake import Handshake, check_version
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.opening import check_request, open_session
-from cloud_trainer.sessions.registry import Sessions
+from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
-from cloud_trainer.sessions.session_store import Keeper, Quota, Record
+from cloud_trainer.sessions.session_store import Quota, Record, SessionStore
 from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError, StorageError
 from shared.training.step_log import StepLog
@@ -50,7 +50,7 @@ class TrainerService:
             config.server.max_build_seconds,
             config.server.accept_inputs,
         )
-        self.sessions = Sessions(
+        self.sessions = SessionRegistry(
             config.server.max_sessions,
             config.server.session_idle_seconds,
             config.server.unattached_seconds,
@@ -61,32 +61,32 @@ class TrainerService:
         self._compute = Compute()
         kept = config.checkpoints
         quota = Quota(kept.max_sessions_per_subject, kept.max_bytes_per_subject)
-        self._keeper = Keeper(_kept_files(kept), kept.keep, quota)
+        self._store = SessionStore(_kept_files(kept), kept.keep, quota)
         self._forgetting: set[asyncio.Task[None]] = set()
-        self._attaching = Attaching(self.sessions, self._keeper, self._compute, self._build)
-        self._saving = Saving(self._keeper, self._compute)
-        self.copies = Copies(config, self._limits, on)
+        self._handshake = Handshake(self.sessions, self._store, self._compute, self._build)
+        self._checkpointer = SessionCheckpointer(self._store, self._compute)
+        self.copies = CopyTrainings(config, self._limits, on)
         self.training = TrainingCalls(
             config.link,
             self._limits,
             self.sessions,
-            self._attaching,
-            self._saving,
+            self._handshake,
+            self._checkpointer,
             self._compute,
             metrics,
         )
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:
         """What an operator sees of it and does to it. stopping: set to stop the trainer."""
-        return TrainerControl(self.sessions, self._keeper, self._metrics, self.end_session, stopping, str(self._device))
+        return TrainerControl(self.sessions, self._store, self._metrics, self.end_session, stopping, str(self._device))
 
     async def tidy(self) -> None:
         """Remove what is kept of sessions that nobody has gone on with for too long."""
         after_seconds = self._config.checkpoints.forget_after_days * 86_400
-        await self._keeper.forget_abandoned(after_seconds, self._is_live)
+        await self._store.forget_abandoned(after_seconds, self._is_live)
 
     def _is_live(self, session_id: str) -> bool:
-        return session_id in self.sessions or session_id in self._attaching
+        return session_id in self.sessions or session_id in self._handshake
 
     def close(self, seconds: float) -> bool:
         """End the threads; called when the server has stopped. Returns whether all computation ended in so many seconds."""
@@ -94,7 +94,7 @@ class TrainerService:
         for forgetting in self._forgetting:
             forgetting.cancel()
         ended = self._compute.close(seconds)
-        self._keeper.close()
+        self._store.close()
         return ended
 
     async def open_session(self, request: pb.OpenSessionRequest, _context: Context) -> pb.OpenSessionResponse:
@@ -107,7 +107,7 @@ class TrainerService:
             await self._make_room()
             session = await self._build(request, session_id)
             digests = await self._compute.build(session.block_digests)
-            await self._keeper.keep_record(session_id, Record(request, 0, caller().subject))
+            await self._store.keep_record(session_id, Record(request, 0, caller().subject))
         except BaseException:
             self.sessions.remove(session_id)
             raise
@@ -124,7 +124,7 @@ class TrainerService:
         """Raises Refusal where no further session of the caller can be kept."""
         subject = caller().subject
         try:
-            if await self._keeper.make_room(subject, self._is_live):
+            if await self._store.make_room(subject, self._is_live):
                 return
         except StorageError as failure:
             _log.warning("kept sessions cannot be listed", reason=str(failure))
@@ -221,7 +221,7 @@ class TrainerService:
         self.sessions.check_owner(session_id)
         if (session := self.sessions.find(session_id)) is not None:
             session.check_fence(request.fence)
-        elif (record := await self._keeper.record(session_id)) is not None:
+        elif (record := await self._store.record(session_id)) is not None:
             if record.subject != caller().subject:
                 raise self.sessions.not_found(session_id)
             if request.fence.session_epoch < record.session_epoch:
@@ -236,14 +236,14 @@ class TrainerService:
             session.forgotten = not resumable
             await session.end_stream()
             _log.info("session closed", session=session_id, step=session.next_step, resumable=resumable)
-        await self._saving.settled_of(session_id)
+        await self._checkpointer.settled_of(session_id)
         if not resumable:
-            await self._keeper.forget(session_id)
+            await self._store.forget(session_id)
 
     def _expired(self, session: Session) -> None:
         _log.warning("session freed: nobody used it", session=session.id, attached_before=session.begun)
         if not session.begun:  # there is no checkpoint, so nobody can come back to it
-            forgetting = asyncio.create_task(self._keeper.forget(session.id))
+            forgetting = asyncio.create_task(self._store.forget(session.id))
             self._forgetting.add(forgetting)
             forgetting.add_done_callback(self._forgetting.discard)
 

@@ -12,11 +12,11 @@ import structlog
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.announcements import BatchAnnouncements
 from cloud_trainer.rpc.pipeline import TrainingStream
-from cloud_trainer.sessions.attaching import Attaching
-from cloud_trainer.sessions.checkpointer import Saving
+from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.compute import Compute
+from cloud_trainer.sessions.handshake import Handshake
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.registry import Sessions
+from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from shared.codec import aligned_buffer
 from shared.concurrency.tasks import run_together
@@ -40,17 +40,17 @@ class TrainingCalls:
         self,
         link: LinkConfig,
         limits: Limits,
-        sessions: Sessions,
-        attaching: Attaching,
-        saving: Saving,
+        sessions: SessionRegistry,
+        handshake: Handshake,
+        checkpointer: SessionCheckpointer,
         compute: Compute,
         metrics: TrainerMetrics,
     ) -> None:
         self._link = link
         self._limits = limits
         self._sessions = sessions
-        self._attaching = attaching
-        self._saving = saving
+        self._handshake = handshake
+        self._checkpointer = checkpointer
         self._compute = compute
         self._metrics = metrics
         self._streams: dict[str, TrainingStream] = {}
@@ -70,7 +70,7 @@ class TrainingCalls:
                 while serving := [session.serving for session in self._sessions.built if session.serving is not None]:
                     await asyncio.wait(serving)
                     await asyncio.sleep(0)
-                await self._saving.settled()
+                await self._checkpointer.settled()
 
     async def train(self, _requests: object, context: Context) -> None:
         """Attach a stream to its session and serve it to its end."""
@@ -83,7 +83,7 @@ class TrainingCalls:
             raise ProtocolError("a training stream begins with a message that attaches it and does nothing else")
         self.check_open()
         with ExitStack() as uses:
-            session, answer = await self._attaching.attach(attach, uses)
+            session, answer = await self._handshake.attach(attach, uses)
             bind_session(session.id)
             await self._serve_attached(session, attach, answer, context)
 
@@ -134,7 +134,7 @@ class TrainingCalls:
             window_bytes=link.window_bytes,
             on_delivered=lambda _tensor, seconds, _arrival: self._metrics.module_seconds["downlink"].observe(seconds),
         )
-        take = functools.partial(self._saving.take, session)
+        take = functools.partial(self._checkpointer.take, session)
         lane, codec = self._compute.of(session.id), self._compute.codec_of(session.id)
         training = TrainingStream(session, stream, announcements, lane, codec, self._metrics, take)
         self._streams[session.id] = training

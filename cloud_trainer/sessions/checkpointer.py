@@ -5,17 +5,17 @@ from collections.abc import Awaitable, Callable
 
 from cloud_trainer.sessions.compute import Compute
 from cloud_trainer.sessions.session import Session
-from cloud_trainer.sessions.session_store import Keeper
+from cloud_trainer.sessions.session_store import SessionStore
 from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
-class Saving:
+class SessionCheckpointer:
     """At most one checkpoint of a session at a time."""
 
-    def __init__(self, keeper: Keeper, compute: Compute) -> None:
-        self._keeper = keeper
+    def __init__(self, store: SessionStore, compute: Compute) -> None:
+        self._store = store
         self._compute = compute
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -25,8 +25,8 @@ class Saving:
 
     async def settled_of(self, session_id: str) -> None:
         """The same for one session."""
-        if (saving := self._tasks.get(session_id)) is not None:
-            await asyncio.wait({saving})
+        if (checkpointer := self._tasks.get(session_id)) is not None:
+            await asyncio.wait({checkpointer})
 
     async def take(self, session: Session, wanted: pb.TakeCheckpoint, tell: Callable[[bool], Awaitable[None]]) -> None:
         """Copy the session's state and write it while training goes on; one at a time."""
@@ -44,7 +44,7 @@ class Saving:
         async def save() -> None:
             written = False
             try:
-                written = await self._keeper.save(session.id, name, facts, state, pinned)
+                written = await self._store.save(session.id, name, facts, state, pinned)
             finally:  # a defect is reported by the loop; the edge must not wait for this checkpoint
                 del self._tasks[session.id]
                 await tell(written)

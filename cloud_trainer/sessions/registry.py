@@ -34,7 +34,7 @@ class _Place:
     """Runs while no call uses it."""
 
 
-class Sessions:
+class SessionRegistry:
     """Open sessions. A place is reserved before a model is built, so that building cannot exceed the limit.
 
     Used on the event loop, but for what metrics read: `len`, `limit` and `built`.

@@ -12,7 +12,7 @@ REPORTS = 128
 """Reports that are kept: many more than an edge can have under way, and small."""
 
 
-class Unacknowledged:
+class ResendBuffer:
     """Of one session."""
 
     def __init__(self) -> None:

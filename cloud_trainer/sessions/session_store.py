@@ -14,7 +14,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from torch import Tensor
 
-from cloud_trainer.sessions.stored_index import KeptEntry, KeptIndex
+from cloud_trainer.sessions.stored_index import StoredEntry, StoredIndex
 from shared.checkpoint import Checkpoint, CheckpointName, CheckpointStore, Files, seal, unseal
 from shared.concurrency.threads import Worker
 from shared.errors import StorageError
@@ -47,7 +47,7 @@ class Quota:
     kept_bytes: int
 
 
-class Keeper:
+class SessionStore:
     """The records and checkpoints of all sessions; without a folder it keeps nothing and has nothing."""
 
     def __init__(self, files: Files | None, keep: int, quota: Quota, clock: Callable[[], float] = time.time) -> None:
@@ -56,7 +56,7 @@ class Keeper:
         self._keep = keep
         self._quota = quota
         self._clock = clock
-        self._index = KeptIndex()
+        self._index = StoredIndex()
         self._learned = False
         self.disk = Worker("disk")
 
@@ -82,7 +82,7 @@ class Keeper:
         """Write down how a session was opened; a warning where that fails, for the session itself can go on."""
         if (files := self._folder(session_id)) is None:
             return
-        self._index.put(session_id, KeptEntry(record.subject))
+        self._index.put(session_id, StoredEntry(record.subject))
         try:
             await self.disk.run(_write_record, files, record)
         except StorageError as failure:
@@ -129,11 +129,11 @@ class Keeper:
         if entry is not None and session_id not in self._index:
             self._index.put(session_id, entry)
 
-    def _entry(self, files: Files) -> KeptEntry | None:
+    def _entry(self, files: Files) -> StoredEntry | None:
         record = _read_record(files)
         if record is None:
             return None
-        return KeptEntry(record.subject, files.total_bytes(), bool(CheckpointStore(files, self._keep).names()))
+        return StoredEntry(record.subject, files.total_bytes(), bool(CheckpointStore(files, self._keep).names()))
 
     async def record(self, session_id: str) -> Record | None:
         """What was kept of a session; None where there is nothing to be believed."""
@@ -171,7 +171,7 @@ class Keeper:
         except StorageError as failure:
             _log.warning("checkpoint not written", session=session_id, checkpoint=str(name), reason=str(failure))
             return False
-        self._index.put(session_id, KeptEntry(subject, kept_bytes, resumable=True))
+        self._index.put(session_id, StoredEntry(subject, kept_bytes, resumable=True))
         _log.info("checkpoint written", session=session_id, checkpoint=str(name))
         return True
 

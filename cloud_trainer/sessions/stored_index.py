@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class KeptEntry:
+class StoredEntry:
     """Of one session."""
 
     subject: str
@@ -17,16 +17,16 @@ class KeptEntry:
     """Whether there is a checkpoint, without which nobody can go on with it."""
 
 
-class KeptIndex:
+class StoredIndex:
     """By session id. Used on the event loop."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, KeptEntry] = {}
+        self._entries: dict[str, StoredEntry] = {}
 
     def __contains__(self, session_id: str) -> bool:
         return session_id in self._entries
 
-    def put(self, session_id: str, entry: KeptEntry) -> None:
+    def put(self, session_id: str, entry: StoredEntry) -> None:
         """Something is kept of a session from now on, or it is another amount."""
         self._entries[session_id] = entry
 

@@ -217,7 +217,7 @@ class DecisionLoop:
             self._probe.want(seconds)
         meter = self._meter
         measured = LinkRates(meter.uplink_bits_per_second, meter.downlink_bits_per_second, meter.round_trip_seconds)
-        return self._probe.found.over(measured)
+        return self._probe.found.merged_over(measured)
 
     def _edge_seconds(self, deployment: trainer_pb2.Deployment) -> float | None:
         """T1 as the cost model has it: with the encoding of what is not float32."""

@@ -16,7 +16,7 @@ import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
-from shared.client.call import HEALTH, REFLECTION, SERVICE, Asking
+from shared.client.call import HEALTH, REFLECTION, SERVICE, UnaryCalls
 
 SIZES_BYTES = (16 * 1024, 64 * 1024, 256 * 1024, 1024**2, 4 * 1024**2)
 """The largest is what every trainer takes in one message."""
@@ -37,25 +37,25 @@ class Rate:
     """Whether the transfer ended in time; otherwise the rate is less than that."""
 
 
-async def measure_round_trip(asking: Asking, calls: int) -> float:
+async def measure_round_trip(calls: UnaryCalls, count: int) -> float:
     """The median seconds of so many empty calls. Raises NotMeasuredError."""
     seconds: list[float] = []
-    for _ in range(1 + calls):
+    for _ in range(1 + count):
         started = time.monotonic()
-        answer = await asking.ask(HEALTH, HealthCheckRequest())
+        answer = await calls.ask(HEALTH, HealthCheckRequest())
         if answer.code is not grpc.StatusCode.OK:
             raise NotMeasuredError(answer.details)
         seconds.append(time.monotonic() - started)
     return statistics.median(seconds[1:])  # the first may have brought the connection about
 
 
-async def measure_uplink(asking: Asking, round_trip_seconds: float) -> Rate:
+async def measure_uplink(calls: UnaryCalls, round_trip_seconds: float) -> Rate:
     """The way up. Raises NotMeasuredError."""
     rate = 0.0
     for count in SIZES_BYTES:
         request = await asyncio.to_thread(_filled, count)
         started = time.monotonic()
-        answer = await asking.ask(HEALTH, request)
+        answer = await calls.ask(HEALTH, request)
         seconds = time.monotonic() - started
         if answer.code not in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.DEADLINE_EXCEEDED):
             raise NotMeasuredError(answer.details)
@@ -67,16 +67,16 @@ async def measure_uplink(asking: Asking, round_trip_seconds: float) -> Rate:
     return Rate(rate)
 
 
-async def measure_downlink(asking: Asking, round_trip_seconds: float) -> Rate:
+async def measure_downlink(calls: UnaryCalls, round_trip_seconds: float) -> Rate:
     """The way down. Raises NotMeasuredError."""
     question = ServerReflectionRequest(file_containing_symbol=SERVICE)
-    one, why = await _received(asking.repeat(REFLECTION, question, 1))
+    one, why = await _received(calls.repeat(REFLECTION, question, 1))
     if not one:
         raise NotMeasuredError(why)
     rate = 0.0
     for count in SIZES_BYTES:
         started = time.monotonic()
-        received, _ = await _received(asking.repeat(REFLECTION, question, max(count // one, 1)))
+        received, _ = await _received(calls.repeat(REFLECTION, question, max(count // one, 1)))
         seconds = time.monotonic() - started
         rate = bits_per_second(received, seconds, round_trip_seconds)
         if seconds >= ENOUGH_SECONDS:

@@ -20,7 +20,7 @@ from edge_agent.adaptation.link_measurement import (
     measure_uplink,
 )
 from edge_agent.config import EdgeConfig
-from shared.client.call import Asking
+from shared.client.call import UnaryCalls
 from shared.client.credentials import TrainerAccess, trainer_access
 from shared.errors import IsthmusError
 
@@ -43,7 +43,7 @@ class LinkRates:
     downlink: float | None = None
     round_trip_seconds: float | None = None
 
-    def over(self, older: "LinkRates") -> "LinkRates":
+    def merged_over(self, older: "LinkRates") -> "LinkRates":
         """These, and the older ones where these are not known."""
         return LinkRates(
             older.uplink if self.uplink is None else self.uplink,
@@ -85,7 +85,7 @@ class LinkProbe:
             await asyncio.wait({self._task})
 
     async def _probe(self) -> None:
-        self.found = (await _bounded(self._measure())).over(self.found)
+        self.found = (await _bounded(self._measure())).merged_over(self.found)
 
 
 def link_probe(config: EdgeConfig) -> LinkProbe:
@@ -101,11 +101,11 @@ async def probe_link(config: EdgeConfig) -> LinkRates:
 
 async def probe_round_trip(config: EdgeConfig) -> float | None:
     """Seconds to the configured trainer and back; None where that cannot be measured. Raises ConfigError as `probe_link`."""
-    async with Asking(
+    async with UnaryCalls(
         config.trainer.address, trainer_access(config.trainer, config.tls), config.link, CALL_SECONDS
-    ) as asking:
+    ) as calls:
         try:
-            return await measure_round_trip(asking, ROUND_TRIPS)
+            return await measure_round_trip(calls, ROUND_TRIPS)
         except NotMeasuredError as why:
             _log.warning("round trip not measured", reason=str(why))
             return None
@@ -129,11 +129,11 @@ async def _bounded(measuring: Awaitable[LinkRates]) -> LinkRates:
 
 
 async def _measured(config: EdgeConfig, access: TrainerAccess) -> LinkRates:
-    async with Asking(config.trainer.address, access, config.link, CALL_SECONDS) as asking:
-        round_trip_seconds = await measure_round_trip(asking, ROUND_TRIPS)
+    async with UnaryCalls(config.trainer.address, access, config.link, CALL_SECONDS) as calls:
+        round_trip_seconds = await measure_round_trip(calls, ROUND_TRIPS)
         return LinkRates(
-            await _known(measure_uplink(asking, round_trip_seconds)),
-            await _known(measure_downlink(asking, round_trip_seconds)),
+            await _known(measure_uplink(calls, round_trip_seconds)),
+            await _known(measure_downlink(calls, round_trip_seconds)),
             round_trip_seconds,
         )
 

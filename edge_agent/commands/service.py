@@ -8,7 +8,7 @@ from edge_agent.observability.observer import Progress
 from edge_agent.run import run_training
 from edge_agent.training.result import TrainingResult
 from edge_agent.training.resuming import Resume
-from edge_agent.training.shutdown import Stop
+from edge_agent.training.shutdown import Shutdown
 from shared.commands.service_manager import ServiceManager
 
 
@@ -36,10 +36,10 @@ async def run_service(
             manager.ready()
         manager.status(status_line(progress, time.monotonic() - started_seconds))
 
-    stop = Stop(resume_command)
-    stop.listen()
+    shutdown = Shutdown(resume_command)
+    shutdown.listen()
     try:
-        return await run_training(config, tell, on_result=on_result, resume=resume, stop=stop)
+        return await run_training(config, tell, on_result=on_result, resume=resume, shutdown=shutdown)
     finally:
         manager.stopping()
 

@@ -164,8 +164,8 @@ def sessions(
         if control is not None:
             raise
         loaded = load_config(EdgeConfig, config, overrides or [])
-        kept = session_statuses(kept_sessions(sessions_folder(loaded)))
-        answer = pb.EdgeControlServiceListSessionsResponse(sessions=kept)
+        stored = session_statuses(kept_sessions(sessions_folder(loaded)))
+        answer = pb.EdgeControlServiceListSessionsResponse(sessions=stored)
     show(answer, sessions_table(answer.sessions), as_json=as_json)
 
 

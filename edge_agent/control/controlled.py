@@ -10,21 +10,23 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.observability.activity import Activity
 from edge_agent.observability.observer import RunObserver
 from edge_agent.training.loop import TrainingRun
-from edge_agent.training.pause import Hold
-from edge_agent.training.shutdown import Stop
+from edge_agent.training.pause import Pause
+from edge_agent.training.shutdown import Shutdown
 from shared.checkpoint import LocalFiles
 
 
 class Controlled:
     """Used on the event loop."""
 
-    def __init__(self, config: EdgeConfig, observer: RunObserver, stop: Stop, folder: LocalFiles | None) -> None:
+    def __init__(
+        self, config: EdgeConfig, observer: RunObserver, shutdown: Shutdown, folder: LocalFiles | None
+    ) -> None:
         """folder: where this agent keeps its sessions."""
         self.config = config
         self.observer = observer
-        self.stop = stop
+        self.shutdown = shutdown
         self.folder = folder
-        self.hold = Hold()
+        self.pause = Pause()
         self.pinning = Pinning(config.deployment)
         self.run: TrainingRun | None = None
         """None until there is one."""
@@ -44,7 +46,7 @@ class Controlled:
 
     def end(self) -> None:
         """Nothing more comes."""
-        self.hold.release()
+        self.pause.release()
         self.ended.set()
 
     @property

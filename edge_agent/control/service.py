@@ -50,19 +50,19 @@ class EdgeControl:
 
     async def pause(self, _request: pb.PauseRequest) -> pb.PauseResponse:
         """Let training stand still."""
-        await self._of.hold.pause()
+        await self._of.pause.pause()
         await self._tell_health()
         return pb.PauseResponse(step=self._of.observer.progress.steps)
 
     async def resume(self, _request: pb.ResumeRequest) -> pb.ResumeResponse:
         """Let it go on."""
-        self._of.hold.release()
+        self._of.pause.release()
         return pb.ResumeResponse(step=self._of.observer.progress.steps)
 
     async def drain(self, _request: pb.EdgeControlServiceDrainRequest) -> pb.EdgeControlServiceDrainResponse:
         """End the run."""
         _log.info("told to drain")
-        self._of.stop.drain()
+        self._of.shutdown.drain()
         self._of.changed.set()
         return pb.EdgeControlServiceDrainResponse()
 
@@ -141,7 +141,7 @@ class EdgeControl:
 
     def _open_run(self) -> TrainingRun:
         run = self._of.run
-        if run is None or run.kept is None or self._of.ended.is_set():
+        if run is None or run.stored is None or self._of.ended.is_set():
             raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, "no session is open now; try again when one is")
         return run
 

@@ -49,8 +49,8 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
         outcome = of.decisions.outcome
         if outcome is not None and not math.isnan(outcome.predicted_seconds_per_step):
             status.predicted_seconds_per_step = outcome.predicted_seconds_per_step
-    if of.run is not None and of.run.kept is not None:
-        _add_session(status, of.run, of.run.kept.record)
+    if of.run is not None and of.run.stored is not None:
+        _add_session(status, of.run, of.run.stored.record)
     return status
 
 
@@ -65,10 +65,10 @@ def session_statuses(
     """Unfinished sessions: record, newest checkpoint, and whether a process has the session open."""
     statuses = []
     for record, newest, is_open in sessions:
-        kept = pb.EDGE_SESSION_STATE_NOTHING_KEPT if newest is None else pb.EDGE_SESSION_STATE_RESUMABLE
+        stored = pb.EDGE_SESSION_STATE_NOTHING_KEPT if newest is None else pb.EDGE_SESSION_STATE_RESUMABLE
         status = pb.EdgeSessionStatus(
             session_id=record.session_id,
-            state=pb.EDGE_SESSION_STATE_RUNNING if is_open else kept,
+            state=pb.EDGE_SESSION_STATE_RUNNING if is_open else stored,
             model=record.model,
             trainer=record.trainer,
             checkpoint_step=None if record.shared is None else record.shared[1],

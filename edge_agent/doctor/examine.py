@@ -12,7 +12,7 @@ from edge_agent.doctor.finding import Finding, Status, advise, fine, mend, skipp
 from edge_agent.doctor.link import check_downlink, check_round_trip, check_uplink
 from edge_agent.doctor.reach import SOON, check_connection, check_encryption, check_name
 from edge_agent.doctor.trainer import check_access, check_service
-from shared.client.call import Asking
+from shared.client.call import UnaryCalls
 from shared.client.credentials import TrainerAccess, trainer_access
 from shared.errors import ConfigError
 
@@ -60,13 +60,13 @@ async def _as_far_as_it_goes(config: EdgeConfig) -> list[Finding]:
         findings.append(await check())
         if findings[-1].status is Status.MEND:
             return findings
-    async with Asking(config.trainer.address, access, config.link) as asking:
-        findings.append(await check_service(asking))
+    async with UnaryCalls(config.trainer.address, access, config.link) as calls:
+        findings.append(await check_service(calls))
         if findings[-1].status is Status.MEND:
             return findings
-        findings += await check_access(asking)
-        round_trip, seconds = await check_round_trip(asking)
-        findings += [round_trip, await check_uplink(asking, seconds), await check_downlink(asking, seconds)]
+        findings += await check_access(calls)
+        round_trip, seconds = await check_round_trip(calls)
+        findings += [round_trip, await check_uplink(calls, seconds), await check_downlink(calls, seconds)]
     return findings
 
 

@@ -7,7 +7,7 @@ from edge_agent.adaptation.link_measurement import (
     measure_uplink,
 )
 from edge_agent.doctor.finding import Finding, advise, fine, skipped
-from shared.client.call import Asking
+from shared.client.call import UnaryCalls
 
 ROUND_TRIPS = 10
 LONG_ROUND_TRIP_SECONDS = 0.05
@@ -16,10 +16,10 @@ NARROW_BITS_PER_SECOND = 2e6
 """Below it a feature of a megabyte is four seconds under way."""
 
 
-async def check_round_trip(asking: Asking) -> tuple[Finding, float]:
+async def check_round_trip(calls: UnaryCalls) -> tuple[Finding, float]:
     """The median of a few empty calls, and the finding about it."""
     try:
-        seconds = await measure_round_trip(asking, ROUND_TRIPS)
+        seconds = await measure_round_trip(calls, ROUND_TRIPS)
     except NotMeasuredError as why:
         return skipped("round trip", str(why)), 0.0
     return judge_round_trip(seconds), seconds
@@ -34,19 +34,19 @@ def judge_round_trip(seconds: float) -> Finding:
     return fine("round trip", shown)
 
 
-async def check_uplink(asking: Asking, round_trip_seconds: float) -> Finding:
+async def check_uplink(calls: UnaryCalls, round_trip_seconds: float) -> Finding:
     """Measure the way up."""
     try:
-        rate = await measure_uplink(asking, round_trip_seconds)
+        rate = await measure_uplink(calls, round_trip_seconds)
     except NotMeasuredError as why:
         return skipped("uplink", f"not measured: {why}")
     return judge_rate("uplink", rate.bits_per_second, "at least" if rate.ended else "less than")
 
 
-async def check_downlink(asking: Asking, round_trip_seconds: float) -> Finding:
+async def check_downlink(calls: UnaryCalls, round_trip_seconds: float) -> Finding:
     """Measure the way down."""
     try:
-        rate = await measure_downlink(asking, round_trip_seconds)
+        rate = await measure_downlink(calls, round_trip_seconds)
     except NotMeasuredError as why:
         return skipped("downlink", f"not measured: {why}")
     return judge_rate("downlink", rate.bits_per_second)

@@ -35,7 +35,7 @@ from edge_agent.training.session import EdgeSession
 from edge_agent.training.workers import Workers
 from shared.checkpoint import LocalFiles
 from shared.client.credentials import trainer_access
-from shared.client.retry import Endurance
+from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode, codec_bits, codec_by_name, compensate, compression_error
 from shared.planning.profile import FLOAT32_BITS, NO_OVERHEAD, Block, Encode, Overhead, Profile, profile_to_json
@@ -72,10 +72,10 @@ class Profiler:
         """The whole profile. on_cut: told how many of how many cuts are done. Raises IsthmusError."""
         blocks = len(self._experiment.chain.blocks)
         parts = await asyncio.to_thread(self._parts.load, self._identity())
-        endurance = Endurance(0)  # a lost trainer ends the measurement, which goes on when asked again
-        session = await EdgeSession.open(client, self._experiment, self._workers, endurance)
+        retry = Retry(0)  # a lost trainer ends the measurement, which goes on when asked again
+        session = await EdgeSession.open(client, self._experiment, self._workers, retry)
         try:
-            async with session.kept():
+            async with session.keep_alive():
                 for cut in range(1, blocks + 1):
                     if str(cut) not in parts.cuts:
                         measured = {str(cut): await self._measure_cut(session, cut)}

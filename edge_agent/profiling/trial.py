@@ -17,7 +17,7 @@ from edge_agent.training.pipeline import Pipeline
 from edge_agent.training.prefetch import Prefetcher
 from edge_agent.training.session import EdgeSession
 from edge_agent.training.workers import Workers
-from shared.client.retry import Endurance
+from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.client.training_call import Stream
 from shared.codec import FeedbackMode
@@ -105,7 +105,7 @@ async def _train(
     feedback = FeedbackMode(config.deployment.feedback)
     pipeline = Pipeline(POLICIES["replay"](experiment.stage), experiment.deployment, feedback, workers, watch)
     watch.watch(pipeline)
-    session = await EdgeSession.open(client, experiment, workers, Endurance(0))
+    session = await EdgeSession.open(client, experiment, workers, Retry(0))
     session.fence = lambda: Fence(session_epoch=1)
     try:
         attach = Attach(session_id=session.id, session_epoch=1, protocol_version=PROTOCOL_VERSION, position=Position())

@@ -12,7 +12,7 @@ import structlog
 
 from edge_agent.config import EdgeCheckpointsConfig
 from edge_agent.training.connection import Connection
-from edge_agent.training.session_store import KeptSession
+from edge_agent.training.session_store import StoredSession
 from edge_agent.training.workers import Workers
 from shared.checkpoint import CheckpointName
 from shared.errors import IsthmusError, StoppedError, StorageError, UnreachableError
@@ -29,14 +29,14 @@ class Checkpointer:
     def __init__(
         self,
         config: EdgeCheckpointsConfig,
-        kept: KeptSession,
+        stored: StoredSession,
         workers: Workers,
         on_due: Callable[[], None],
         on_shared: Callable[[], None],
     ) -> None:
         """on_due: told when a checkpoint should be taken at the next boundary. on_shared: told when both sides have one."""
         self._config = config
-        self._kept = kept
+        self._stored = stored
         self._workers = workers
         self._on_due = on_due
         self._on_shared = on_shared
@@ -72,7 +72,7 @@ class Checkpointer:
     @property
     def keeps(self) -> bool:
         """Whether there is anywhere to keep a checkpoint."""
-        return self._kept.store is not None
+        return self._stored.store is not None
 
     async def order(self) -> CheckpointName:
         """Have one taken at the next boundary, on both sides, and wait for it.
@@ -86,20 +86,20 @@ class Checkpointer:
 
     def ask(self) -> None:
         """Take one at the next boundary, whatever the configuration says."""
-        if self._kept.store is not None:
+        if self._stored.store is not None:
             self._asked = True
             self._on_due()
 
     def ask_here(self) -> None:
         """Take one at this boundary."""
-        self._asked = self._kept.store is not None
+        self._asked = self._stored.store is not None
 
     def boundary(self, step: int, stop_step: int) -> int:
         """Where a run from `step` to `stop_step` has to end for a checkpoint.
 
         One that was asked for and could not be taken here is taken after the next step.
         """
-        if self._kept.store is None:
+        if self._stored.store is None:
             return stop_step
         if self._asked and self._pending is None:
             return min(stop_step, step + 1)
@@ -110,27 +110,27 @@ class Checkpointer:
         """Whether one is to be taken at this boundary."""
         every = self._config.every_steps
         due = self._asked or (every is not None and step % every == 0)
-        return due and self._kept.store is not None and (step > self._last_step or bool(self._ordered))
+        return due and self._stored.store is not None and (step > self._last_step or bool(self._ordered))
 
     async def take(self, step: int, connection: Connection, stage: Stage, facts: dict[str, Any]) -> None:
         """Copy the edge's state and ask for the trainer's half; both are written while training goes on.
 
         Where the link is down or the last one is still being written, it stays due.
         """
-        store, name = self._kept.store, CheckpointName(connection.lineage, step)
+        store, name = self._stored.store, CheckpointName(connection.lineage, step)
         if store is None:
             return
         self._asked = True
         if self._pending is not None:
             return
-        if self._kept.shared == name:
+        if self._stored.shared == name:
             self.begin(step)
             _deliver(self._ordered, name)
             return
         self._taken_for, self._ordered = self._ordered, []
         state = await self._workers.compute.run(copy_state, stage)
         request = pb.TakeCheckpoint(name=pb.CheckpointName(lineage=name.lineage, step=step))
-        if (shared := self._kept.shared) is not None:
+        if (shared := self._stored.shared) is not None:
             request.shared.CopyFrom(pb.CheckpointName(lineage=shared.lineage, step=shared.step))
         try:
             await connection.stream.write(pb.TrainRequest(checkpoint=request))
@@ -204,7 +204,7 @@ class Checkpointer:
 
     async def _share(self, name: CheckpointName, ordered: list[asyncio.Future[CheckpointName]]) -> None:
         try:
-            await self._workers.disk.run(self._kept.set_shared, name)
+            await self._workers.disk.run(self._stored.set_shared, name)
         except StorageError as failure:
             _log.warning("session's record not written", reason=str(failure))
             _fail(ordered, failure)

@@ -11,9 +11,9 @@ import structlog
 from edge_agent.training.ends import Position
 from edge_agent.training.fruitless import Fruitless, is_refusal
 from edge_agent.training.in_flight import InFlight
-from edge_agent.training.session_store import KeptSession
+from edge_agent.training.session_store import StoredSession
 from shared.checkpoint import MAX_NAMED, CheckpointName
-from shared.client.retry import Endurance
+from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.client.training_call import Stream, TrainingCall
 from shared.concurrency.threads import Worker
@@ -52,9 +52,9 @@ class Connection:
     def __init__(
         self,
         client: TrainerClient,
-        kept: KeptSession,
+        stored: StoredSession,
         disk: Worker,
-        endurance: Endurance,
+        retry: Retry,
         in_flight: InFlight,
         on_delivered: Callable[[WireTensor, float, int], None],
         on_attached: Callable[[Stream], None],
@@ -62,9 +62,9 @@ class Connection:
         stall_seconds: float,
     ) -> None:
         self._client = client
-        self._kept = kept
+        self._stored = stored
         self._disk = disk
-        self._endurance = endurance
+        self._retry = retry
         self._in_flight = in_flight
         self._on_delivered = on_delivered
         self._on_attached = on_attached
@@ -92,7 +92,7 @@ class Connection:
     @property
     def fence(self) -> pb.Fence:
         """What proves that this agent has the session."""
-        return pb.Fence(session_epoch=self._kept.record.session_epoch)
+        return pb.Fence(session_epoch=self._stored.record.session_epoch)
 
     async def attach(self, position: Position | None) -> pb.Attached:
         """Attach once. position: None with no state in memory.
@@ -102,13 +102,13 @@ class Connection:
         """
         self.drop()
         await self._client.reach()
-        checkpoints = _named(await self._disk.run(self._kept.checkpoints), self._kept.shared)
+        checkpoints = _named(await self._disk.run(self._stored.checkpoints), self._stored.shared)
         if self._unused_epoch is None:
-            epoch = await self._disk.run(self._kept.next_epoch)
+            epoch = await self._disk.run(self._stored.next_epoch)
         else:
             epoch, self._unused_epoch = self._unused_epoch, None
         attach = pb.Attach(
-            session_id=self._kept.record.session_id,
+            session_id=self._stored.record.session_id,
             session_epoch=epoch,
             protocol_version=PROTOCOL_VERSION,
             checkpoints=[pb.CheckpointName(lineage=name.lineage, step=name.step) for name in checkpoints],
@@ -145,14 +145,14 @@ class Connection:
         failure after which the session is gone is the cause of the GoneError.
         """
         self.drop()
-        if not isinstance(failure, IsthmusError) or not _may_pass(failure) or self._endurance.give_up_seconds == 0:
+        if not isinstance(failure, IsthmusError) or not _may_pass(failure) or self._retry.give_up_seconds == 0:
             raise failure
         while True:
             self._fruitless.count(failure, position)
             _log.warning("stream lost; attaching again", reason=str(failure))
             await self._fruitless.wait(position)
             try:
-                attached = await self._endurance.through(lambda: self.attach(position))
+                attached = await self._retry.run(lambda: self.attach(position))
             except ProtocolError as again:
                 failure = again
                 continue

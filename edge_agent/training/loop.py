@@ -15,16 +15,16 @@ from edge_agent.training.connection import Connection, WentBack
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.divergence import LossJudge, check_weights, first_not_finite, last_word
 from edge_agent.training.evaluations import Evaluations
-from edge_agent.training.pause import Hold
+from edge_agent.training.pause import Pause
 from edge_agent.training.pipeline import Pipeline
 from edge_agent.training.prefetch import Prefetcher
 from edge_agent.training.result import Summary, TrainingResult
 from edge_agent.training.session import EdgeSession
-from edge_agent.training.session_store import KeptSession, SessionRecord
-from edge_agent.training.shutdown import Stop
+from edge_agent.training.session_store import SessionRecord, StoredSession
+from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.workers import Workers
 from shared.checkpoint import CheckpointName, LocalFiles
-from shared.client.retry import Endurance
+from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.client.training_call import Stream
 from shared.codec import FeedbackMode
@@ -48,8 +48,8 @@ class TrainingRun:
         workers: Workers,
         client: TrainerClient,
         on_start: Callable[[Deployer], None],
-        stop: Stop,
-        hold: Hold,
+        shutdown: Shutdown,
+        pause: Pause,
         on_activity: Callable[[], None],
     ) -> None:
         """on_activity: told when `activity` changes."""
@@ -57,11 +57,11 @@ class TrainingRun:
         self._observer = observer
         self._workers = workers
         self._client = client
-        self._stop = stop
-        self._hold = hold
+        self._shutdown = shutdown
+        self._pause = pause
         self._doing = Doing(on_activity)
         config = experiment.config
-        self._endurance = Endurance(config.trainer.give_up_seconds, on_activity)
+        self._retry = Retry(config.trainer.give_up_seconds, on_activity)
         self._pipeline = Pipeline(
             self._policy(),
             experiment.deployment,
@@ -72,12 +72,12 @@ class TrainingRun:
         )
         self._pipeline.on_note = self._take_note
         self._pipeline.on_loss = LossJudge(config.training.on_nan).judge
-        hold.on_request = self._pipeline.drain
+        pause.on_request = self._pipeline.drain
         self.deployer = Deployer(self._pipeline, experiment.chain, experiment.stage, observer.migration_failed)
         self._step = 0
         self._evaluations = Evaluations(experiment, observer)
         self._trainer_stops = False
-        self._kept: KeptSession | None = None
+        self._stored: StoredSession | None = None
         self._session: EdgeSession
         self._connection: Connection
         self._checkpointer: Checkpointer
@@ -86,9 +86,9 @@ class TrainingRun:
     @property
     def activity(self) -> Activity:
         """What the run is doing."""
-        if self._stop.requested:
+        if self._shutdown.requested:
             return Activity.STOPPING
-        return Activity.AWAY if self._endurance.away else self._doing.now
+        return Activity.AWAY if self._retry.away else self._doing.now
 
     @property
     def pipeline(self) -> Pipeline:
@@ -96,9 +96,9 @@ class TrainingRun:
         return self._pipeline
 
     @property
-    def kept(self) -> KeptSession | None:
+    def stored(self) -> StoredSession | None:
         """The session and what is kept of it; None while it opens."""
-        return self._kept
+        return self._stored
 
     @property
     def checkpointer(self) -> Checkpointer:
@@ -127,14 +127,14 @@ class TrainingRun:
     @property
     def resumable(self) -> bool:
         """Whether both sides have had a checkpoint of this session."""
-        return self._kept is not None and self._kept.shared is not None
+        return self._stored is not None and self._stored.shared is not None
 
     @property
     def advanced(self) -> bool:
         """Whether a step was done."""
         return self._pipeline.position.report > 0
 
-    async def over(self, on_result: Callable[[TrainingResult], object], *, resumed: bool) -> TrainingResult:
+    async def run(self, on_result: Callable[[TrainingResult], object], *, resumed: bool) -> TrainingResult:
         """The whole run, from the beginning or from what was kept; a failed one can be resumed, a finished one is closed."""
         started = time.monotonic()
         try:
@@ -149,17 +149,17 @@ class TrainingRun:
             await asyncio.to_thread(on_result, result)
         except asyncio.CancelledError:
             await self._leave()
-            if self._stop.requested:
+            if self._shutdown.requested:
                 raise self._stopped() from None
             raise
         except BaseException:
             await self._leave()
             raise
         finally:
-            self._stop.patience_ended()
+            self._shutdown.patience_ended()
         await self._checkpointer.stop()
-        assert self._kept is not None
-        await self._workers.disk.run(self._kept.remove)
+        assert self._stored is not None
+        await self._workers.disk.run(self._stored.remove)
         await self._session.farewell(self._connection)
         return result
 
@@ -171,14 +171,14 @@ class TrainingRun:
         summary = Summary.of(self._session.id, progress, test_loss, seconds, chain, cut, diverged_at_step)
         return TrainingResult(summary, chain.module)
 
-    async def open(self, kept: KeptSession | None, folder: LocalFiles | None) -> None:
+    async def open(self, stored: StoredSession | None, folder: LocalFiles | None) -> None:
         """Open a session, or take the one that was kept."""
         experiment, config, workers = self._experiment, self._experiment.config, self._workers
-        if kept is None:
-            self._session = await EdgeSession.open(self._client, experiment, workers, self._endurance)
+        if stored is None:
+            self._session = await EdgeSession.open(self._client, experiment, workers, self._retry)
             record = SessionRecord.begun_now(self._session.id, experiment)
             try:
-                kept = await workers.disk.run(KeptSession.begin, record, folder, config.checkpoints.keep)
+                stored = await workers.disk.run(StoredSession.begin, record, folder, config.checkpoints.keep)
             except BaseException:
                 with suppress(IsthmusError):
                     await self._session.close()
@@ -187,16 +187,16 @@ class TrainingRun:
                 "session opened", session=record.session_id, cut=experiment.deployment.cut, steps=experiment.steps
             )
         else:
-            self._session = EdgeSession(kept.record.session_id, self._client, experiment, workers, self._endurance)
-            _log.info("session resumed", session=kept.record.session_id, steps=experiment.steps)
+            self._session = EdgeSession(stored.record.session_id, self._client, experiment, workers, self._retry)
+            _log.info("session resumed", session=stored.record.session_id, steps=experiment.steps)
         structlog.contextvars.bind_contextvars(session=self._session.id)
-        self._kept = kept
+        self._stored = stored
         self._observer.opened(self._session.id, self._pipeline, len(experiment.chain.blocks))
         self._connection = Connection(
             self._client,
-            kept,
+            stored,
             workers.disk,
-            self._endurance,
+            self._retry,
             self._pipeline.in_flight,
             self._observer.delivered,
             self._attached,
@@ -207,7 +207,7 @@ class TrainingRun:
             self._pipeline.step_log = StepLog(config.checkpoints.step_log, self._session.id, "edge")
         self._session.fence = lambda: self._connection.fence
         self._checkpointer = Checkpointer(
-            config.checkpoints, kept, workers, self._pipeline.drain, self._observer.checkpoint_shared
+            config.checkpoints, stored, workers, self._pipeline.drain, self._observer.checkpoint_shared
         )
         if self._checkpointer.keeps:
             self._observer.checkpoint_shared()  # the beginning is what both share
@@ -217,17 +217,17 @@ class TrainingRun:
         self._connection.drop()
         await self._checkpointer.stop()
         await self._session.abandon(resumable=self.resumable)
-        assert self._kept is not None
+        assert self._stored is not None
         with suppress(IsthmusError):
             if self.resumable:
-                self._kept.release()
+                self._stored.release()
             else:
-                await self._workers.disk.run(self._kept.remove)
+                await self._workers.disk.run(self._stored.remove)
 
     async def _train(self, *, resumed: bool) -> None:
         """All epochs, over as many streams and from as many checkpoints as it takes; then the cloud's weights come home."""
         position = None if resumed else self._pipeline.position
-        attached = await self._endurance.through(lambda: self._connection.attach(position))
+        attached = await self._retry.run(lambda: self._connection.attach(position))
         back = attached if attached.HasField("restored") else None
         self._checkpointer.begin(0)
         while True:
@@ -256,26 +256,26 @@ class TrainingRun:
     async def _go_back(self, attached: Attached) -> Attached | None:
         """Be as the checkpoint says that the trainer has gone back to; returns another answer when ours is damaged."""
         await self._workers.compute.run(lambda: None)  # what was computed for the life before has ended
-        experiment, kept = self._experiment, self._kept
+        experiment, stored = self._experiment, self._stored
         name = CheckpointName(attached.restored.lineage, attached.restored.step)
-        assert kept is not None
-        assert kept.store is not None, "the trainer goes back to what it was offered"
+        assert stored is not None
+        assert stored.store is not None, "the trainer goes back to what it was offered"
         deployment = attached.deployment
         try:
-            checkpoint = await self._workers.disk.run(kept.store.load, name)
+            checkpoint = await self._workers.disk.run(stored.store.load, name)
             check_cut(deployment.cut, experiment.chain)
             await self._workers.compute.run(put_back, experiment.stage, 0, deployment.cut, checkpoint.data)
         except StorageError as failure:
             _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
-            await self._workers.disk.run(kept.damaged, name)
-            return await self._endurance.through(lambda: self._connection.attach(None))
+            await self._workers.disk.run(stored.damaged, name)
+            return await self._retry.run(lambda: self._connection.attach(None))
         await self._session.upload_static(list(attached.block_digests), deployment.cut, deployment.epoch)
         self._pipeline.restart(self._policy(), deployment, name.step)
         if self._pipeline.step_log is not None:
             self._pipeline.step_log.went_back(name.step)
         self._step = name.step
         self._evaluations.step = checkpoint.facts.get("evaluated_step", 0)
-        await self._workers.disk.run(kept.set_shared, name)
+        await self._workers.disk.run(stored.set_shared, name)
         self._checkpointer.begin(name.step)
         self._observer.went_back(name.step, deployment.cut)
         _log.info("went back to a checkpoint", step=name.step, cut=deployment.cut)
@@ -286,18 +286,18 @@ class TrainingRun:
 
         What is in memory is of no use: the updates after the loss that told have spoilt it on one side or both.
         """
-        module, kept = self._experiment.chain.module, self._kept
-        assert kept is not None
+        module, stored = self._experiment.chain.module, self._stored
+        assert stored is not None
         self._doing.begin(Activity.FINISHING)
         try:
-            while kept.shared is not None:
-                back: Attached | None = await self._endurance.through(lambda: self._connection.attach(None))
+            while stored.shared is not None:
+                back: Attached | None = await self._retry.run(lambda: self._connection.attach(None))
                 while back is not None:
                     back = await self._go_back(back)
                 await self._session.collect(self._pipeline.announced.cut)
                 if first_not_finite(module) is None:
                     return True
-                await self._workers.disk.run(kept.damaged, kept.shared)
+                await self._workers.disk.run(stored.damaged, stored.shared)
         except IsthmusError as failure:
             _log.warning("no good weights are to be had", reason=str(failure))
         return False
@@ -312,11 +312,11 @@ class TrainingRun:
                         await self._evaluations.evaluate(self._session, self._pipeline.announced, self._step)
                 if self._step == steps:
                     return
-                if self._stop.requested:
+                if self._shutdown.requested:
                     await self._stop_here()
-                if self._hold.requested:
+                if self._pause.requested:
                     with self._doing.during(Activity.PAUSED):
-                        await self._hold.stand(self._stop, self._pipeline, self._connection, self._at_boundary)
+                        await self._pause.wait(self._shutdown, self._pipeline, self._connection, self._at_boundary)
                     continue
                 epoch = self._step // loader.steps_per_epoch
                 epoch_end = min((epoch + 1) * loader.steps_per_epoch, steps)
@@ -368,20 +368,20 @@ class TrainingRun:
         raise self._stopped()
 
     def _stopped(self) -> StoppedError:
-        kept = (
-            f"`{self._stop.resume_command}` goes on"
+        stored = (
+            f"`{self._shutdown.resume_command}` goes on"
             if self.resumable
             else "nothing is kept, so the next run is a new one"
         )
-        return self._stop.error(f"at step {self._step} of {self._experiment.steps}; {kept}")
+        return self._shutdown.error(f"at step {self._step} of {self._experiment.steps}; {stored}")
 
     def _listen_for_stop(self) -> None:
-        def stop() -> float:
+        def shutdown() -> float:
             self._pipeline.drain()
             # With the trainer away nothing can be drained, and no checkpoint be taken on both sides.
-            return 0.0 if self._endurance.away else self._experiment.config.checkpoints.stop_seconds
+            return 0.0 if self._retry.away else self._experiment.config.checkpoints.stop_seconds
 
-        self._stop.when_requested(stop)
+        self._shutdown.when_requested(shutdown)
 
     def _attached(self, stream: Stream) -> None:
         self._checkpointer.stream_lost()  # what the one before had still to say

@@ -7,13 +7,13 @@ import structlog
 
 from edge_agent.training.connection import Connection
 from edge_agent.training.pipeline import Pipeline
-from edge_agent.training.shutdown import Stop
+from edge_agent.training.shutdown import Shutdown
 from shared.errors import IsthmusError, ProtocolError, StoppedError
 
 _log = structlog.get_logger(__name__)
 
 
-class Hold:
+class Pause:
     """Asked for by an operator, kept by the run. Used on the event loop."""
 
     def __init__(self) -> None:
@@ -37,8 +37,8 @@ class Hold:
         self.requested = False
         self._let_go.set()
 
-    async def stand(
-        self, stop: Stop, pipeline: Pipeline, connection: Connection, at_boundary: Callable[[], Awaitable[None]]
+    async def wait(
+        self, shutdown: Shutdown, pipeline: Pipeline, connection: Connection, at_boundary: Callable[[], Awaitable[None]]
     ) -> None:
         """Stand still until the run is let go or has to stop; called with nothing in flight.
 
@@ -47,7 +47,7 @@ class Hold:
         _log.info("standing still")
         self._stands.set()
         try:
-            while self.requested and not stop.requested:
+            while self.requested and not shutdown.requested:
                 pipeline.boundary_wanted.clear()
                 await at_boundary()
                 await self._news(pipeline, connection)

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
-from edge_agent.training.session_store import KeptSession, SessionRecord, kept_sessions
+from edge_agent.training.session_store import SessionRecord, StoredSession, kept_sessions
 from shared.checkpoint import LocalFiles
 from shared.config import toml_value
 from shared.errors import ConfigError, DataError
@@ -72,8 +72,8 @@ def choose_session(
     for the named session, and for one of the same experiment that could go on but for settings that decide the result.
     """
     refusal: ConfigError | None = None
-    kept = [entry for entry in kept_sessions(folder) if session_id in (None, entry[0].session_id)]
-    for record, checkpoint, is_open in sorted(kept, key=lambda entry: entry[0].began, reverse=True):
+    stored = [entry for entry in kept_sessions(folder) if session_id in (None, entry[0].session_id)]
+    for record, checkpoint, is_open in sorted(stored, key=lambda entry: entry[0].began, reverse=True):
         if is_open:
             continue
         config = config_for(record)
@@ -96,28 +96,28 @@ def choose_session(
 
 def prepare(
     config: EdgeConfig, folder: LocalFiles | None, resume: Resume | None
-) -> tuple[Experiment, KeptSession | None]:
+) -> tuple[Experiment, StoredSession | None]:
     """The experiment of a run, and the session that it goes on with, which nobody else has then. Blocks.
 
     Raises ConfigError, DataError, ModelError or StorageError for what cannot be trained, or not be gone on with.
     """
     chosen = choose_session(folder, lambda _: config, resume.session_id) if resume is not None else None
-    kept = None
+    stored = None
     if chosen is not None and folder is not None:
-        kept = KeptSession.reopen(folder, chosen.session_id, config.checkpoints.keep)
-        if kept is None:
+        stored = StoredSession.reopen(folder, chosen.session_id, config.checkpoints.keep)
+        if stored is None:
             raise ConfigError(f"session {chosen.session_id!r} cannot be resumed: another process has just opened it")
-    if kept is None:
+    if stored is None:
         return Experiment(config), None
     try:
-        return _gone_on_with(kept, config), kept
+        return _gone_on_with(stored, config), stored
     except BaseException:
-        kept.release()
+        stored.release()
         raise
 
 
-def _gone_on_with(kept: KeptSession, config: EdgeConfig) -> Experiment:
-    record = kept.record
+def _gone_on_with(stored: StoredSession, config: EdgeConfig) -> Experiment:
+    record = stored.record
     experiment = Experiment(config, record.schedule_steps)
     if experiment.samples != record.samples:
         raise DataError(
@@ -145,7 +145,7 @@ def _gone_on_with(kept: KeptSession, config: EdgeConfig) -> Experiment:
             "the learning rate stays at its floor from this step on, because the schedule keeps the length it began with",
             step=record.schedule_steps,
         )
-    kept.goes_on(config, experiment.steps)
+    stored.goes_on(config, experiment.steps)
     return experiment
 
 

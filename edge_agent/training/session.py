@@ -12,7 +12,7 @@ from edge_agent.data import EvaluationLoader
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.connection import Connection
 from edge_agent.training.workers import Workers
-from shared.client.retry import Endurance
+from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
 from shared.errors import ConfigError, IsthmusError, ProtocolError
@@ -42,13 +42,13 @@ class EdgeSession:
         client: TrainerClient,
         experiment: Experiment,
         workers: Workers,
-        endurance: Endurance,
+        retry: Retry,
         fence: Callable[[], pb.Fence] = pb.Fence,
     ) -> None:
         """fence: proves that this agent has the session; asked at every call."""
         self.id = session_id
         self.fence = fence
-        self._endurance = endurance
+        self._retry = retry
         self._client = client
         self._experiment = experiment
         self._workers = workers
@@ -56,9 +56,7 @@ class EdgeSession:
         """Blocks that training leaves as they are and that the trainer is known to have as they are here."""
 
     @classmethod
-    async def open(
-        cls, client: TrainerClient, experiment: Experiment, workers: Workers, endurance: Endurance
-    ) -> "EdgeSession":
+    async def open(cls, client: TrainerClient, experiment: Experiment, workers: Workers, retry: Retry) -> "EdgeSession":
         """Open a session and upload the cloud's blocks wherever its first weights are not ours.
 
         Raises IsthmusError when that cannot be done; the trainer then holds no session of ours.
@@ -74,7 +72,7 @@ class EdgeSession:
             block_behaviours=[pb.BlockBehaviour(numbers=numbers) for numbers in chain.behaviours],
         )
         response = await client.open_session(request)
-        session = cls(response.session_id, client, experiment, workers, endurance)
+        session = cls(response.session_id, client, experiment, workers, retry)
         try:
             session._check_limits(response)
             await session._compare(list(response.block_digests))
@@ -98,7 +96,7 @@ class EdgeSession:
                 yield to_wire(encoding, number, Role.ROLE_FEATURE, deployment.epoch)
                 number += 1
 
-        return await self._endurance.through(lambda: self._client.evaluate(self.id, tensors()))
+        return await self._retry.run(lambda: self._client.evaluate(self.id, tensors()))
 
     async def collect(self, cut: int) -> None:
         """Bring the weights of the cloud's blocks [cut, L) home, so that the user's module is whole."""
@@ -109,7 +107,7 @@ class EdgeSession:
     async def download_block(self, block: Block, *, weights_only: bool) -> block_state.BlockTensors:
         """The state of one of the cloud's blocks. Raises ProtocolError when it is no state of a block."""
         limit = block_state.max_serialized_bytes(block)
-        data = await self._endurance.through(
+        data = await self._retry.run(
             lambda: self._client.download_block(self.id, block.index, limit, weights_only=weights_only)
         )
         return await self._workers.compute.run(block_state.deserialize, bytes(data))
@@ -119,7 +117,7 @@ class EdgeSession:
         data = await self._workers.compute.run(block_state.serialize, tensors)
         encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         tensor = to_wire(encoded, block.index, Role.ROLE_BLOCK, deployment_epoch)
-        await self._endurance.through(lambda: self._client.upload_block(self.id, tensor, self.fence()))
+        await self._retry.run(lambda: self._client.upload_block(self.id, tensor, self.fence()))
         if block_state.is_static(block):
             self._equal_blocks.add(block.index)
 
@@ -132,16 +130,14 @@ class EdgeSession:
 
         Raises UnreachableError when that cannot be found out, RefusedError when the trainer keeps the old deployment.
         """
-        await self._endurance.through(
-            lambda: self._client.commit_migration(self.id, next_step, deployment, self.fence())
-        )
+        await self._retry.run(lambda: self._client.commit_migration(self.id, next_step, deployment, self.fence()))
 
     async def measure_cloud(self, cut: int, repeats: int) -> list[float]:
         """Seconds of each of `repeats` steps of the cloud's blocks at `cut`; the session cannot train afterwards."""
         return await self._client.measure_stage(self.id, cut, repeats)
 
     @asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
+    async def keep_alive(self) -> AsyncIterator[None]:
         """Meanwhile the trainer is reminded of the session, which it would free if no call of it came for a minute."""
 
         async def remind() -> None:
@@ -158,7 +154,7 @@ class EdgeSession:
 
     async def deployment(self) -> pb.Deployment:
         """The deployment that the trainer holds."""
-        return (await self._endurance.through(lambda: self._client.get_session(self.id))).deployment
+        return (await self._retry.run(lambda: self._client.get_session(self.id))).deployment
 
     async def close(self, *, resumable: bool = False) -> None:
         """End the session at the trainer; a resumable one keeps its checkpoints there. Tried once."""

@@ -88,7 +88,7 @@ def _recorded(value: Any) -> Any:
     return [_recorded(item) for item in value] if isinstance(value, tuple) else value
 
 
-class KeptSession:
+class StoredSession:
     """A session of this process; nobody else has it open. Without a folder nothing is kept."""
 
     def __init__(self, record: SessionRecord, files: LocalFiles | None, keep: int) -> None:
@@ -101,11 +101,11 @@ class KeptSession:
     @classmethod
     def begin(cls, record: SessionRecord, folder: LocalFiles | None, keep: int) -> Self:
         """Keep a new session. Raises StorageError."""
-        kept = cls(record, folder.folder(record.session_id) if folder is not None else None, keep)
-        kept._write()
-        if not kept._take_lock():
+        stored = cls(record, folder.folder(record.session_id) if folder is not None else None, keep)
+        stored._write()
+        if not stored._take_lock():
             raise StorageError(f"session {record.session_id} is open in another process")
-        return kept
+        return stored
 
     @classmethod
     def reopen(cls, folder: LocalFiles, session_id: str, keep: int) -> Self | None:
@@ -114,8 +114,8 @@ class KeptSession:
         record = _record(files)
         if record is None:
             return None
-        kept = cls(record, files, keep)
-        return kept if kept._take_lock() else None
+        stored = cls(record, files, keep)
+        return stored if stored._take_lock() else None
 
     def next_epoch(self) -> int:
         """Count the session epoch up; on disk when this returns. Raises StorageError."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from shared.errors import ExitCode, StoppedError
 
 
-class Stop:
+class Shutdown:
     """What signals and operators ask for. Used on the event loop; `listen` on that of the main thread."""
 
     def __init__(self, resume_command: str = "edge-agent run --resume") -> None:
@@ -48,11 +48,11 @@ class Stop:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
-        self._stop(exit_code, "interrupted" if exit_code is ExitCode.INTERRUPTED else "stopped by SIGTERM")
+        self._request(exit_code, "interrupted" if exit_code is ExitCode.INTERRUPTED else "stopped by SIGTERM")
 
     def drain(self) -> None:
         """Stop at the next boundary by an operator's word."""
-        self._stop(ExitCode.TERMINATED, "drained")
+        self._request(ExitCode.TERMINATED, "drained")
 
     def error(self, where: str) -> StoppedError:
         """What ends the run that was stopped. where: in the run, and what of it is left."""
@@ -60,7 +60,7 @@ class Stop:
         stopped.exit_code = self.exit_code
         return stopped
 
-    def _stop(self, exit_code: ExitCode, reason: str) -> None:
+    def _request(self, exit_code: ExitCode, reason: str) -> None:
         self.requested, self.exit_code, self.reason = True, exit_code, reason
         self._end()
 

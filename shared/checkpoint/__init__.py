@@ -2,14 +2,14 @@
 
 from shared.checkpoint.documents import seal, unseal
 from shared.checkpoint.files import Files, FsspecFiles, LocalFiles, open_files, state_directory
-from shared.checkpoint.store import MAX_NAMED, Checkpoint, CheckpointName, CheckpointStore, DamagedError
+from shared.checkpoint.store import MAX_NAMED, Checkpoint, CheckpointName, CheckpointStore, DamagedCheckpointError
 
 __all__ = [
     "MAX_NAMED",
     "Checkpoint",
     "CheckpointName",
     "CheckpointStore",
-    "DamagedError",
+    "DamagedCheckpointError",
     "Files",
     "FsspecFiles",
     "LocalFiles",

@@ -45,7 +45,7 @@ class Checkpoint:
     data: bytes
 
 
-class DamagedError(StorageError):
+class DamagedCheckpointError(StorageError):
     """A checkpoint that is not whole."""
 
 
@@ -81,9 +81,9 @@ class CheckpointStore:
         manifest = _opened(self.files.read(_manifest(name)), name)
         data = self.files.read(_file(name))
         if data is None:
-            raise DamagedError(f"checkpoint {name}: its file is missing")
+            raise DamagedCheckpointError(f"checkpoint {name}: its file is missing")
         if len(data) != manifest["bytes"] or xxhash.xxh3_128_hexdigest(data) != manifest["xxh3_128"]:
-            raise DamagedError(f"checkpoint {name}: its file is not what was written")
+            raise DamagedCheckpointError(f"checkpoint {name}: its file is not what was written")
         return Checkpoint(name, manifest["facts"], data)
 
     def whole(self) -> list[CheckpointName]:
@@ -127,7 +127,7 @@ def _file(name: CheckpointName) -> str:
 def _opened(sealed: bytes | None, name: CheckpointName) -> dict[str, Any]:
     """The manifest. Raises DamagedError for anything that was not written for this name."""
     if sealed is None:
-        raise DamagedError(f"checkpoint {name}: its manifest is missing")
+        raise DamagedCheckpointError(f"checkpoint {name}: its manifest is missing")
     manifest = unseal(sealed)
     if (
         manifest is None
@@ -135,5 +135,5 @@ def _opened(sealed: bytes | None, name: CheckpointName) -> dict[str, Any]:
         or not {"bytes", "xxh3_128"} <= manifest.keys()
         or not isinstance(manifest.get("facts"), dict)
     ):
-        raise DamagedError(f"checkpoint {name}: its manifest is not what was written")
+        raise DamagedCheckpointError(f"checkpoint {name}: its manifest is not what was written")
     return manifest

@@ -27,7 +27,7 @@ class Answer:
     data: bytes = b""
 
 
-class Asking:
+class UnaryCalls:
     """A connection of its own to a trainer."""
 
     def __init__(

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from shared.errors import UnreachableError
 
 
-class Patience:
+class IdleTimeout:
     """How long something may still take: as long again after every sign of progress."""
 
     def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
@@ -24,11 +24,11 @@ class Patience:
 
 
 @asynccontextmanager
-async def patience(trainer: str, call: str, seconds: float) -> AsyncIterator[Patience]:
+async def idle_timeout(trainer: str, call: str, seconds: float) -> AsyncIterator[IdleTimeout]:
     """Raises UnreachableError when what is awaited inside makes no progress for so long. trainer: its address."""
     try:
         async with asyncio.timeout(seconds) as limit:
-            yield Patience(limit, seconds)
+            yield IdleTimeout(limit, seconds)
     except TimeoutError as cause:
         raise silence(trainer, call, seconds) from cause
 

@@ -27,7 +27,7 @@ def waits() -> Backoff:
     return Backoff(FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
 
 
-class Endurance:
+class Retry:
     """The patience of one run. `away`: whether it is waiting just now."""
 
     def __init__(self, give_up_seconds: float | None, on_change: Callable[[], None] = _ignore) -> None:
@@ -36,7 +36,7 @@ class Endurance:
         self.away = False
         self._on_change = on_change
 
-    async def through(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """What `attempt` returns, tried again for as long as it raises UnreachableError or BusyError.
 
         A trainer that said how long it is busy is left alone for so long. Raises what `attempt` raised last when the next

@@ -12,13 +12,13 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import PLAIN, TrainerAccess
-from shared.client.idle_timeout import Patience, patience
+from shared.client.idle_timeout import IdleTimeout, idle_timeout
 from shared.client.training_call import TrainingCall
 from shared.codec import aligned_buffer, codec_by_name
 from shared.config import MAX_CHUNK_BYTES, LinkConfig
 from shared.errors import AccessError, BusyError, IsthmusError, ProtocolError, UnreachableError, one_line
 from shared.tensor_wire import check_announcement
-from shared.transport.rpc.ending import Ending
+from shared.transport.rpc.call_status import CallStatus
 from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options
 from shared.transport.rpc.status import error_of, undamaged
 from shared.transport.stream.framing import Assembler, WireTensor, chunks, role_name
@@ -176,9 +176,9 @@ class TrainerClient:
         call = method(request, metadata=self._access.metadata())
         end: pb.TrainCopyResponse | None = None
         try:
-            async with self.patience("TrainCopy") as patience:
+            async with self.idle_timeout("TrainCopy") as idle_timeout:
                 while (answer := await self.answered(call.read())) is not grpc.aio.EOF:
-                    patience.renew()
+                    idle_timeout.renew()
                     end = answer
         finally:
             call.cancel()
@@ -209,7 +209,7 @@ class TrainerClient:
         )
         call = TrainingCall(method(metadata=self._access.metadata()), self, accept, owed, on_delivered, self._link)
         try:
-            async with self.patience("Train"):
+            async with self.idle_timeout("Train"):
                 return call, await call.begin(attach)
         except BaseException:
             call.cancel()
@@ -224,23 +224,23 @@ class TrainerClient:
         )
         failures: list[Exception] = []
 
-        async def packets(patience: Patience) -> AsyncIterator[Packet[pb.EvaluateRequest]]:
-            patience.pause()  # what takes its time now is our own computation
+        async def packets(idle_timeout: IdleTimeout) -> AsyncIterator[Packet[pb.EvaluateRequest]]:
+            idle_timeout.pause()  # what takes its time now is our own computation
             try:
                 async for tensor in tensors:
                     for frame, payload in chunks(tensor, self._link.chunk_bytes):
-                        patience.renew()
+                        idle_timeout.renew()
                         yield Packet(pb.EvaluateRequest(session_id=session_id, frame=frame), payload)
-                        patience.pause()
+                        idle_timeout.pause()
             except Exception as failure:
                 failures.append(failure)
                 raise
-            patience.renew()
+            idle_timeout.renew()
 
         try:
-            async with self.patience("Evaluate") as patience:
+            async with self.idle_timeout("Evaluate") as idle_timeout:
                 response: pb.EvaluateResponse = await self._taken(
-                    method(packets(patience), metadata=self._access.metadata())
+                    method(packets(idle_timeout), metadata=self._access.metadata())
                 )
         except asyncio.CancelledError:
             # To gRPC a source that fails is a call that was cancelled, no more.
@@ -257,15 +257,15 @@ class TrainerClient:
             response_deserializer=message_deserializer(pb.UploadBlockResponse),
         )
 
-        def packets(patience: Patience) -> Iterator[Packet[pb.UploadBlockRequest]]:
+        def packets(idle_timeout: IdleTimeout) -> Iterator[Packet[pb.UploadBlockRequest]]:
             for frame, payload in chunks(tensor, self._link.chunk_bytes):
-                patience.renew()
+                idle_timeout.renew()
                 yield Packet(pb.UploadBlockRequest(session_id=session_id, frame=frame, fence=fence), payload)
-            patience.renew()
+            idle_timeout.renew()
 
-        async with self.patience("UploadBlock") as patience:
+        async with self.idle_timeout("UploadBlock") as idle_timeout:
             response: pb.UploadBlockResponse = await self._taken(
-                method(packets(patience), metadata=self._access.metadata())
+                method(packets(idle_timeout), metadata=self._access.metadata())
             )
         return response.block_digest
 
@@ -287,9 +287,9 @@ class TrainerClient:
         assembler = Assembler(accept, aligned_buffer)
         request = pb.DownloadBlockRequest(session_id=session_id, block=block, weights_only=weights_only)
         call = method(request, metadata=self._access.metadata())
-        async with self.patience("DownloadBlock") as patience:
+        async with self.idle_timeout("DownloadBlock") as idle_timeout:
             while (packet := await self.answered(call.read())) is not grpc.aio.EOF:
-                patience.renew()
+                idle_timeout.renew()
                 if (tensor := assembler.add(packet.message.frame, packet.payload)) is not None:
                     return tensor.payload
         raise ProtocolError(f"the stream of block {block} ended before it was whole")
@@ -303,7 +303,7 @@ class TrainerClient:
 
     async def _taken(self, call: Any) -> Any:
         """Await the answer to a stream of ours."""
-        ending = Ending(call)
+        ending = CallStatus(call)
         try:
             return undamaged(await call)
         except grpc.aio.AioRpcError as failure:
@@ -324,12 +324,12 @@ class TrainerClient:
             self._connect()
         return error
 
-    def patience(self, call: str, of: int = 1) -> AbstractAsyncContextManager[Patience]:
+    def idle_timeout(self, call: str, of: int = 1) -> AbstractAsyncContextManager[IdleTimeout]:
         """Raises UnreachableError when the trainer makes no progress for longer than it may.
 
         of: how many pieces of work are asked for at once.
         """
-        return patience(self.address, call, self.call_timeout_seconds * of)
+        return idle_timeout(self.address, call, self.call_timeout_seconds * of)
 
     async def _call(self, name: str, request: Any, response_type: type[M], of: int = 1) -> M:
         method = self._control.unary_unary(
@@ -337,5 +337,5 @@ class TrainerClient:
             request_serializer=type(request).SerializeToString,
             response_deserializer=message_deserializer(response_type),
         )
-        async with self.patience(name, of):
+        async with self.idle_timeout(name, of):
             return await self.answered(method(request, metadata=self._access.metadata()))

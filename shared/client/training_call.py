@@ -7,11 +7,11 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from shared.client.idle_timeout import Patience, silence
+from shared.client.idle_timeout import IdleTimeout, silence
 from shared.codec import aligned_buffer
 from shared.config import LinkConfig
 from shared.errors import ClosedError, IsthmusError, ProtocolError, SessionLostError
-from shared.transport.rpc.ending import Ending
+from shared.transport.rpc.call_status import CallStatus
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, WireTensor
 from shared.transport.stream.packets import Damaged, Packet
@@ -28,7 +28,7 @@ class Trainer(Protocol):
     address: str
     call_timeout_seconds: float
 
-    def patience(self, call: str) -> AbstractAsyncContextManager[Patience]:
+    def idle_timeout(self, call: str) -> AbstractAsyncContextManager[IdleTimeout]:
         """Raises UnreachableError when the trainer makes no progress for longer than it may."""
 
     async def answered(self, answer: Awaitable[T | Damaged]) -> T:
@@ -51,7 +51,7 @@ class TrainingCall:
         link: LinkConfig,
     ) -> None:
         self._call = call
-        self._ending = Ending(call)
+        self._ending = CallStatus(call)
         self._packets: AsyncIterator[Packet[pb.TrainResponse] | Damaged] = aiter(call)
         self._trainer = trainer
         self._owed = owed
@@ -82,10 +82,10 @@ class TrainingCall:
     async def end(self) -> None:
         """Tell the trainer that no more comes, and wait until it has ended the stream."""
         self._watch_no_more()
-        async with self._trainer.patience("Train") as patience:
+        async with self._trainer.idle_timeout("Train") as idle_timeout:
             await self._trainer.answered(self._call.done_writing())
             while await self.stream.receive() is not None:
-                patience.renew()
+                idle_timeout.renew()
 
     def give_up(self, seconds: float) -> None:
         """End the stream, of which nothing was heard for so long; whoever waits on it gets an UnreachableError."""

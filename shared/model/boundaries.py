@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from shared.model.tracer import Call
-from shared.model.tracing import Trace
+from shared.model.tracing import TracedForward
 
 _NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _PRODUCTS = {
@@ -28,7 +28,7 @@ _PRODUCTS = {
 
 
 @dataclass(frozen=True)
-class Piece:
+class Segment:
     """nodes[start:stop] of a trace: one block."""
 
     name: str
@@ -40,7 +40,7 @@ class Piece:
     """The one value that leaves."""
 
 
-def find_pieces(trace: Trace) -> list[Piece]:
+def find_pieces(trace: TracedForward) -> list[Segment]:
     """Cut a trace into as many pieces as may be: a single one if it cannot be cut."""
     positions = {node: position for position, node in enumerate(trace.nodes)}
     end = len(trace.nodes) - 1
@@ -55,12 +55,12 @@ def find_pieces(trace: Trace) -> list[Piece]:
         inner_starts -= set(range(first + 1, last + 1))
     crossing |= {1: trace.nodes[0], end: trace.nodes[end].all_input_nodes[0]}
     return [
-        Piece(_name(trace, start, stop), start, stop, crossing[start], crossing[stop])
+        Segment(_name(trace, start, stop), start, stop, crossing[start], crossing[stop])
         for start, stop in pairwise([1, *sorted(inner_starts), end])
     ]
 
 
-def obstacles(trace: Trace) -> list[str]:
+def obstacles(trace: TracedForward) -> list[str]:
     """Why a trace cannot be cut in front of its layers with weights but the first: by name what is in the way."""
     positions = {node: position for position, node in enumerate(trace.nodes)}
     layers = [place for place in range(1, len(trace.nodes) - 1) if _first_weights(trace, place, place + 1) is not None]
@@ -77,7 +77,7 @@ def obstacles(trace: Trace) -> list[str]:
     return list(found)
 
 
-def _shared_state(trace: Trace, first: int, last: int) -> str:
+def _shared_state(trace: TracedForward, first: int, last: int) -> str:
     """The parameter or buffer that nodes[first] and nodes[last] both use, by all its names."""
     held = [_state_of(trace, trace.nodes[place]) for place in (first, last)]
     common = held[0] & held[1]
@@ -87,7 +87,7 @@ def _shared_state(trace: Trace, first: int, last: int) -> str:
     return f"{shared} is one tensor, which {ends} share, so what lies between them is one block"
 
 
-def _state_of(trace: Trace, node: fx.Node) -> set[int]:
+def _state_of(trace: TracedForward, node: fx.Node) -> set[int]:
     """Ids of the parameters and buffers that a node uses."""
     if node.op == "call_module":
         module = trace.root.get_submodule(str(node.target))
@@ -96,12 +96,12 @@ def _state_of(trace: Trace, node: fx.Node) -> set[int]:
     return {id(trace.attribute(source)) for source in read if source.target not in trace.constants}
 
 
-def _named_state(trace: Trace) -> list[tuple[str, Tensor]]:
+def _named_state(trace: TracedForward) -> list[tuple[str, Tensor]]:
     named_parameters = trace.root.named_parameters(remove_duplicate=False)
     return [*named_parameters, *trace.root.named_buffers(remove_duplicate=False)]
 
 
-def _described(trace: Trace, node: fx.Node) -> str:
+def _described(trace: TracedForward, node: fx.Node) -> str:
     """A value by where it comes from: the module that makes it, or an operation and the module that does it."""
     if node.op == "placeholder":
         return "the input"
@@ -113,7 +113,7 @@ def _described(trace: Trace, node: fx.Node) -> str:
     return f"{node.name} of {inside!r}" if inside else repr(node.name)
 
 
-def _single_tensors(trace: Trace, positions: dict[fx.Node, int]) -> dict[int, fx.Node]:
+def _single_tensors(trace: TracedForward, positions: dict[fx.Node, int]) -> dict[int, fx.Node]:
     """The tensor that crosses, for each position that one value crosses and that value is a tensor.
 
     Position p lies before nodes[p]. What is read from the module crosses nothing: it is there wherever it is used. Nor does
@@ -128,7 +128,7 @@ def _single_tensors(trace: Trace, positions: dict[fx.Node, int]) -> dict[int, fx
     return singles
 
 
-def _waiting(trace: Trace, positions: dict[fx.Node, int]) -> Iterator[tuple[int, list[fx.Node]]]:
+def _waiting(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, list[fx.Node]]]:
     """For each position the values from before it that are used at it or behind it."""
     last_use: dict[fx.Node, int] = {}
     for position, node in enumerate(trace.nodes[:-1]):
@@ -138,7 +138,7 @@ def _waiting(trace: Trace, positions: dict[fx.Node, int]) -> Iterator[tuple[int,
         last_use = {value: last for value, last in last_use.items() if last > position}
 
 
-def _whole_calls(trace: Trace, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
+def _whole_calls(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
     """Node ranges of the calls that are never cut: of each class of which some instance passes a tensor by a part of itself.
 
     So a residual block without a skip stays as whole as its siblings, and a chain of blocks is opened.
@@ -159,7 +159,7 @@ def _calls(call: Call) -> Iterator[Call]:
             yield from _calls(item)
 
 
-def _has_skip(call: Call, trace: Trace, positions: dict[fx.Node, int]) -> bool:
+def _has_skip(call: Call, trace: TracedForward, positions: dict[fx.Node, int]) -> bool:
     """Whether, between two of the call's own operations or calls, more than one tensor waits for use inside the call."""
     last_use = {
         positions[source]: position
@@ -173,7 +173,7 @@ def _has_skip(call: Call, trace: Trace, positions: dict[fx.Node, int]) -> bool:
     )
 
 
-def _first_weights(trace: Trace, start: int, stop: int) -> tuple[fx.Node, str] | None:
+def _first_weights(trace: TracedForward, start: int, stop: int) -> tuple[fx.Node, str] | None:
     """The first node in nodes[start:stop] with weights of a layer, and their name: a module's, or a parameter's.
 
     Normalisations and activations may have parameters, but theirs are vectors that scale.
@@ -190,7 +190,7 @@ def _first_weights(trace: Trace, start: int, stop: int) -> tuple[fx.Node, str] |
     return None
 
 
-def _state_spans(trace: Trace, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
+def _state_spans(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
     """First and last position of use of each parameter and buffer, so that no cut comes between."""
     uses: dict[int, list[int]] = {}
     for position, node in enumerate(trace.nodes):
@@ -203,7 +203,7 @@ def _state_spans(trace: Trace, positions: dict[fx.Node, int]) -> Iterator[tuple[
     return ((min(found), max(found)) for found in uses.values() if found)
 
 
-def _name(trace: Trace, start: int, stop: int) -> str:
+def _name(trace: TracedForward, start: int, stop: int) -> str:
     """The outermost module that lies whole in nodes[start:stop] and holds their first weights; or these themselves."""
     found = _first_weights(trace, start, stop)
     if found is None:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.model.behaviour import Behaviour, behaviour_of
-from shared.model.block_modules import build_modules
 from shared.model.boundaries import find_pieces, obstacles
 from shared.model.lookups import leading_lookups
+from shared.model.segments import build_modules
 from shared.model.slots import Slot, assign_state
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
@@ -192,11 +192,11 @@ def _names(module: nn.Module, blocks: Sequence[nn.Module]) -> list[str]:
 def _traced_blocks(module: nn.Module, example: Tensor) -> list[tuple[str, nn.Module]]:
     """The blocks that torch.fx finds, with their names."""
     traced = trace(module, example)
-    pieces = find_pieces(traced)
-    if len(pieces) < 2:
+    segments = find_pieces(traced)
+    if len(segments) < 2:
         reasons = "".join(f"; {reason}" for reason in (*traced.leaf_reasons[:3], *obstacles(traced)[:3]))
         raise ModelError(
             f"{type(module).__name__} cannot be cut: nowhere between two layers with weights does a single tensor pass, "
             f"outside of residual blocks and of what cannot be traced{reasons}; a method blocks() may say what its blocks are"
         )
-    return list(zip((piece.name for piece in pieces), build_modules(traced, pieces), strict=True))
+    return list(zip((segment.name for segment in segments), build_modules(traced, segments), strict=True))

@@ -34,7 +34,7 @@ class Mode:
 
 
 @dataclass
-class Trace:
+class TracedForward:
     """What a module does to its one input, in order."""
 
     root: nn.Module
@@ -76,7 +76,7 @@ class Trace:
         return tensor in self.shapes and self.carries_batch(tensor)
 
 
-def trace(root: nn.Module, example: Tensor) -> Trace:
+def trace(root: nn.Module, example: Tensor) -> TracedForward:
     """Trace `root`, which takes one tensor; `example` tells tensors from other values.
 
     The caller keeps buffers and modes. Raises ModelError, naming file and line, when the forward of `root` itself cannot be
@@ -92,7 +92,7 @@ def trace(root: nn.Module, example: Tensor) -> Trace:
                 root.eval()
                 shapes = tensor_shapes(evaluated, example)
             nodes = list(trained.graph.nodes)
-            return Trace(
+            return TracedForward(
                 root=root,
                 nodes=nodes,
                 arguments=arguments,

@@ -4,7 +4,7 @@ from shared.planning.bound import most_steps
 from shared.planning.comparison import PLANNERS, PROBE_SECONDS, Result, compare
 from shared.planning.cost import Deployment, Rates, Stages, migration_seconds, pipeline_seconds, steady_seconds, work_of
 from shared.planning.engine import Decision, Engine, EngineConfig
-from shared.planning.ledger import Limits
+from shared.planning.ledger import RiskLimits
 from shared.planning.outcome import Outcome
 from shared.planning.planners import (
     DEFAULT_BITS,
@@ -49,7 +49,6 @@ __all__ = [
     "Encode",
     "Engine",
     "EngineConfig",
-    "Limits",
     "Link",
     "Outcome",
     "Overhead",
@@ -57,6 +56,7 @@ __all__ = [
     "Profile",
     "Rates",
     "Result",
+    "RiskLimits",
     "Run",
     "SearchSpace",
     "Stages",

@@ -24,7 +24,7 @@ import numpy as np
 from shared.planning.cost import Bools, Deployment, Floats, Rates, migration_seconds, work_of
 from shared.planning.estimates import Estimates
 from shared.planning.experts import Experts
-from shared.planning.ledger import PROFIT, Ledger, Limits
+from shared.planning.ledger import PROFIT, Ledger, RiskLimits
 from shared.planning.outcome import Outcome, Tally
 from shared.planning.planners import DEFAULT_HORIZON_STEPS, SearchSpace, candidates
 from shared.planning.profile import Profile
@@ -48,7 +48,7 @@ class EngineConfig:
     """Time constant of the means by which deployments are compared."""
     horizon_beta: float = 0.8
     """Weight of the past in Eq. 14."""
-    limits: Limits = field(default_factory=Limits)
+    limits: RiskLimits = field(default_factory=RiskLimits)
 
 
 @dataclass(frozen=True)

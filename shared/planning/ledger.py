@@ -21,7 +21,7 @@ PROFIT = 2.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class RiskLimits:
     """How much may be risked."""
 
     loss_fraction: float = 0.01
@@ -38,7 +38,7 @@ class Ledger:
     Arrays are over n contenders: deployments, and whatever else has a speed.
     """
 
-    def __init__(self, limits: Limits, home: int, n: int) -> None:
+    def __init__(self, limits: RiskLimits, home: int, n: int) -> None:
         self._limits = limits
         self._balance = 0.0
         self._n = n

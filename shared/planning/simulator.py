@@ -51,7 +51,7 @@ class Run:
         return 100 * self.seconds / self.steps if self.steps else math.inf
 
 
-class Pipeline:
+class SimulatedPipeline:
     """The moments of one batch after another through the four modules, each free as soon as it has passed a batch on."""
 
     def __init__(self, profile: Profile, link: Link, deployment: Deployment, begin: float = 0.0) -> None:
@@ -127,7 +127,7 @@ def simulate(
     """
     if not 0.0 < seconds < math.inf:
         raise PlanError(f"the run lasts {seconds} s; it must be above 0 and finite")
-    pipeline = Pipeline(profile, link, start, begin)
+    pipeline = SimulatedPipeline(profile, link, start, begin)
     monitor = _Monitor(link, pipeline, engine) if engine is not None else None
     switches: list[Switch] = []
     while not pipeline.settled or pipeline.settled[-1] < begin + seconds:
@@ -148,7 +148,7 @@ def simulate(
 class _Monitor:
     """Tells the engine each OBSERVE_SECONDS what the link carried since, and nothing of what it will."""
 
-    def __init__(self, link: Link, pipeline: Pipeline, engine: Engine) -> None:
+    def __init__(self, link: Link, pipeline: SimulatedPipeline, engine: Engine) -> None:
         self.engine = engine
         self._link = link
         self._pipeline = pipeline

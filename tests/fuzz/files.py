@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cloud_trainer import TrainerConfig
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.opening import open_session
-from cloud_trainer.sessions.session_store import Keeper, Quota
+from cloud_trainer.sessions.session_store import Quota, SessionStore
 from edge_agent import EdgeConfig
 from edge_agent.data import fashion_mnist
 from edge_agent.observability.timeline import load as load_timeline
@@ -196,11 +196,11 @@ def _read_parts(path: Path) -> object:
 def _read_trainer_record(folder: Path, data: bytes) -> object:
     files = LocalFiles(folder)
     files.folder(SESSION_ID).write("session.json", data)
-    keeper = Keeper(files, 1, Quota(1, 1))
+    store = SessionStore(files, 1, Quota(1, 1))
     try:
-        return _believed(asyncio.run(keeper.record(SESSION_ID)))
+        return _believed(asyncio.run(store.record(SESSION_ID)))
     finally:
-        keeper.close()
+        store.close()
 
 
 def kinds() -> Mapping[str, Kind]:

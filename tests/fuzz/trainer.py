@@ -12,7 +12,7 @@ import grpc
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from edge_agent import run_training
-from shared.transport.rpc.ending import Ending
+from shared.transport.rpc.call_status import CallStatus
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.fuzz.messages import Call, calls
 from tests.support.plain import assert_same_bits, plain_state
@@ -79,7 +79,7 @@ class _Peer(RawPeer):
                 yield message
 
         call = self._channel.stream_stream(method)(upward(), timeout=CALL_SECONDS)
-        ending, responses = Ending(call), []
+        ending, responses = CallStatus(call), []
         try:
             async for response in call:
                 responses.append(response)

@@ -18,9 +18,9 @@ import structlog
 from edge_agent.training.connection import Connection
 from edge_agent.training.ends import Position
 from edge_agent.training.in_flight import InFlight
-from edge_agent.training.session_store import KeptSession, SessionRecord
+from edge_agent.training.session_store import SessionRecord, StoredSession
 from shared.checkpoint import LocalFiles
-from shared.client.retry import Endurance
+from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, FencedError, UnreachableError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -134,13 +134,13 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
     async def main() -> Months:
         files, months = _CountedFiles(), Months()
         record = SessionRecord.model_construct(session_id="s", session_epoch=0, shared=None)
-        kept = KeptSession(record, files, 1)
+        kept = StoredSession(record, files, 1)
         position = Position(0, 0, 0)
         connection = Connection(
             cast(TrainerClient, _Trainer(months)),
             kept,
             InlineWorker(),
-            Endurance(None),
+            Retry(None),
             InFlight(),
             lambda *_: None,
             lambda _: None,

@@ -15,7 +15,7 @@ from cloud_trainer.rpc.access import SCOPES
 from shared.transport.auth.certificates import Identity, Signed, issue, make_authority
 from shared.transport.auth.tls import TlsFiles, channel_credentials
 from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token
-from shared.transport.rpc.ending import Ending
+from shared.transport.rpc.call_status import CallStatus
 from shared.transport.stream.packets import serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import control_pb2 as control
@@ -93,7 +93,7 @@ class Peer:
         async with self.channel(address) as channel:
             metadata = None if self.token is None else (("authorization", f"Bearer {self.token}"),)
             call = channel.stream_stream(method)(metadata=metadata, timeout=60)
-            ending = Ending(call)
+            ending = CallStatus(call)
             try:
                 await call.write(data)
                 await call.done_writing()

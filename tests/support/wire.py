@@ -10,7 +10,7 @@ import torch
 from shared.codec import codec_by_name
 from shared.tensor_wire import to_wire
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
-from shared.transport.rpc.ending import Ending
+from shared.transport.rpc.call_status import CallStatus
 from shared.transport.stream.framing import chunks
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
@@ -100,7 +100,7 @@ class RawPeer:
 
     async def _end(self, call: Any) -> End:
         responses: list[bytes] = []
-        ending = Ending(call)
+        ending = CallStatus(call)
         try:
             if isinstance(call, grpc.aio.StreamStreamCall | grpc.aio.UnaryStreamCall):
                 async for response in call:

@@ -64,14 +64,14 @@ class Refusal(IsthmusError):
         self.retry_after_seconds = retry_after_seconds
 
 
-class DamagedError(ProtocolError):
+class DamagedMessageError(ProtocolError):
     """A message whose checksum or encoding is wrong."""
 
 
 def undamaged(received: T | Damaged) -> T:
     """What arrived, when it can be believed. Raises DamagedError."""
     if isinstance(received, Damaged):
-        raise DamagedError(f"damaged message: {received.reason}")
+        raise DamagedMessageError(f"damaged message: {received.reason}")
     return received
 
 
@@ -80,7 +80,7 @@ def status_of(error: IsthmusError) -> grpc.StatusCode:
     match error:
         case Refusal():
             return error.code
-        case DamagedError():
+        case DamagedMessageError():
             return grpc.StatusCode.DATA_LOSS
         case NotAllowedError():
             return grpc.StatusCode.PERMISSION_DENIED

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from shared.errors import ProtocolError
-from shared.transport.rpc.status import DamagedError
+from shared.transport.rpc.status import DamagedMessageError
 from shared.transport.stream.credits import ReceiveLedger, SendCredits
 from shared.transport.stream.framing import Assembler, WireTensor, chunks
 from shared.transport.stream.link_rate import LinkRate
@@ -138,7 +138,7 @@ class Duplex(Generic[Out, In]):
                 return None
             self._waiting_since = time.monotonic()
             if isinstance(packet, Damaged):
-                raise DamagedError(f"damaged message: {packet.reason}")
+                raise DamagedMessageError(f"damaged message: {packet.reason}")
             message = packet.message
             if message.HasField("ack"):
                 self._acknowledged(message.ack)

@@ -257,13 +257,13 @@ def silent(kind):
 @pytest.fixture
 def patient_but_for(monkeypatch):
     """Says which call alone is given up after trainer.call_timeout_seconds: on a busy machine any may take so long."""
-    patience = TrainerClient.patience
+    idle_timeout = TrainerClient.idle_timeout
 
     def choose(method):
         monkeypatch.setattr(
             TrainerClient,
             "patience",
-            lambda self, call, of=1: patience(self, call, of if call == method else 100 * of),
+            lambda self, call, of=1: idle_timeout(self, call, of if call == method else 100 * of),
         )
 
     return choose

@@ -37,9 +37,9 @@ NO_CONNECTION = "no connection"
 
 @pytest.fixture
 def door(tmp_path):
-    keeper = Doorkeeper(tmp_path)
-    keeper.write_tokens(ALL)
-    return keeper
+    store = Doorkeeper(tmp_path)
+    store.write_tokens(ALL)
+    return store
 
 
 async def opened(address, peer):

@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cloud_trainer.server import serve
-from cloud_trainer.sessions.registry import failures
+from cloud_trainer.sessions import failures
 from edge_agent import run_training
 from shared.errors import DeviceError, ExitCode, IsthmusError
 from tests.support.commands import MLP

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from edge_agent import run_training
-from edge_agent.training.shutdown import Stop
+from edge_agent.training.shutdown import Shutdown
 from shared.checkpoint import unseal
 from shared.errors import ExitCode, GoneError, StoppedError
 from tests.support.commands import MLP, assert_one_sentence
@@ -36,7 +36,7 @@ class Device:
 
     async def train_some_steps(self, address):
         """Train until it is stopped in the middle, with a checkpoint on both sides; returns the session's id."""
-        stop = Stop()
+        stop = Shutdown()
 
         def on_progress(progress):
             if progress.steps == 20:

@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.resuming import Resume, choose_session
-from edge_agent.training.session_store import KeptSession, SessionRecord, sessions_folder
-from edge_agent.training.shutdown import Stop
+from edge_agent.training.session_store import SessionRecord, StoredSession, sessions_folder
+from edge_agent.training.shutdown import Shutdown
 from shared.errors import ConfigError, DataError, ExitCode, StoppedError
 from tests.support.commands import MLP
 from tests.support.plain import assert_same_bits, plain_state
@@ -60,7 +60,7 @@ async def stopped(tmp_path):
     """The flags of a run that was stopped at step 10 of 20, or just after it; its trainer is still there."""
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         flags = [*TRAINING, f"checkpoints.location={tmp_path / 'edge'}", f"trainer.address={server.address}"]
-        stop = Stop()
+        stop = Shutdown()
 
         def stop_there(progress):
             if progress.steps == STOPPED_AT:
@@ -106,7 +106,7 @@ def test_a_path_means_the_same_file_in_a_record_and_in_a_configuration(tmp_path,
     config = edge_config(*settings, "training.start_from=start.safetensors")
     folder = sessions_folder(config)
     record = SessionRecord.begun_now("a" * 32, Experiment(config))
-    KeptSession.begin(record, folder, 1).release()
+    StoredSession.begin(record, folder, 1).release()
     assert choose_session(folder, lambda _: config, record.session_id).session_id == record.session_id
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.net.relay import Fault, Relay
 from edge_agent import run_training
-from edge_agent.training.shutdown import Stop
+from edge_agent.training.shutdown import Shutdown
 from shared.checkpoint import CheckpointStore
 from shared.errors import ExitCode, StoppedError
 from tests.support.commands import MLP
@@ -70,7 +70,7 @@ def saves(monkeypatch):
 
 async def train_until(enough, tmp_path, on_progress=lambda _progress: None):
     """Train within one epoch, in which checkpoints are due by time alone, until there are `enough`."""
-    stop = Stop()
+    stop = Shutdown()
 
     def watch(progress):
         on_progress(progress)
@@ -145,7 +145,7 @@ async def test_a_run_that_is_told_to_stop_while_its_session_opens_ends_at_once(m
     monkeypatch.setattr(f"shared.client.trainer.TrainerClient.{name}", never)
     if call == "UploadBlock":
         monkeypatch.setattr("cloud_trainer.sessions.session.Session.block_digests", lambda _self: [0, 0, 0])
-    stop = Stop()
+    stop = Shutdown()
     async with running_trainer() as server, asyncio.timeout(60):
         config = edge_config(*MLP, f"trainer.address={server.address}")
         running = asyncio.create_task(run_training(config, stop=stop))

@@ -9,16 +9,16 @@ import grpc
 import pytest
 
 from cloud_trainer.rpc.service import TrainerService
-from cloud_trainer.sessions.checkpointer import Saving
-from cloud_trainer.sessions.registry import Sessions
-from cloud_trainer.sessions.session_store import Keeper
+from cloud_trainer.sessions.checkpointer import SessionCheckpointer
+from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session_store import SessionStore
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.session import EdgeSession
 from edge_agent.training.workers import Workers
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles
 from shared.client.config import TrainerAddressConfig
-from shared.client.retry import Endurance
+from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import RefusedError
@@ -90,7 +90,7 @@ class Named:
 
 async def test_a_session_in_use_is_kept_and_its_time_begins_anew_after_the_last_use():
     freed = asyncio.Queue()
-    sessions = Sessions(3, 0.05, 0.05, freed.put_nowait)
+    sessions = SessionRegistry(3, 0.05, 0.05, freed.put_nowait)
     used, other, closed = (Named(sessions.reserve()) for _ in range(3))
     sessions.add(used)
     with sessions.using(used.id) as one, sessions.using(used.id) as two:
@@ -107,7 +107,7 @@ async def test_a_session_in_use_is_kept_and_its_time_begins_anew_after_the_last_
 
 async def test_a_session_that_is_closed_in_use_is_gone_for_good():
     freed = asyncio.Queue()
-    sessions = Sessions(1, 0.01, 0.01, freed.put_nowait)
+    sessions = SessionRegistry(1, 0.01, 0.01, freed.put_nowait)
     session = Named(sessions.reserve())
     sessions.add(session)
     with sessions.using(session.id):
@@ -196,7 +196,7 @@ async def test_a_trainer_tidies_when_it_starts_and_again_and_again(monkeypatch):
 
 async def test_a_call_of_an_earlier_life_does_not_free_the_session_that_has_its_id_now():
     freed = asyncio.Queue()
-    sessions = Sessions(2, 0.01, 0.01, freed.put_nowait)
+    sessions = SessionRegistry(2, 0.01, 0.01, freed.put_nowait)
     earlier, later, watch = Named(sessions.reserve()), None, Named(sessions.reserve())
     sessions.add(earlier)
     with sessions.using(earlier.id):
@@ -312,7 +312,7 @@ async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypa
     ):
         config = edge_config(*MLP, f"trainer.address={server.address}")
         with Workers.started() as workers:
-            session = await EdgeSession.open(client, Experiment(config), workers, Endurance(0))
+            session = await EdgeSession.open(client, Experiment(config), workers, Retry(0))
             async with session.kept():
                 await peer.open()
                 await until_held(server, peer, 1)
@@ -322,14 +322,14 @@ async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypa
 @pytest.mark.parametrize(("resumable", "code"), [(False, Code.NOT_FOUND), (True, Code.UNAVAILABLE)])
 async def test_a_session_that_is_closed_while_it_is_attached_is_not_served(monkeypatch, resumable, code):
     begun, go_on = asyncio.Event(), asyncio.Event()
-    fence = Keeper.fence
+    fence = SessionStore.fence
 
     async def slowly(*arguments):
         begun.set()
         await go_on.wait()
         return await fence(*arguments)
 
-    monkeypatch.setattr(Keeper, "fence", slowly)
+    monkeypatch.setattr(SessionStore, "fence", slowly)
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
         stream = asyncio.create_task(peer.streamed("Train", [attach(session)]))
@@ -339,7 +339,7 @@ async def test_a_session_that_is_closed_while_it_is_attached_is_not_served(monke
         end = await stream
         assert end.code is code, end
         assert not end.responses
-        assert (await server.service._keeper.record(session) is not None) == resumable, "kept where it may be resumed"
+        assert (await server.service._store.record(session) is not None) == resumable, "kept where it may be resumed"
 
 
 async def test_what_asks_for_checkpoints_waits_and_is_not_heaped_up(monkeypatch):
@@ -349,7 +349,7 @@ async def test_what_asks_for_checkpoints_waits_and_is_not_heaped_up(monkeypatch)
         begun.set()
         await go_on.wait()
 
-    monkeypatch.setattr(Saving, "take", never)
+    monkeypatch.setattr(SessionCheckpointer, "take", never)
     asks = serialize(Packet(pb.TrainRequest(checkpoint=pb.TakeCheckpoint(name=pb.CheckpointName(step=0)))))
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()

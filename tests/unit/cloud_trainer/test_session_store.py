@@ -9,7 +9,7 @@ import fsspec
 import pytest
 import torch
 
-from cloud_trainer.sessions.session_store import Keeper, Quota, Record
+from cloud_trainer.sessions.session_store import Quota, Record, SessionStore
 from shared.checkpoint import CheckpointName, FsspecFiles, LocalFiles, seal
 from tests.support.wire import open_request
 
@@ -26,11 +26,11 @@ async def record_of(folder, document):
     files.folder(SESSION_ID).write("session.json", seal(document))
     for epoch in (2, 3):
         files.folder(SESSION_ID).create(f"epoch-{epoch}", b"")
-    keeper = Keeper(files, 1, QUOTA)
+    store = SessionStore(files, 1, QUOTA)
     try:
-        return await keeper.record(SESSION_ID)
+        return await store.record(SESSION_ID)
     finally:
-        keeper.close()
+        store.close()
 
 
 async def test_a_record_is_read_as_it_was_written(tmp_path):
@@ -65,11 +65,11 @@ async def left(folder, age_seconds, live=()):
     for name, seconds in {"session.json": WRITTEN_SECONDS - 900, "checkpoint-0-5.json": WRITTEN_SECONDS}.items():
         files.folder(SESSION_ID).write(name, b"{}")
         os.utime(folder / SESSION_ID / name, (seconds, seconds))
-    keeper = Keeper(files, 1, QUOTA, clock=lambda: WRITTEN_SECONDS + age_seconds)
+    store = SessionStore(files, 1, QUOTA, clock=lambda: WRITTEN_SECONDS + age_seconds)
     try:
-        await keeper.forget_abandoned(AFTER_SECONDS, live.__contains__)
+        await store.forget_abandoned(AFTER_SECONDS, live.__contains__)
     finally:
-        keeper.close()
+        store.close()
     return files.folders()
 
 
@@ -102,7 +102,7 @@ def place(request, tmp_path):
 
 
 async def test_an_epoch_is_taken_once_however_many_trainers_share_a_store(place):
-    trainers = [Keeper(place, 1, QUOTA) for _ in range(4)]
+    trainers = [SessionStore(place, 1, QUOTA) for _ in range(4)]
     try:
         await trainers[0].keep_record(SESSION_ID, RECORD)
         for epoch in (1, 2, 7):
@@ -117,32 +117,32 @@ async def test_an_epoch_is_taken_once_however_many_trainers_share_a_store(place)
 
 
 async def test_a_record_that_could_not_be_written_is_written_with_the_first_attach(place):
-    keeper = Keeper(place, 1, QUOTA)
+    store = SessionStore(place, 1, QUOTA)
     try:
-        assert await keeper.fence(SESSION_ID, RECORD, 1)
-        record = await keeper.record(SESSION_ID)
+        assert await store.fence(SESSION_ID, RECORD, 1)
+        record = await store.record(SESSION_ID)
     finally:
-        keeper.close()
+        store.close()
     assert (record.request, record.session_epoch, record.subject) == (open_request(), 1, "ours")
 
 
 async def test_checkpoints_of_one_subject_take_no_more_than_they_may(tmp_path):
-    keeper = Keeper(LocalFiles(tmp_path), 3, Quota(100, 10_000))
+    store = SessionStore(LocalFiles(tmp_path), 3, Quota(100, 10_000))
     other = "f" * 32
     try:
-        await keeper.keep_record(SESSION_ID, RECORD)
-        await keeper.keep_record(other, Record(open_request(), 0, "theirs"))
+        await store.keep_record(SESSION_ID, RECORD)
+        await store.keep_record(other, Record(open_request(), 0, "theirs"))
         state = {"0/weight": torch.zeros(1000)}
-        saved = [await keeper.save(SESSION_ID, CheckpointName(1, step), {}, state, ()) for step in (1, 2, 3)]
+        saved = [await store.save(SESSION_ID, CheckpointName(1, step), {}, state, ()) for step in (1, 2, 3)]
         assert saved == [True, True, False], "a third of 4,000 bytes would be too much"
-        assert await keeper.names(SESSION_ID) == [(1, 2), (1, 1)], "what was there is whole"
-        assert await keeper.save(other, CheckpointName(1, 1), {}, state, ()), "another subject's room is its own"
+        assert await store.names(SESSION_ID) == [(1, 2), (1, 1)], "what was there is whole"
+        assert await store.save(other, CheckpointName(1, 1), {}, state, ()), "another subject's room is its own"
     finally:
-        keeper.close()
+        store.close()
 
 
 async def test_who_lists_his_sessions_has_no_record_of_others_read_and_none_on_the_loop(tmp_path, monkeypatch):
-    keeper, reads = Keeper(LocalFiles(tmp_path), 1, QUOTA), []
+    store, reads = SessionStore(LocalFiles(tmp_path), 1, QUOTA), []
     read = LocalFiles.read
 
     def noted(files, name):
@@ -152,40 +152,40 @@ async def test_who_lists_his_sessions_has_no_record_of_others_read_and_none_on_t
     try:
         for number in range(8):
             subject = "ours" if number == 3 else "theirs"
-            await keeper.keep_record(f"{number:032x}", Record(open_request(), 0, subject))
-        await keeper.learn()
+            await store.keep_record(f"{number:032x}", Record(open_request(), 0, subject))
+        await store.learn()
         monkeypatch.setattr(LocalFiles, "read", noted)
-        assert list(await keeper.listed(lambda subject: subject == "ours")) == [f"{3:032x}"]
+        assert list(await store.listed(lambda subject: subject == "ours")) == [f"{3:032x}"]
     finally:
-        keeper.close()
+        store.close()
     assert {session for session, _ in reads} == {f"{3:032x}"}
     assert threading.current_thread() not in {thread for _, thread in reads}
 
 
 async def test_sessions_that_nobody_can_go_on_with_make_room_for_new_ones_and_others_do_not(tmp_path):
-    keeper = Keeper(LocalFiles(tmp_path), 1, Quota(2, 1 << 20))
+    store = SessionStore(LocalFiles(tmp_path), 1, Quota(2, 1 << 20))
     useless, resumable = "a" * 32, "b" * 32
     try:
         for session in (useless, resumable):
-            await keeper.keep_record(session, RECORD)
-        await keeper.save(resumable, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
-        assert not await keeper.make_room("ours", {useless}.__contains__), "while it is in memory it may become useful"
-        assert await keeper.make_room("ours", lambda _: False)
-        assert await keeper.record(useless) is None
-        assert await keeper.record(resumable) is not None
+            await store.keep_record(session, RECORD)
+        await store.save(resumable, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
+        assert not await store.make_room("ours", {useless}.__contains__), "while it is in memory it may become useful"
+        assert await store.make_room("ours", lambda _: False)
+        assert await store.record(useless) is None
+        assert await store.record(resumable) is not None
     finally:
-        keeper.close()
+        store.close()
 
 
-async def listed_after_a_checkpoint(keeper):
+async def listed_after_a_checkpoint(store):
     """Whose session it is held to be."""
-    assert await keeper.fence(SESSION_ID, RECORD, 1)
-    assert await keeper.save(SESSION_ID, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
-    return list(await keeper.listed(lambda subject: subject == "ours"))
+    assert await store.fence(SESSION_ID, RECORD, 1)
+    assert await store.save(SESSION_ID, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
+    return list(await store.listed(lambda subject: subject == "ours"))
 
 
 async def test_a_session_that_another_trainer_opened_stays_its_subjects(place):
-    first, second = Keeper(place, 1, QUOTA), Keeper(place, 1, QUOTA)
+    first, second = SessionStore(place, 1, QUOTA), SessionStore(place, 1, QUOTA)
     try:
         await second.learn()
         await first.keep_record(SESSION_ID, RECORD)
@@ -196,7 +196,7 @@ async def test_a_session_that_another_trainer_opened_stays_its_subjects(place):
 
 
 async def test_a_session_that_is_opened_while_others_are_listed_stays_its_subjects(tmp_path, monkeypatch):
-    keeper, begun, go_on = Keeper(LocalFiles(tmp_path), 1, QUOTA), threading.Event(), threading.Event()
+    store, begun, go_on = SessionStore(LocalFiles(tmp_path), 1, QUOTA), threading.Event(), threading.Event()
     folders = LocalFiles.folders
 
     def slowly(files):
@@ -207,14 +207,14 @@ async def test_a_session_that_is_opened_while_others_are_listed_stays_its_subjec
 
     try:
         monkeypatch.setattr(LocalFiles, "folders", slowly)
-        listing = asyncio.create_task(keeper.learn())
+        listing = asyncio.create_task(store.learn())
         assert await asyncio.to_thread(begun.wait, 60)
-        opening = asyncio.create_task(keeper.keep_record(SESSION_ID, RECORD))
+        opening = asyncio.create_task(store.keep_record(SESSION_ID, RECORD))
         await asyncio.sleep(0)
         go_on.set()
         await asyncio.gather(listing, opening)
-        assert await keeper.save(SESSION_ID, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
-        assert list(await keeper.listed(lambda subject: subject == "ours")) == [SESSION_ID]
+        assert await store.save(SESSION_ID, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
+        assert list(await store.listed(lambda subject: subject == "ours")) == [SESSION_ID]
     finally:
         go_on.set()
-        keeper.close()
+        store.close()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shared.checkpoint import (
     CheckpointName,
     CheckpointStore,
-    DamagedError,
+    DamagedCheckpointError,
     FsspecFiles,
     LocalFiles,
     open_files,
@@ -75,7 +75,7 @@ def test_a_checkpoint_comes_back_as_it_went(files):
     store.save(CheckpointName(0, 7), {"deployment": {"cut": 2}}, b"\0" * 1000)
     loaded = store.load(CheckpointName(0, 7))
     assert (loaded.facts, loaded.data) == ({"deployment": {"cut": 2}}, b"\0" * 1000)
-    with pytest.raises(DamagedError, match=r"checkpoint 0-8: its manifest is missing"):
+    with pytest.raises(DamagedCheckpointError, match=r"checkpoint 0-8: its manifest is missing"):
         store.load(CheckpointName(0, 8))
 
 
@@ -134,7 +134,7 @@ def test_a_manifest_that_is_something_else_is_damage(tmp_path, content):
     store = CheckpointStore(LocalFiles(tmp_path), keep=3)
     store.save(CheckpointName(0, 10), {}, b"x")
     (tmp_path / "checkpoint-0-10.json").write_bytes(content)
-    with pytest.raises(DamagedError, match="its manifest is not what was written"):
+    with pytest.raises(DamagedCheckpointError, match="its manifest is not what was written"):
         store.load(CheckpointName(0, 10))
 
 

@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.main import app as trainer_app
 from cloud_trainer.metrics import TrainerMetrics
-from cloud_trainer.sessions.registry import Sessions
-from cloud_trainer.sessions.session_store import Keeper, Quota
+from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session_store import Quota, SessionStore
 from edge_agent.adaptation.decisions import Planner
 from edge_agent.config import DeploymentConfig, EdgeConfig
 from edge_agent.control.pins import Pinning, Pins
 from edge_agent.control.status import session_statuses
 from edge_agent.control.tables import status_line, status_table
 from edge_agent.observability.activity import Activity
-from edge_agent.training.pause import Hold
+from edge_agent.training.pause import Pause
 from edge_agent.training.session_store import SessionRecord
 from shared.checkpoint import CheckpointName
 from shared.config import load_config
@@ -221,11 +221,11 @@ def test_jointdnn_chooses_once_and_pins_go_before_it():
 
 
 async def test_who_waits_for_a_standstill_is_told_when_none_comes():
-    hold = Hold()
-    waiting = asyncio.create_task(hold.pause())
+    pause = Pause()
+    waiting = asyncio.create_task(pause.pause())
     await asyncio.sleep(0)
-    assert hold.requested
-    hold.release()
+    assert pause.requested
+    pause.release()
     with pytest.raises(StoppedError, match="resumed, or ended, before it stood still"):
         await waiting
 
@@ -238,13 +238,13 @@ def trainer_control(sessions):
     async def end(session_id, _resumable):
         sessions.remove(session_id)
 
-    keeper = Keeper(None, 1, Quota(1, 1))
-    return TrainerControl(sessions, keeper, TrainerMetrics(CollectorRegistry()), end, asyncio.Event(), "cpu")
+    store = SessionStore(None, 1, Quota(1, 1))
+    return TrainerControl(sessions, store, TrainerMetrics(CollectorRegistry()), end, asyncio.Event(), "cpu")
 
 
 @pytest.mark.parametrize(("who", "sees"), [(OURS, True), (THEIRS, False), (OPERATOR, True), (ANYONE, True)])
 async def test_a_session_is_there_for_its_subject_and_for_who_operates(who, sees):
-    sessions = Sessions(3, 60.0, 60.0, lambda _: None)
+    sessions = SessionRegistry(3, 60.0, 60.0, lambda _: None)
     control = trainer_control(sessions)
     set_caller(OURS)
     session_id = sessions.reserve()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.planning.ledger import Ledger, Limits
+from shared.planning.ledger import Ledger, RiskLimits
 
 HOME, OTHER = 0, 1
 WAY = np.array([0.0, 5.0])
@@ -23,7 +23,7 @@ def fed(ledger, seconds, speeds_at):
 
 
 def test_a_steady_lead_is_proven_after_the_time_of_proof_and_not_before():
-    gains = fed(Ledger(Limits(), HOME, 2), 400, lambda _: (4, 6))
+    gains = fed(Ledger(RiskLimits(), HOME, 2), 400, lambda _: (4, 6))
     first = next(second for second, gain in enumerate(gains) if gain > 0.0)
     assert 300 <= first < 390
 
@@ -36,19 +36,19 @@ def test_what_an_oscillation_favours_no_more_than_home_is_never_proven(period, b
         return (20, 20 + better) if phase == begins_better else (20, 20 - better)
 
     # A lead is forgotten slowly, so of a lead that came first less is left than the lag after it takes.
-    assert max(fed(Ledger(Limits(), HOME, 2), 1500, speeds)) <= 0.0
+    assert max(fed(Ledger(RiskLimits(), HOME, 2), 1500, speeds)) <= 0.0
 
 
 def test_a_lead_that_a_dip_interrupts_stands():
     def speeds(second):
         return (0, 0) if second % 100 < 30 else (4, 6)
 
-    gains = fed(Ledger(Limits(), HOME, 2), 500, speeds)
+    gains = fed(Ledger(RiskLimits(), HOME, 2), 500, speeds)
     assert gains[-1] > 0.0
 
 
 def test_nothing_is_proven_to_an_account_that_is_overdrawn():
-    ledger = Ledger(Limits(), HOME, 2)
+    ledger = Ledger(RiskLimits(), HOME, 2)
     ledger.record(30.0, np.array([4.0, 6.0]), 0, is_at_home=False)
     assert ledger.available_steps(REMAINING_STEPS) < 0.0
     assert max(fed(ledger, 400, lambda _: (4, 6))) == 0.0
@@ -56,7 +56,7 @@ def test_nothing_is_proven_to_an_account_that_is_overdrawn():
 
 @pytest.mark.parametrize(("seconds", "is_regretted"), [(19, False), (21, True)])
 def test_a_deployment_is_regretted_once_home_would_have_won_the_way_back_twice(seconds, is_regretted):
-    ledger = Ledger(Limits(memory_seconds=1e9), HOME, 2)
+    ledger = Ledger(RiskLimits(memory_seconds=1e9), HOME, 2)
     for _ in range(seconds):
         ledger.record(1.0, np.array([4.0, 2.0]), 2, is_at_home=False)
     assert ledger.regrets(OTHER, 5.0) is is_regretted

@@ -21,7 +21,7 @@ from shared.planning import (
     steady_seconds,
     work_of,
 )
-from shared.planning.simulator import Pipeline
+from shared.planning.simulator import SimulatedPipeline
 from tests.support.planning_cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
 
 
@@ -41,7 +41,7 @@ def test_a_full_pipeline_is_at_the_bound(profile, loss_on_trainer, link, deploym
     deployment = Deployment(len(profile), deployment.staleness, 32) if edge_only else deployment
     times = work_of(profile, [deployment.cut], [deployment.bits]).stages(link, serial=deployment.staleness == 0)
     window = deployment.staleness + 1
-    pipeline = Pipeline(profile, constant(link), deployment)
+    pipeline = SimulatedPipeline(profile, constant(link), deployment)
     for _ in range(42 * window):
         pipeline.step()
     per_step = (pipeline.settled[-1] - pipeline.settled[2 * window - 1]) / (40 * window)
@@ -50,7 +50,7 @@ def test_a_full_pipeline_is_at_the_bound(profile, loss_on_trainer, link, deploym
 
 @given(profiles(complete=True), rates, st.integers(0, 6))
 def test_never_more_batches_in_flight_than_allowed(profile, link, staleness):
-    pipeline = Pipeline(profile, constant(link), Deployment(1, staleness, 32))
+    pipeline = SimulatedPipeline(profile, constant(link), Deployment(1, staleness, 32))
     for _ in range(30):
         start = pipeline.next_start()
         assert sum(settled > start for settled in pipeline.settled) <= staleness
@@ -60,21 +60,21 @@ def test_never_more_batches_in_flight_than_allowed(profile, link, staleness):
 
 def test_one_batch_by_hand():
     far = Rates(8 * MBIT, 8 * MBIT, round_trip_seconds=1.0)
-    pipeline = Pipeline(small_profile(), constant(far), Deployment(3, 0, 32), begin=10.0)
+    pipeline = SimulatedPipeline(small_profile(), constant(far), Deployment(3, 0, 32), begin=10.0)
     pipeline.step()
     assert pipeline.settled == pytest.approx([10 + 3.0 + 1.0 + 0.5 + 0.2 + 1.0 + 0.5])
 
 
 def test_a_batch_waits_out_an_outage():
     stalls = Trace([0.0, 3.5, 100.0], [8 * MBIT, 0.0])
-    pipeline = Pipeline(small_profile(), Link(stalls, Trace.constant(8 * MBIT)), Deployment(3, 0, 32))
+    pipeline = SimulatedPipeline(small_profile(), Link(stalls, Trace.constant(8 * MBIT)), Deployment(3, 0, 32))
     pipeline.step()
     assert pipeline.settled == pytest.approx([100.5 + 0.2 + 1.0])  # half its feature before, half after
 
 
 @pytest.mark.parametrize(("to_cut", "moved_bytes"), [(1, 2e6 + 3e6), (2, 3e6), (4, 4e6)])
 def test_a_migration_drains_and_then_moves_the_blocks(to_cut, moved_bytes):
-    pipeline = Pipeline(small_profile(), STEADY, Deployment(3, 3, 32))
+    pipeline = SimulatedPipeline(small_profile(), STEADY, Deployment(3, 3, 32))
     for _ in range(5):
         pipeline.step()
     drained = pipeline.settled[-1]
@@ -85,7 +85,7 @@ def test_a_migration_drains_and_then_moves_the_blocks(to_cut, moved_bytes):
 
 
 def test_a_migration_that_takes_too_long_is_given_up():
-    pipeline = Pipeline(small_profile(), STEADY, Deployment(3, 3, 32))
+    pipeline = SimulatedPipeline(small_profile(), STEADY, Deployment(3, 3, 32))
     pipeline.step()
     drained = pipeline.settled[-1]
     assert pipeline.migrate(Deployment(1, 3, 32), abandon_after_seconds=2.0) == 2.0

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from cloud_trainer import TrainerConfig
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.access import build_gate
-from cloud_trainer.sessions.registry import Sessions
+from cloud_trainer.sessions.registry import SessionRegistry
 from edge_agent import EdgeConfig
 from shared.client.credentials import trainer_access
 from shared.config import is_loopback, load_config
@@ -141,7 +141,7 @@ def calls_as():
 
 
 def sessions_of(limit, limit_per_subject=None):
-    return Sessions(limit, 60.0, 60.0, lambda _expired: None, limit_per_subject)
+    return SessionRegistry(limit, 60.0, 60.0, lambda _expired: None, limit_per_subject)
 
 
 async def test_a_session_is_there_for_its_owner_alone(calls_as):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shared.errors import BusyError, ConfigError, ExitCode, ModelError, ProtocolError, one_line
 from shared.transport.rpc.status import (
-    DamagedError,
+    DamagedMessageError,
     Refusal,
     abort,
     error_of,
@@ -44,7 +44,7 @@ def test_an_ordinary_sentence_stays_as_it_is(text):
     ("error", "code"),
     [
         (Refusal(Code.NOT_FOUND, "x"), Code.NOT_FOUND),
-        (DamagedError("x"), Code.DATA_LOSS),
+        (DamagedMessageError("x"), Code.DATA_LOSS),
         (ConfigError("x"), Code.INVALID_ARGUMENT),
         (ModelError("x"), Code.INVALID_ARGUMENT),
         (ProtocolError("x"), Code.INVALID_ARGUMENT),
@@ -121,5 +121,5 @@ def test_a_trainer_that_gives_no_reason_is_quoted_so():
 
 def test_what_is_damaged_is_not_used():
     assert undamaged("as it was") == "as it was"
-    with pytest.raises(DamagedError, match="damaged message: its checksum is wrong"):
+    with pytest.raises(DamagedMessageError, match="damaged message: its checksum is wrong"):
         undamaged(Damaged("its checksum is wrong"))

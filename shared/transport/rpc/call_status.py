@@ -16,7 +16,7 @@ T = TypeVar("T")
 _POLLS, _POLL_SECONDS = 200, 0.005
 
 
-class Ending:
+class CallStatus:
     """Watches a call from its beginning."""
 
     def __init__(self, call: Any) -> None:

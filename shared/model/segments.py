@@ -9,34 +9,34 @@ from typing import Any, TypeVar
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
-from shared.model.boundaries import Piece
-from shared.model.tracing import Mode, Trace
+from shared.model.boundaries import Segment
+from shared.model.tracing import Mode, TracedForward
 
 _Value = TypeVar("_Value")
 
 
-def build_modules(trace: Trace, pieces: Sequence[Piece]) -> list[nn.Module]:
+def build_modules(trace: TracedForward, segments: Sequence[Segment]) -> list[nn.Module]:
     """The pieces of a trace as modules of one tensor in, one tensor out. The caller keeps the modes of `trace.root`."""
     held = {}
     for mode in (True, False):
         trace.root.train(mode)
         held[mode] = [module for module in trace.root.modules() if module.training != mode]
-    return [_Builder(trace, piece).build(held) for piece in pieces]
+    return [_Builder(trace, segment).build(held) for segment in segments]
 
 
-class PieceModule(fx.GraphModule):
+class SegmentModule(fx.GraphModule):
     """One piece."""
 
     def __init__(
         self, attributes: Mapping[str, Any], graph: fx.Graph, held: Mapping[bool, Sequence[nn.Module]]
     ) -> None:
-        super().__init__(dict(attributes), graph, "Piece")
+        super().__init__(dict(attributes), graph, "Segment")
         self._non_persistent_buffers_set.update(self._buffers)  # constants, which torch.fx registers as buffers
         lent = [module.owner for module in self.modules() if isinstance(module, Borrowed)]
         own = {*self.modules(), *lent}
         self._held = {mode: [module for module in modules if module in own] for mode, modules in held.items()}
 
-    def train(self, mode: bool = True) -> "PieceModule":
+    def train(self, mode: bool = True) -> "SegmentModule":
         """Switch as the whole module's `train` does, which may hold submodules (say frozen batch-norms) in one mode."""
         super().train(mode)
         for module in self._held[mode]:
@@ -95,18 +95,18 @@ class _Narrowed(MutableMapping[str, _Value]):
 class _Builder:
     """Copies the nodes of one piece into a graph of its own."""
 
-    def __init__(self, trace: Trace, piece: Piece) -> None:
-        self._trace, self._piece = trace, piece
+    def __init__(self, trace: TracedForward, segment: Segment) -> None:
+        self._trace, self._segment = trace, segment
         self._graph = fx.Graph()
         self._input = self._graph.placeholder("input")
-        self._copies = {piece.source: self._input}
+        self._copies = {segment.source: self._input}
         self._attributes: dict[str, Any] = {}
         self._lenders: dict[str, str] = {}
         self._borrowed: dict[str, set[str]] = {}
         self._reads: dict[tuple[str, str], fx.Node] = {}
 
-    def build(self, held: Mapping[bool, Sequence[nn.Module]]) -> PieceModule:
-        for node in self._trace.nodes[self._piece.start : self._piece.stop]:
+    def build(self, held: Mapping[bool, Sequence[nn.Module]]) -> SegmentModule:
+        for node in self._trace.nodes[self._segment.start : self._segment.stop]:
             if node.op == "get_attr":
                 continue
             if node.op == "call_module":
@@ -115,11 +115,11 @@ class _Builder:
             self._copies[node] = self._graph.create_node(
                 node.op, node.target, map_aggregate(args, self._copy), map_aggregate(kwargs, self._copy), node.name
             )
-        self._graph.output(self._copy(self._piece.result))
+        self._graph.output(self._copy(self._segment.result))
         for path, names in self._borrowed.items():
             owner = self._trace.root.get_submodule(path)
             self._attributes[self._lenders[path]] = Borrowed(owner, frozenset(names))
-        return PieceModule(self._attributes, self._graph, held)
+        return SegmentModule(self._attributes, self._graph, held)
 
     def _copy(self, argument: Any) -> Any:
         if isinstance(argument, Mode):

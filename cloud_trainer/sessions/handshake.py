@@ -10,9 +10,9 @@ import grpc
 import structlog
 
 from cloud_trainer.sessions.compute import Compute
-from cloud_trainer.sessions.registry import Sessions
+from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
-from cloud_trainer.sessions.session_store import Keeper, Record
+from cloud_trainer.sessions.session_store import Record, SessionStore
 from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import ProtocolError, StorageError
 from shared.transport.auth.callers import caller
@@ -25,19 +25,19 @@ _STORAGE_RETRY_SECONDS = 30.0
 """When a disk that is full may have room again: an operator has to make it."""
 
 
-class Attaching:
+class Handshake:
     """Decides, one attach of a session at a time."""
 
     def __init__(
         self,
-        sessions: Sessions,
-        keeper: Keeper,
+        sessions: SessionRegistry,
+        store: SessionStore,
         compute: Compute,
         build: Callable[[pb.OpenSessionRequest, str], Awaitable[Session]],
     ) -> None:
         """build: makes a session from what once opened it."""
         self._sessions = sessions
-        self._keeper = keeper
+        self._store = store
         self._compute = compute
         self._build = build
         self._busy: set[str] = set()
@@ -65,7 +65,7 @@ class Attaching:
         if self._sessions.find(session_id) is session:
             return session, answer
         if session.forgotten:
-            await self._keeper.forget(session_id)  # the fence has kept its record again
+            await self._store.forget(session_id)  # the fence has kept its record again
             raise self._sessions.not_found(session_id)
         raise Refusal(
             grpc.StatusCode.UNAVAILABLE, f"session {session_id} was given up while it was being attached; try again"
@@ -91,7 +91,7 @@ class Attaching:
                 grpc.StatusCode.FAILED_PRECONDITION, f"session {session.id} was measured, which spoilt its weights"
             )
         edges = {CheckpointName(name.lineage, name.step) for name in attach.checkpoints}
-        shared = [name for name in await self._keeper.names(attach.session_id) if name in edges]
+        shared = [name for name in await self._store.names(attach.session_id) if name in edges]
         if session is None and not edges:
             raise self._sessions.not_found(attach.session_id)
         if not shared and not await self._may_continue(session, attach):
@@ -122,7 +122,7 @@ class Attaching:
     async def _fence(self, attach: pb.Attach, record: Record) -> None:
         """Keep the epoch before anything is done in its name. Raises Refusal."""
         try:
-            if await self._keeper.fence(attach.session_id, record, attach.session_epoch):
+            if await self._store.fence(attach.session_id, record, attach.session_epoch):
                 return
         except StorageError as failure:
             _log.warning(
@@ -146,7 +146,7 @@ class Attaching:
         )
 
     async def _kept(self, session_id: str, subject: str) -> Record:
-        record = await self._keeper.record(session_id)
+        record = await self._store.record(session_id)
         if record is None or record.subject != subject:
             raise self._sessions.not_found(session_id)
         return record
@@ -162,7 +162,7 @@ class Attaching:
         """Load the newest checkpoint that both sides have."""
         for name in shared:
             try:
-                checkpoint = await self._keeper.load(attach.session_id, name)
+                checkpoint = await self._store.load(attach.session_id, name)
             except StorageError as failure:
                 _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
                 continue
