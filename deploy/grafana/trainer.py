@@ -34,12 +34,12 @@ def _trainer() -> Panels:
     share = "Share of the time that the compute thread works."
     steps = _one(TRAINER.rate("isthmus_steps_total"))
     return [
-        figure("SessionRegistry", "Open now.", "short", _one(sessions), span=6),
+        figure("Sessions", "Open now.", "short", _one(sessions), span=6),
         figure("Places", "Sessions that are taken at one time.", "short", _one(limit), span=6),
         figure("Training", "Sessions whose edge is there.", "short", _one(training), span=6),
         figure("Busy now", share, "percentunit", busy, span=6),
         graph(
-            "SessionRegistry",
+            "Sessions",
             "Open, and the limit.",
             "short",
             8,
