@@ -74,7 +74,7 @@ class Run:
 
 def peer_seconds(link: Link, wrapper: list[str], microbatches: int) -> list[float]:
     """Seconds per step of PyTorch's pipeline, as the edge sees it."""
-    arguments = [f"{link.edge.address}:{PEER_PORT}", str(microbatches), str(STEPS)]
+    arguments = [f"{link.edge.address}:{PEER_PORT}", str(microbatches), str(STEPS), str(BATCH)]
     ranks = [
         subprocess.Popen(
             [*before, sys.executable, "-m", "benchmarks.peer_stage", str(rank), *arguments],

@@ -1,6 +1,6 @@
 """One side of PyTorch's own pipeline, in a process of its own: the peer of `benchmarks.peer`.
 
-`python -m benchmarks.peer_stage RANK MASTER MICROBATCHES STEPS`: rank 0 is the edge, MASTER its host:port. It runs
+`python -m benchmarks.peer_stage RANK MASTER MICROBATCHES STEPS BATCH`: rank 0 is the edge, MASTER its host:port. It runs
 Schedule1F1B over gloo on the same network, data and optimizer as our run, and prints the moments at which its steps ended
 as a JSON array.
 """
@@ -22,8 +22,8 @@ BATCH = 32
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
 
 
-def run(rank: int, master: str, microbatches: int, steps: int) -> list[float]:
-    """Train so many steps; rank 0 feeds images, rank 1 has the labels."""
+def run(rank: int, master: str, microbatches: int, steps: int, batch: int) -> list[float]:
+    """Train so many steps of `batch` samples; rank 0 feeds images, rank 1 has the labels."""
     dist.init_process_group("gloo", init_method=f"tcp://{master}", rank=rank, world_size=2)
     torch.manual_seed(0)
     module = small_cnn()[rank]
@@ -33,9 +33,9 @@ def run(rank: int, master: str, microbatches: int, steps: int) -> list[float]:
     schedule = (Schedule1F1B if microbatches > 1 else ScheduleGPipe)(
         stage, microbatches, loss_fn=nn.functional.cross_entropy
     )
-    data = RandomImages(BATCH)
-    images = torch.stack([data[index][0] for index in range(BATCH)])
-    labels = torch.tensor([data[index][1] for index in range(BATCH)])
+    data = RandomImages(batch)
+    images = torch.stack([data[index][0] for index in range(batch)])
+    labels = torch.tensor([data[index][1] for index in range(batch)])
     ends = []
     for _ in range(steps):
         if rank == 0:
@@ -51,11 +51,11 @@ def run(rank: int, master: str, microbatches: int, steps: int) -> list[float]:
 
 def main() -> None:
     """Parse, run, print."""
-    rank, master, microbatches, steps = sys.argv[1:]
+    rank, master, microbatches, steps, batch = sys.argv[1:]
     # Gloo looks for the host's name otherwise, which a namespace cannot resolve.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", next(name for _, name in socket.if_nameindex() if name != "lo"))
     torch.set_num_threads(1)
-    print(json.dumps(run(int(rank), master, int(microbatches), int(steps))))
+    print(json.dumps(run(int(rank), master, int(microbatches), int(steps), int(batch))))
 
 
 if __name__ == "__main__":
