@@ -45,7 +45,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "edge_agent.training.session:EdgeSession.evaluate",
         "edge_agent.training.session:EdgeSession.collect",
         "edge_agent.training.session:EdgeSession.close",
-        "edge_agent.training.session_store:KeptSession._write",
+        "edge_agent.training.session_store:StoredSession._write",
         "shared.transport.stream.duplex:Duplex.write",
     ),
     ("agent", Fault.KILL_IN_MIGRATION): (
@@ -64,7 +64,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "cloud_trainer.sessions.session:Session.update",
         "cloud_trainer.sessions.session:Session.evaluate",
         "cloud_trainer.sessions.session:Session.go_back",
-        "cloud_trainer.sessions.session_store:Keeper.keep_record",
+        "cloud_trainer.sessions.session_store:SessionStore.keep_record",
         "shared.transport.stream.duplex:Duplex.write",
     ),
     ("trainer", Fault.KILL_IN_MIGRATION): (
@@ -102,6 +102,15 @@ def plan(dice: random.Random, side: str, count: int) -> list[Planned]:
     return planned
 
 
+def resolve(point: str) -> tuple[Any, str]:
+    """What holds the function of a point, and the function's name. Raises AttributeError where there is none."""
+    module, _, path = point.partition(":")
+    *owners, name = path.split(".")
+    owner = functools.reduce(getattr, owners, importlib.import_module(module))
+    getattr(owner, name)
+    return owner, name
+
+
 class Saboteur:
     """Makes the planned faults happen in this process, one after the other, each written down before it does."""
 
@@ -113,9 +122,7 @@ class Saboteur:
             self._wrap(point)
 
     def _wrap(self, point: str) -> None:
-        module, _, path = point.partition(":")
-        *owners, name = path.split(".")
-        owner: Any = functools.reduce(getattr, owners, importlib.import_module(module))
+        owner, name = resolve(point)
         original: Callable[..., Any] = getattr(owner, name)
 
         @functools.wraps(original)

@@ -3,10 +3,16 @@
 import pytest
 
 from tests.chaos.__main__ import STALENESS, chaos, table
-from tests.chaos.faults import Fault
+from tests.chaos.faults import POINTS, Fault, resolve
 from tests.chaos.order import Worst, exceeds, worst
 
 FAULTS, SEED = 200, 1
+
+
+@pytest.mark.parametrize("point", sorted({point for points in POINTS.values() for point in points}))
+def test_a_fault_can_happen_where_it_is_planned(point):
+    owner, name = resolve(point)
+    assert callable(getattr(owner, name))
 
 
 @pytest.mark.slow
