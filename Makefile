@@ -1,15 +1,16 @@
 # make demo   trains across a cut on this machine       make test   runs the checks, or FILE=tests/... alone
 # make setup  only makes .venv, for developers          make lint   the checks that need no running
 # make protos generates shared/wire from protos/        make bench  the measurements
-# make lock   pins the dependencies anew                make dashboards  generates deploy/grafana/dashboards
-# make docs   builds the documentation into site/       make clean  removes what these made
+# make lock   pins the dependencies again               make dashboards  generates deploy/grafana/dashboards
+# make docs   builds the documentation into site/       make watch  runs the unit tests of what changed, at every save
+# make clean  removes what these made
 # make test-deploy  tries what deploy/ ships with the real servers (Prometheus, systemd, containers), and the quickstart from
 #                   an empty folder; minutes, partly as root
 # make test-slow    runs the suites that make test leaves out because they take minutes; CI runs both
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-deploy lint protos dashboards docs chaos fuzz bench lock clean
+.PHONY: setup demo test watch test-slow test-deploy lint protos dashboards docs chaos fuzz bench lock clean
 setup: .venv/dev
 
 .venv/runtime: requirements.lock pyproject.toml
@@ -28,6 +29,9 @@ demo: .venv/runtime
 # tests/suites.py says which suites there are, which run alone, and which are slow. FILE names some of them instead.
 test: .venv/dev lint
 	$(BIN)/python -m tests.suites $(FILE)
+
+watch: .venv/dev
+	@$(BIN)/python -m tests.watch
 
 test-slow: .venv/dev
 	$(BIN)/python -m tests.suites --slow
