@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     Field,
     JsonValue,
     NonNegativeInt,
@@ -17,6 +18,7 @@ from pydantic import (
 )
 
 from shared.client.config import ClientTlsConfig, TrainerAddressConfig
+from shared.codec import bit_widths
 from shared.config import (
     CheckpointsConfig,
     ComputeConfig,
@@ -31,6 +33,19 @@ from shared.config import (
 from shared.training.recipe import OptimizerConfig, ScheduleConfig
 
 _DIGITS = "edge_agent.data:digits"
+
+
+def _check_bit_width(bits: int) -> int:
+    if bits not in bit_widths():
+        raise ValueError("no codec has it")
+    return bits
+
+
+BitWidth = Annotated[
+    int,
+    AfterValidator(_check_bit_width),
+    Field(json_schema_extra={"allowed": f"one of {', '.join(map(str, bit_widths()))}"}),
+]
 
 
 StalenessSchedule = int | tuple[tuple[int, int], ...]
@@ -166,7 +181,7 @@ class EngineSection(Section):
     profile: Path | None = Field(default=None, examples=["profile.json"])
     """What `edge-agent profile` measured on this pair. With it, the cut, the bit width and K follow the devices and the link
     while training goes on; left out, they stay as they are."""
-    bits: tuple[Literal[1, 2, 3, 4, 5, 6, 7, 8, 16, 32], ...] = Field(default=(8, 32), min_length=1)
+    bits: tuple[BitWidth, ...] = Field(default=(8, 32), min_length=1)
     """Bit widths to choose from, within what the profile's min_bits allow. Fewer than 8 cost accuracy."""
     max_staleness: NonNegativeInt | None = Field(default=None, examples=[3])
     """Largest K to use. Left out, the largest that the profile was calibrated for."""

@@ -15,13 +15,13 @@ from typing import Protocol
 
 import structlog
 
-from edge_agent.adaptation.engine_inputs import codec_of, profile_under, space_of
+from edge_agent.adaptation.engine_inputs import profile_under, space_of
 from edge_agent.adaptation.link_probe import LinkProbe, LinkRates, link_probe
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.observability.step_meter import StepMeter
-from shared.codec import codec_bits
+from shared.codec import codec_bits, codec_of_bits
 from shared.errors import PlanError
 from shared.planning import (
     FLOAT32_BITS,
@@ -259,7 +259,7 @@ class DecisionLoop:
             deployer.move(wanted.cut, patience if math.isfinite(patience) else None)
 
     def _change(self, deployer: Changes, wanted: Deployment) -> None:
-        deployer.change(staleness=wanted.staleness, codec=codec_of(wanted.bits, self._codec))
+        deployer.change(staleness=wanted.staleness, codec=codec_of_bits(wanted.bits, self._codec))
 
     def _export(self) -> None:
         if (outcome := self._engine.outcome()) is not None:

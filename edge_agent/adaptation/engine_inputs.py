@@ -1,6 +1,5 @@
 """What the engine of a run plans with: the profile as the configuration would have it, and what may be chosen."""
 
-import re
 from dataclasses import replace
 
 from edge_agent.config import EngineSection
@@ -9,7 +8,7 @@ from shared.codec import codec_bits
 from shared.errors import ConfigError, ModelError, PlanError
 from shared.model.build import check_cut
 from shared.model.chain import Chain
-from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
+from shared.planning import Profile, SearchSpace, load_profile
 
 
 def profile_of(experiment: Experiment) -> Profile | None:
@@ -62,16 +61,6 @@ def profile_under(profile: Profile, settings: EngineSection, downlink_codec: str
         profile = replace(profile, max_staleness=settings.max_staleness)
     # The schema has float32 error gradients; the downlink's codec is not the engine's to choose.
     return replace(profile.with_gradient_bits(codec_bits(downlink_codec)), loss_on_trainer=True)
-
-
-def codec_of(bits: int, configured: str) -> str:
-    """The codec that sends so many bits an element, of the kind of the configured one."""
-    if bits == codec_bits(configured):
-        return configured
-    if bits == FLOAT32_BITS:
-        return "fp32"
-    kind = re.fullmatch(r"uniform\d+(.*)", configured)
-    return f"uniform{bits}{kind[1] if kind else ''}"
 
 
 def _can_be_on_the_edge(chain: Chain) -> bool:

@@ -2,10 +2,10 @@
 
 import structlog
 
-from edge_agent.adaptation.engine_inputs import codec_of, profile_under, space_of
+from edge_agent.adaptation.engine_inputs import profile_under, space_of
 from edge_agent.adaptation.link_probe import probe_link
 from edge_agent.experiment.building import Experiment
-from shared.codec import codec_by_name
+from shared.codec import codec_of_bits
 from shared.planning import Profile, Rates, first_deployment
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
@@ -35,5 +35,5 @@ async def planned_start(experiment: Experiment, profile: Profile) -> Deployment 
         downlink_bits_per_second=round(found.downlink),
         round_trip_seconds=rates.round_trip_seconds,
     )
-    codec = codec_by_name(codec_of(planned.bits, config.deployment.codec)).name
+    codec = codec_of_bits(planned.bits, config.deployment.codec)
     return Deployment(cut=planned.cut, staleness=planned.staleness, codec=codec, downlink_codec=downlink_codec)

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from edge_agent.commands.plan_reasons import not_taken, uncalibrated
+from shared.codec import bit_widths
 from shared.errors import PlanError
 from shared.planning import (
     DEFAULT_BITS,
@@ -138,9 +139,12 @@ def simulate_command(
 def parse_bits(text: str) -> tuple[int, ...]:
     """Bit widths written as 2,4,8,32."""
     try:
-        return tuple(int(field) for field in text.split(","))
+        widths = tuple(int(field) for field in text.split(","))
     except ValueError as error:
         raise PlanError(f'--bits is "{text}"; it must be whole numbers with commas between, as 2,4,8,32') from error
+    if not set(widths) <= set(bit_widths()):
+        raise PlanError(f"--bits is {text}; the bit widths of codecs are {', '.join(map(str, bit_widths()))}")
+    return widths
 
 
 def round_trip_seconds(text: str | None, profile: Profile) -> float:

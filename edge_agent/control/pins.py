@@ -5,13 +5,11 @@ from dataclasses import dataclass, replace
 import grpc
 
 from edge_agent.adaptation.decisions import DecisionLoop
-from edge_agent.adaptation.engine_inputs import codec_of
 from edge_agent.config import DeploymentConfig
 from edge_agent.training.deployer import Deployer
-from shared.codec import codec_bits
+from shared.codec import bit_widths, codec_bits, codec_of_bits
 from shared.model.build import check_cut
 from shared.model.chain import Chain
-from shared.planning import BIT_WIDTHS
 from shared.transport.rpc.status import Refusal
 
 
@@ -46,8 +44,8 @@ class Pinning:
             raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, "nothing to pin; give cut, bits or staleness")
         if wanted.cut is not None and self._chain is not None:
             check_cut(wanted.cut, self._chain)
-        if wanted.bits is not None and wanted.bits not in BIT_WIDTHS:
-            widths = ", ".join(map(str, BIT_WIDTHS))
+        if wanted.bits is not None and wanted.bits not in bit_widths():
+            widths = ", ".join(map(str, bit_widths()))
             raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"bits is {wanted.bits}; it must be one of {widths}")
         if wanted.staleness is not None and not isinstance(self._configured.staleness, int):
             raise Refusal(
@@ -71,7 +69,7 @@ class Pinning:
         today, pins = deployer.deployment, self.now
         codec = today.codec
         if pins.bits is not None and pins.bits != codec_bits(codec):
-            codec = codec_of(pins.bits, self._configured.codec)
+            codec = codec_of_bits(pins.bits, self._configured.codec)
         staleness = today.staleness if pins.staleness is None else pins.staleness
         if (codec, staleness) != (today.codec, today.staleness):
             deployer.change(staleness=staleness, codec=codec)

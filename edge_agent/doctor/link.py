@@ -8,12 +8,15 @@ from edge_agent.adaptation.link_measurement import (
 )
 from edge_agent.doctor.finding import Finding, advise, fine, skipped
 from shared.client.call import UnaryCalls
+from shared.codec import codec_of_bits
 
 ROUND_TRIPS = 10
 LONG_ROUND_TRIP_SECONDS = 0.05
 """From here on a step at K = 0, which waits for a round trip, is slow because of it."""
 NARROW_BITS_PER_SECOND = 2e6
 """Below it a feature of a megabyte is four seconds under way."""
+_NARROW_CODEC = codec_of_bits(4, like="fp32")
+"""What is recommended there."""
 
 
 async def check_round_trip(calls: UnaryCalls) -> tuple[Finding, float]:
@@ -58,6 +61,8 @@ def judge_rate(direction: str, rate: float, known: str = "at least") -> Finding:
     if rate < NARROW_BITS_PER_SECOND:
         key = "deployment.codec" if direction == "uplink" else "deployment.downlink_codec"
         return advise(
-            direction, shown, f'set {key} = "uniform4" or so, and cut where features are small (edge-agent model)'
+            direction,
+            shown,
+            f'set {key} = "{_NARROW_CODEC}" or so, and cut where features are small (edge-agent model)',
         )
     return fine(direction, shown)

@@ -66,13 +66,13 @@ class Experiment:
         check_labels(training.loss, self.example, outputs, labels)
         cut = config.deployment.cut or max(self.chain.first_cut, len(self.chain.blocks) // 2)
         check_cut(cut, self.chain)
-        self._check_widths()
         self.deployment = Deployment(
             cut=cut,
             staleness=self._staleness[0][1],
             codec=_codec("deployment.codec", deployment.codec),
             downlink_codec=_codec("deployment.downlink_codec", deployment.downlink_codec),
         )
+        self._check_widths()
         device = choose_device(config.compute.device)
         prepare_device(device, deterministic=config.compute.deterministic)
         self.stage = Stage(self.chain, 0, cut, self.recipe, device)
@@ -82,10 +82,10 @@ class Experiment:
         wide = [feature for feature in self.chain.features[1:] if feature.dtype is torch.float64]
         deployment, engine = self.config.deployment, self.config.engine
         for key, name in (("codec", deployment.codec), ("downlink_codec", deployment.downlink_codec)):
-            if wide and name == "fp32":
+            if wide and _narrows_float64(name):
                 raise ConfigError(
-                    f"deployment.{key} is fp32, which would narrow the float64 features of {self.config.model.factory!r} to 32 "
-                    "bits; set it to raw, which sends them as they are, or to a codec with fewer bits"
+                    f"deployment.{key} is {name}, which would narrow the float64 features of {self.config.model.factory!r} to "
+                    "32 bits; set it to raw, which sends them as they are, or to a codec with fewer bits"
                 )
         if wide and engine.profile is not None and 32 in engine.bits:
             raise ConfigError(
@@ -120,6 +120,12 @@ class Experiment:
     def _staleness(self) -> tuple[tuple[int, int], ...]:
         schedule = self.config.deployment.staleness
         return ((0, schedule),) if isinstance(schedule, int) else schedule
+
+
+def _narrows_float64(name: str) -> bool:
+    """Whether a codec that nobody would choose to lose something loses part of a float64 tensor."""
+    codec, elements = codec_by_name(name), 64
+    return not codec.spec.lossy and codec.encoded_bytes((elements,), torch.float64) < elements * torch.float64.itemsize
 
 
 def _codec(key: str, name: str) -> str:

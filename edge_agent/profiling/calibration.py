@@ -14,10 +14,9 @@ from enum import StrEnum
 
 import structlog
 
-from shared.planning.profile import BIT_WIDTHS
+from shared.planning.profile import FLOAT32_BITS
 
 _log = structlog.get_logger(__name__)
-FULL_BITS = BIT_WIDTHS[-1]
 WHOLE = 1.0
 """Length of a training whose answer is believed; shorter ones are shares of it."""
 LONGEST_SHORT = WHOLE / 2
@@ -60,13 +59,13 @@ async def calibrate(
     cuts: Sequence[int],
     most_staleness: int,
     budget: float,
-    bit_widths: Sequence[int] = BIT_WIDTHS,
+    bit_widths: Sequence[int],
 ) -> Calibrated:
     """Find what keeps within `budget` of the serial training's mean accuracy, a share of 1; `cuts` are not empty.
 
     bit_widths: those to try, rising; the last is float32's.
     """
-    judge = _Judge(accuracies, Candidate(cuts[0], 0, FULL_BITS), budget)
+    judge = _Judge(accuracies, Candidate(cuts[0], 0, FLOAT32_BITS), budget)
     baseline = tuple(await judge.serial(WHOLE))
     _warn_of_spread(baseline, budget)
     staleness, min_bits = most_staleness, dict[int, int]()
@@ -78,7 +77,7 @@ async def calibrate(
             if held is not None:
                 min_bits[cut] = held.bits
             else:  # not even float32 holds at this K, which only a whole training showed
-                fewer = [Candidate(cut, fewer, FULL_BITS) for fewer in range(staleness)]
+                fewer = [Candidate(cut, fewer, FLOAT32_BITS) for fewer in range(staleness)]
                 staleness = (await last_that_holds(fewer, judge.whole)).staleness
     return Calibrated(staleness, min_bits, baseline)
 
@@ -95,7 +94,7 @@ class _Judge:
 
     async def holds(self, candidate: Candidate, share: float) -> bool:
         """Compared with serial trainings of the same length. One that is exact is serial, wherever the cut is."""
-        if (candidate.staleness, candidate.bits) == (0, FULL_BITS):
+        if (candidate.staleness, candidate.bits) == (0, FLOAT32_BITS):
             return True
         baseline = await self.serial(share)
         allowed = max(self._budget, max(baseline) - min(baseline))
@@ -108,9 +107,9 @@ class _Judge:
 
     async def halve_staleness(self, cut: int, most: int) -> int:
         """The largest K at a cut as short trainings see it; the most is asked first, for models mostly bear it."""
-        if most == 0 or await self.holds(Candidate(cut, most, FULL_BITS), LONGEST_SHORT):
+        if most == 0 or await self.holds(Candidate(cut, most, FLOAT32_BITS), LONGEST_SHORT):
             return most
-        return (await self.halve([Candidate(cut, fewer, FULL_BITS) for fewer in range(most)])).staleness
+        return (await self.halve([Candidate(cut, fewer, FLOAT32_BITS) for fewer in range(most)])).staleness
 
     async def halve(self, candidates: Sequence[Candidate]) -> Candidate:
         """The last one that holds as short trainings see it, each twice as long as the one before."""
@@ -145,7 +144,7 @@ def short_shares(candidates: int) -> list[float]:
     return [LONGEST_SHORT / 2**later for later in reversed(range(questions))]
 
 
-def usual_shares(cuts: int, most_staleness: int, bit_widths: Sequence[int] = BIT_WIDTHS) -> list[float]:
+def usual_shares(cuts: int, most_staleness: int, bit_widths: Sequence[int]) -> list[float]:
     """Lengths of the trainings of one seed that `calibrate` asks for where no short training misleads and K holds."""
     widths = short_shares(len(bit_widths))
     staleness = [LONGEST_SHORT] if most_staleness else []

@@ -12,15 +12,14 @@ from typing import Protocol
 
 from torch import Tensor
 
-from edge_agent.adaptation.engine_inputs import codec_of
 from edge_agent.config import EdgeConfig
 from edge_agent.data import BatchLoader, Dataset, evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.building import Experiment
-from edge_agent.profiling.calibration import FULL_BITS, WHOLE, Candidate
+from edge_agent.profiling.calibration import WHOLE, Candidate
 from edge_agent.training.workers import Workers
 from shared.client.trainer import TrainerClient
-from shared.codec import FeedbackMode
+from shared.codec import FeedbackMode, codec_of_bits
 from shared.errors import ConfigError, ProtocolError
 from shared.tensor_wire import wire_dtype
 from shared.training.copy_training import Copy, Timing, steps_of
@@ -161,7 +160,7 @@ def scheme_of(config: EdgeConfig, candidate: Candidate) -> Scheme:
         candidate.staleness,
         deployment.backward,
         FeedbackMode(deployment.feedback),
-        "fp32" if candidate.bits == FULL_BITS else codec_of(candidate.bits, deployment.codec),
+        codec_of_bits(candidate.bits, deployment.codec),
     )
 
 

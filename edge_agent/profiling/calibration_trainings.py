@@ -14,7 +14,6 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.calibration import (
-    FULL_BITS,
     WHOLE,
     Calibrated,
     CalibrateOn,
@@ -24,10 +23,11 @@ from edge_agent.profiling.calibration import (
 )
 from edge_agent.profiling.calibration_copies import Copies
 from edge_agent.profiling.profile_parts import Part, PartFile
+from shared.codec import bit_widths as codec_bit_widths
 from shared.config import Section
 from shared.errors import ConfigError
 from shared.planning import DEFAULT_BITS
-from shared.planning.profile import BIT_WIDTHS, Profile
+from shared.planning.profile import FLOAT32_BITS, Profile
 from shared.training.copy_training import Timing
 
 _log = structlog.get_logger(__name__)
@@ -161,9 +161,9 @@ def wanted_cuts(experiment: Experiment, settings: CalibrationSettings) -> Sequen
 
 def bit_widths(settings: CalibrationSettings) -> Sequence[int]:
     """The widths to try, rising, float32's the last. Raises ConfigError for one that there is not."""
-    widths = sorted({*settings.bits, FULL_BITS})
-    if not set(widths) <= set(BIT_WIDTHS):
-        raise ConfigError(f"the bits to calibrate are {_listed(widths)}; there are {_listed(BIT_WIDTHS)}")
+    widths = sorted({*settings.bits, FLOAT32_BITS})
+    if not set(widths) <= set(codec_bit_widths()):
+        raise ConfigError(f"the bits to calibrate are {_listed(widths)}; there are {_listed(codec_bit_widths())}")
     return widths
 
 
@@ -199,7 +199,7 @@ def calibrated(
     }
     return replace(
         profile,
-        min_bits=(*(found.min_bits.get(cut) for cut in cuts), FULL_BITS),
+        min_bits=(*(found.min_bits.get(cut) for cut in cuts), FLOAT32_BITS),
         max_staleness=found.max_staleness,
         extra={**profile.extra, "calibration": how},
     )

@@ -1,12 +1,12 @@
 """What a codec is: a tensor in, bytes and a description out, and back.
 
-Holds the interface that every codec answers to. Knows nothing of the wire: whoever sends an `Encoded` writes its fields
-into a frame and its payload behind it.
+Holds the interface that every codec answers to, and what is known of a codec without running it. Knows nothing of the
+wire: the sender of an `Encoded` writes its fields into a frame and its payload behind it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,15 +27,39 @@ class Encoded:
     """Contiguous bytes, format 'B'. May be the tensor's own memory, so neither is written to before it is sent."""
 
 
-class Codec(Protocol):
-    """Turns tensors into bytes and back. Stateless towards its callers: any number of threads may use one."""
+@dataclass(frozen=True, slots=True)
+class CodecSpec:
+    """What others may know of a codec; how many bytes it makes of a tensor is `Codec.encoded_bytes`."""
 
     name: str
     """In configurations and on the wire."""
+    family: str
+    """Codecs of one family differ in their bits alone, so the engine may exchange one for another."""
+    bits: int
+    """Bits of one element of a float32 tensor, heads and tables not counted: what planning computes with."""
+    lossy: bool
+    """Whether a float32 tensor loses anything, so that error feedback has an error to work on."""
+    stochastic: bool = False
+    """Whether the bytes depend on random numbers too (`seed_stochastic_rounding`). That is all the state a codec may have:
+    one object serves every session and thread, and checkpoints hold nothing of it."""
 
+
+class Codec(ABC):
+    """Turns tensors into bytes and back. Any number of threads may use one at a time."""
+
+    def __init__(self, spec: CodecSpec) -> None:
+        self.spec = spec
+
+    @property
+    def name(self) -> str:
+        """In configurations and on the wire."""
+        return self.spec.name
+
+    @abstractmethod
     def encode(self, tensor: Tensor) -> Encoded:
         """Bytes of `tensor`, of any strides and on any device. ConfigError when it is of a kind that is not carried."""
 
+    @abstractmethod
     def decode(self, encoded: Encoded) -> Tensor:
         """A CPU tensor of the dtype, shape and strides that `encoded` names.
 
@@ -44,5 +68,10 @@ class Codec(Protocol):
         ProtocolError when the payload and its description do not fit each other.
         """
 
+    @abstractmethod
     def encoded_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
-        """Payload bytes of a tensor of `shape`: exact, but for expanded (stride 0) tensors, of which less is sent."""
+        """Payload bytes of a tensor of `shape`, heads and tables included.
+
+        Exact: a receiver refuses a payload of any other size. Of an expanded (stride 0) tensor less is sent; its size is
+        that of the shape with 1 in the place of each repeated dimension.
+        """

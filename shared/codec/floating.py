@@ -11,16 +11,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from shared.codec.base import Codec, Encoded
+from shared.codec.base import Codec, CodecSpec, Encoded
 from shared.codec.buffers import bytes_of, tensor_over
 from shared.codec.layout import MAX_TENSOR_BYTES, check_layout, distinct_count, from_run, to_run
 from shared.errors import ConfigError, ProtocolError
 
 
-class Raw:
+class Raw(Codec):
     """Any dtype as it is: labels, parameters, features that must not lose a bit."""
 
-    name = "raw"
+    def __init__(self) -> None:
+        super().__init__(CodecSpec("raw", family="raw", bits=32, lossy=False))
 
     def encode(self, tensor: Tensor) -> Encoded:
         """See `Codec.encode`; every dtype that has plain elements."""
@@ -36,11 +37,12 @@ class Raw:
         return math.prod(shape) * dtype.itemsize
 
 
-class Cast:
+class Cast(Codec):
     """Floating-point tensors as one floating-point dtype."""
 
     def __init__(self, name: str, sent_as: torch.dtype) -> None:
-        self.name = name
+        bits = 8 * sent_as.itemsize
+        super().__init__(CodecSpec(name, family=name, bits=bits, lossy=bits < 32))
         self._sent_as = sent_as
 
     def encode(self, tensor: Tensor) -> Encoded:

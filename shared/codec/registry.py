@@ -1,7 +1,5 @@
 """The codecs by name. A new codec is a file of its own and its line here."""
 
-import torch
-
 from shared.codec import floating, uniform
 from shared.codec.base import Codec
 from shared.errors import ConfigError
@@ -14,8 +12,8 @@ _CODECS: dict[str, Codec] = {
     )
 }
 
-_BITS_PROBE = 1 << 16
-"""Elements of the tensor that a codec's bits are told from: enough that its head does not count."""
+_COMMON_FAMILIES = ("fp32", "uniform")
+"""Where a family has no codec of a width, one of these is taken before any other."""
 
 
 def codec_names() -> tuple[str, ...]:
@@ -32,10 +30,31 @@ def codec_by_name(name: str) -> Codec:
 
 
 def is_lossy(name: str) -> bool:
-    """Whether a float32 tensor loses anything on its way through the codec of that name."""
-    return name not in ("raw", "fp32")
+    """Whether a float32 tensor loses anything on its way through the codec of that name. ConfigError as `codec_by_name`."""
+    return codec_by_name(name).spec.lossy
 
 
 def codec_bits(name: str) -> int:
     """Bits that the codec of that name makes of one element of a float32 tensor. ConfigError as `codec_by_name`."""
-    return round(codec_by_name(name).encoded_bytes((_BITS_PROBE,), torch.float32) * 8 / _BITS_PROBE)
+    return codec_by_name(name).spec.bits
+
+
+def bit_widths() -> tuple[int, ...]:
+    """The bits that an element may have on the link, rising."""
+    return tuple(sorted({codec.spec.bits for codec in _CODECS.values()}))
+
+
+def codec_of_bits(bits: int, like: str) -> str:
+    """The name of the codec with so many bits an element, of the family of `like` where that has one.
+
+    ConfigError for an unknown `like`, and for bits that are none of `bit_widths`.
+    """
+    given = codec_by_name(like).spec
+    if given.bits == bits:
+        return like
+    of_width = [codec.spec for codec in _CODECS.values() if codec.spec.bits == bits]
+    if not of_width:
+        raise ConfigError(f"no codec has {bits} bits an element; there are {', '.join(map(str, bit_widths()))}")
+    preferred = (given.family, *_COMMON_FAMILIES)
+    rank = {family: -place for place, family in enumerate(preferred)}
+    return max(of_width, key=lambda spec: rank.get(spec.family, -len(preferred))).name

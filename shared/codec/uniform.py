@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shared.codec.base import Codec, Encoded
+from shared.codec.base import Codec, CodecSpec, Encoded
 from shared.codec.bitpack import pack, packed_bytes, unpack
 from shared.codec.buffers import bytes_of, tensor_over
 from shared.codec.layout import (
@@ -36,7 +36,7 @@ _VERSION = 1
 _NO_FLAGS = 0
 
 
-class Uniform:
+class Uniform(Codec):
     """Levels of n bits between the smallest and the largest value of each group.
 
     by_channel: a group for each index of dimension 1, rather than one for the tensor.
@@ -45,10 +45,12 @@ class Uniform:
     """
 
     def __init__(self, bits: int, *, by_channel: bool = False, stochastic: bool = False) -> None:
+        variant = f"{'-channel' * by_channel}{'-stochastic' * stochastic}"
+        family = f"uniform{variant}"
+        super().__init__(CodecSpec(f"uniform{bits}{variant}", family, bits, lossy=True, stochastic=stochastic))
         self._bits = bits
         self._by_channel = by_channel
         self._stochastic = stochastic
-        self.name = f"uniform{bits}{'-channel' * by_channel}{'-stochastic' * stochastic}"
 
     def encode(self, tensor: Tensor) -> Encoded:
         """See `Codec.encode`. Any floating-point dtype; the payload is memory of its own."""

@@ -19,7 +19,6 @@ from shared.planning.planners import (
     jointdnn,
 )
 from shared.planning.profile import (
-    BIT_WIDTHS,
     FLOAT32_BITS,
     SCHEMA,
     Block,
@@ -36,7 +35,6 @@ from shared.planning.trace_files import load_trace
 from shared.planning.traces import Link, Trace
 
 __all__ = [
-    "BIT_WIDTHS",
     "DEFAULT_BITS",
     "DEFAULT_HORIZON_STEPS",
     "FLOAT32_BITS",

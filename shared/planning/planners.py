@@ -18,7 +18,7 @@ from shared.planning.cost import (
     pipeline_seconds,
     work_of,
 )
-from shared.planning.profile import BIT_WIDTHS, FLOAT32_BITS, Profile
+from shared.planning.profile import FLOAT32_BITS, Profile, is_bit_width
 
 DEFAULT_HORIZON_STEPS = 100
 """Steps that a deployment is expected to last where nothing is known of the link's past."""
@@ -198,9 +198,9 @@ def _check_space(profile: Profile, space: SearchSpace) -> None:
         raise PlanError(f"the cut is {space.cut}; with {len(profile)} blocks it must be from 1 to {most}{edge_only}")
     if space.staleness is not None and space.staleness < 0:
         raise PlanError(f"the staleness is {space.staleness}; it must be 0 or more")
-    if not space.bits or not set(space.bits) <= set(BIT_WIDTHS):
+    if not space.bits or not all(map(is_bit_width, space.bits)):
         asked = ", ".join(map(str, space.bits)) or "none"
-        raise PlanError(f"the bit widths are {asked}; each must be one of {', '.join(map(str, BIT_WIDTHS))}")
+        raise PlanError(f"the bit widths are {asked}; each must be an integer of 1 to {FLOAT32_BITS}")
 
 
 def _check_start(profile: Profile, horizon_steps: int, from_cut: int | None) -> None:

@@ -11,19 +11,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from shared.errors import PlanError
 
 SCHEMA = "isthmus.profile/v1"
 
-BIT_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
-"""Widths that a feature can be sent in."""
 FLOAT32_BITS = 32
-"""The width at which it is sent as it is."""
+"""The width at which a feature is sent as it is; narrower ones are whole bits. Which of them a codec has is not known here."""
 
 Entries = tuple[float | None, ...]
 """One number for each cut 0..L; None where it was not measured."""
+
+
+def is_bit_width(value: object) -> TypeGuard[int]:
+    """Whether a number can be the bits of an element."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= FLOAT32_BITS
 
 
 @dataclass(frozen=True)
@@ -294,7 +297,7 @@ class _Reader:
             return None
         values = self.listed("min_bits", length)
         for cut, value in enumerate(values):
-            if value is not None and (isinstance(value, bool) or value not in BIT_WIDTHS):
-                widths = ", ".join(map(str, BIT_WIDTHS))
-                raise self.refuse(f"min_bits[{cut}]", value, f"one of {widths}, or null where it was not measured")
-        return tuple(None if value is None else int(value) for value in values)
+            if value is not None and not is_bit_width(value):
+                allowed = f"an integer of 1 to {FLOAT32_BITS}, or null where it was not measured"
+                raise self.refuse(f"min_bits[{cut}]", value, allowed)
+        return tuple(values)

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
-from shared.codec import codec_by_name
+from shared.codec import codec_by_name, codec_names
 from shared.errors import ProtocolError
 from shared.model.build import build_checked_chain
 from shared.tensor_wire import torch_dtype, transmitted_shape
@@ -54,7 +54,7 @@ _EDGES = [
 ]
 _TEXTS = ["", "x", SESSION, SESSION[:-1], "../" * 20, "\x00\x1b[2J\n", "é" * 5000, "z" * 100_000, "\U0001f980"]
 _KNOWN = {
-    "codec": ["raw", "fp32", "fp16", "bf16", "uniform1", "uniform8", "uniform16", "uniform99", "UNIFORM8"],
+    "codec": [*codec_names(), "uniform99", "UNIFORM8"],
     "factory": [
         "shared.model.zoo:mlp",
         "shared.model.zoo:cnn",

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from edge_agent.adaptation.decisions import DecisionLoop, Planner
-from edge_agent.adaptation.engine_inputs import check_profile, codec_of
+from edge_agent.adaptation.engine_inputs import check_profile
 from edge_agent.adaptation.link_probe import LinkProbe, LinkRates
 from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EngineMetrics
@@ -127,7 +127,7 @@ def test_pins_hold_until_they_are_released():
 
 def test_a_pin_that_cannot_be_is_refused_and_changes_nothing():
     run = Run()
-    for pin in ({"cut": 0}, {"cut": 5}, {"bits": 9}, {"staleness": -1}):
+    for pin in ({"cut": 0}, {"cut": 5}, {"bits": 33}, {"staleness": -1}):
         with pytest.raises(PlanError):
             run.loop.pin(**pin)
     run.watch(30, 40.0)
@@ -258,21 +258,6 @@ def test_encoding_counts_into_t1_only_where_there_is_any():
         run.meter.compute_seconds.add(1.0)
         run.meter.encode_seconds.add(0.5)
         assert run.loop._edge_seconds(run.deployer.deployment) == expected
-
-
-@pytest.mark.parametrize(
-    ("bits", "configured", "codec"),
-    [
-        (32, "fp32", "fp32"),
-        (8, "fp32", "uniform8"),
-        (4, "uniform8-channel", "uniform4-channel"),
-        (8, "uniform8-channel", "uniform8-channel"),
-        (32, "uniform8", "fp32"),
-        (16, "bf16", "bf16"),
-    ],
-)
-def test_a_bit_width_is_sent_by_the_configured_kind_of_codec(bits, configured, codec):
-    assert codec_of(bits, configured) == codec
 
 
 def test_a_profile_of_something_else_is_refused():

@@ -213,7 +213,7 @@ def test_a_plan_that_cannot_be_made_is_refused_in_one_sentence(edge_agent, profi
         {"feature_bytes": [None, 1.0, float("inf"), 3.0, None]},
         {"cloud_seconds": [None, 1.0]},
         {"edge_seconds": [None] * 5},
-        {"min_bits": [8, 8, 9, 8, 8]},
+        {"min_bits": [8, 8, 33, 8, 8]},
         {"max_staleness": -1},
         {"blocks": []},
         {"encode": 5},

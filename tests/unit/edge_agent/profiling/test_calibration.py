@@ -24,9 +24,9 @@ from edge_agent.profiling.calibration_trainings import (
 )
 from edge_agent.profiling.profile_parts import PartFile
 from edge_agent.training.workers import Workers
+from shared.codec import bit_widths
 from shared.errors import ConfigError, ExitCode
 from shared.planning import Deployment, Engine, Rates, SearchSpace, greedy, parse_profile, profile_to_json
-from shared.planning.profile import BIT_WIDTHS
 from shared.training.copy_training import Timing
 from tests.support.commands import MLP
 from tests.support.planning_cases import MBIT, small_profile
@@ -47,11 +47,11 @@ def searched(harm, cuts=(1, 2, 3), most_staleness=8, baseline=(0.9, 0.9)):
         trained[candidate, share] = share
         return [accuracy - lost(candidate, share) for accuracy in baseline]
 
-    return asyncio.run(calibrate(accuracies, cuts, most_staleness, BUDGET)), trained
+    return asyncio.run(calibrate(accuracies, cuts, most_staleness, BUDGET, bit_widths())), trained
 
 
 bearable_staleness = st.dictionaries(st.sampled_from([1, 2, 3, 4]), st.integers(0, 12), min_size=1)
-bearable_bits = st.fixed_dictionaries({cut: st.sampled_from(BIT_WIDTHS) for cut in (1, 2, 3, 4)})
+bearable_bits = st.fixed_dictionaries({cut: st.sampled_from(bit_widths()) for cut in (1, 2, 3, 4)})
 
 
 @given(staleness=bearable_staleness, bits=bearable_bits, most=st.integers(0, 9))
@@ -71,7 +71,7 @@ def test_of_harm_that_is_monotone_the_bounds_are_found_and_few_are_asked(stalene
     assert sum(trained.values()) < 2 + 3.5 * len(cuts), "what is asked of a cut costs less than three and a half"
 
 
-@given(bits=st.sampled_from(BIT_WIDTHS), misled=st.sampled_from(BIT_WIDTHS), most=st.integers(0, 4))
+@given(bits=st.sampled_from(bit_widths()), misled=st.sampled_from(bit_widths()), most=st.integers(0, 4))
 def test_what_only_a_whole_training_shows_is_found_too(bits, misled, most):
     def harm(candidate, share):
         return 0.5 * (candidate.bits < (bits if share == WHOLE else min(bits, misled)))
@@ -99,7 +99,7 @@ def test_k_and_bits_keep_the_budget_together(weights, cuts, most):
     found, _ = searched(harm, range(1, cuts + 1), most)
     for cut in range(1, cuts + 1):
         assert harm(Candidate(cut, found.max_staleness, found.min_bits[cut])) <= BUDGET + 1e-6
-        fewer = [bits for bits in BIT_WIDTHS if bits < found.min_bits[cut]]
+        fewer = [bits for bits in bit_widths() if bits < found.min_bits[cut]]
         assert not fewer or harm(Candidate(cut, found.max_staleness, fewer[-1])) > BUDGET - 1e-6
     assert found.max_staleness == most or harm(Candidate(1, found.max_staleness + 1, 32)) > BUDGET - 1e-6
 
@@ -242,7 +242,7 @@ async def test_how_long_it_takes_is_said_before_anything_is_trained(tmp_path):
 @given(cuts=st.integers(1, 6), most=st.integers(0, 8))
 def test_where_no_short_training_misleads_the_estimate_counts_what_is_trained(cuts, most):
     _, trained = searched(lambda candidate: 0.5 * (candidate.bits < 2), range(1, cuts + 1), most)
-    assert sorted(trained.values()) == sorted(usual_shares(cuts, most))
+    assert sorted(trained.values()) == sorted(usual_shares(cuts, most, bit_widths()))
 
 
 def test_the_estimate_is_the_time_of_every_training_and_of_its_judging():

@@ -9,11 +9,19 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shared.codec import Encoded, aligned_buffer, check_layout, codec_by_name, codec_names
+from shared.codec import (
+    Encoded,
+    aligned_buffer,
+    bit_widths,
+    check_layout,
+    codec_by_name,
+    codec_names,
+    codec_of_bits,
+)
 from shared.codec.layout import MAX_DIMS
 from shared.errors import ConfigError, ProtocolError
 
-LOSSLESS = ("raw", "fp32")
+LOSSLESS = tuple(name for name in codec_names() if not codec_by_name(name).spec.lossy)
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 OTHERS = (torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64)
 names = st.sampled_from(codec_names())
@@ -99,6 +107,55 @@ def test_float32_is_lossless_down_to_the_payload_of_a_nan(words, name):
 @given(tensor=tensors((torch.float16, torch.bfloat16)))
 def test_fp32_is_lossless_for_narrower_floats(tensor):
     assert same_bits(codec_by_name("fp32").decode(carried(codec_by_name("fp32").encode(tensor))), tensor)
+
+
+@pytest.mark.parametrize("name", codec_names())
+def test_a_codec_loses_something_where_it_says_so_and_only_there(name):
+    codec, tensor = codec_by_name(name), made((64, 16), torch.float32, 1)
+    assert same_bits(codec.decode(carried(codec.encode(tensor))), tensor) is not codec.spec.lossy
+
+
+@pytest.mark.parametrize("name", codec_names())
+def test_a_codec_draws_random_numbers_where_it_says_so_and_only_there(name):
+    codec, tensor = codec_by_name(name), made((64, 16), torch.float32, 1)
+    assert (bytes(codec.encode(tensor).payload) != bytes(codec.encode(tensor).payload)) is codec.spec.stochastic
+
+
+@pytest.mark.parametrize("name", codec_names())
+def test_a_codec_makes_as_many_bits_of_an_element_as_it_says(name):
+    codec, elements = codec_by_name(name), 1 << 16
+    assert round(codec.encoded_bytes((elements,), torch.float32) * 8 / elements) == codec.spec.bits
+
+
+def test_in_a_family_every_width_is_there_once():
+    specs = [codec_by_name(name).spec for name in codec_names()]
+    assert len({(spec.family, spec.bits) for spec in specs}) == len(specs)
+
+
+@pytest.mark.parametrize(
+    ("bits", "like", "name"),
+    [
+        (32, "fp32", "fp32"),
+        (8, "fp32", "uniform8"),
+        (4, "uniform8-channel", "uniform4-channel"),
+        (8, "uniform8-channel", "uniform8-channel"),
+        (32, "uniform8", "fp32"),
+        (32, "fp16", "fp32"),
+        (16, "fp32", "uniform16"),
+        (16, "bf16", "bf16"),
+    ],
+)
+def test_other_bits_are_of_the_same_family_or_of_a_common_one(bits, like, name):
+    assert codec_of_bits(bits, like) == name
+
+
+@given(bits=st.integers(0, 40), like=names)
+def test_every_width_there_is_can_be_had_and_no_other(bits, like):
+    if bits in bit_widths():
+        assert codec_by_name(codec_of_bits(bits, like)).spec.bits == bits
+    else:
+        with pytest.raises(ConfigError, match=f"no codec has {bits} bits an element; there are 1, 2, 3"):
+            codec_of_bits(bits, like)
 
 
 def test_channels_last_stays_channels_last():
@@ -311,7 +368,9 @@ def test_a_payload_of_the_wrong_length_is_refused(name, tensor, change):
             codec_by_name(name).decode(carried(encoded, bytes(length)))
 
 
-@pytest.mark.parametrize("name", [name for name in codec_names() if name.startswith("uniform")])
+@pytest.mark.parametrize(
+    "name", [name for name in codec_names() if codec_by_name(name).spec.family.startswith("uniform")]
+)
 def test_a_damaged_head_is_refused(name):
     encoded = codec_by_name(name).encode(made((3, 4), torch.float32, 0))
     for at in range(8):

@@ -114,9 +114,9 @@ def test_a_field_of_the_wrong_kind_is_named(key, value):
         parse_profile(written(**{key: value}), "file")
 
 
-@pytest.mark.parametrize("bad", [0, 9, 33, "8", 1.5, True, [8]], ids=str)
-def test_a_width_that_no_codec_has_is_refused(bad):
-    with pytest.raises(PlanError, match=r"^file: min_bits\[1\] is .*; it must be one of 1, 2"):
+@pytest.mark.parametrize("bad", [0, 33, "8", 1.5, True, [8]], ids=str)
+def test_a_width_that_none_can_be_is_refused(bad):
+    with pytest.raises(PlanError, match=r"^file: min_bits\[1\] is .*; it must be an integer of 1 to 32"):
         parse_profile(written(min_bits=[None, bad, 8, 8, None]), "file")
 
 

@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from cloud_trainer.metrics import TrainerMetrics
 from edge_agent.observability.metrics import EdgeMetrics
-from shared.codec import codec_bits, codec_names
 from shared.telemetry.metrics import TrainingMetrics
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 from tests.conftest import ROOT
@@ -133,12 +132,6 @@ def test_a_place_that_is_only_reserved_counts_and_has_no_series():
     sessions.reserved += 1
     assert metrics.registry.get_sample_value("isthmus_sessions") == 1
     assert not [name for name, labels, _ in series(metrics.registry) if "session" in labels]
-
-
-def test_bits_are_those_that_a_codec_is_named_after():
-    for name in codec_names():
-        named = re.search(r"[0-9]+", name)
-        assert codec_bits(name) == (int(named[0]) if named else 32)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
