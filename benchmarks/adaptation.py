@@ -99,9 +99,9 @@ def foresight_gain(profile: Profile, link: Link, space: SearchSpace) -> float:
             )
             for span in (1.0, AHEAD_SECONDS)
         )
-        stages = work.stages(now)
-        held = np.array([1.0 / steady_seconds(work.stages(now, serial=each == 0), each) for each in choices])
-        all_speeds, all_filling = held.max(axis=0), stages.filling()
+        phases = work.phases(now)
+        held = np.array([1.0 / steady_seconds(work.phases(now, serial=each == 0), each) for each in choices])
+        all_speeds, all_filling = held.max(axis=0), phases.filling()
         best = np.array([np.flatnonzero(work.cuts == cut)[all_speeds[work.cuts == cut].argmax()] for cut in cuts])
         speeds, filling = all_speeds[best], all_filling[best]
         lost_seconds = migration_seconds(profile, cuts[:, None], cuts[None, :], ahead) + filling[None, :]

@@ -41,7 +41,7 @@ WARM_UP_STEPS, SEGMENT_STEPS, SEGMENTS = 20, 6, 8
 
 @dataclass(frozen=True)
 class Mix:
-    """What the four modules shall take, in seconds per step; T1 without replay."""
+    """What the four phases shall take, in seconds per step; T1 without replay."""
 
     name: str
     edge: float
@@ -65,7 +65,7 @@ MIXES = (
 
 @dataclass(frozen=True)
 class Alone:
-    """The modules measured alone, in seconds per step."""
+    """The phases measured alone, in seconds per step."""
 
     edge: float
     uplink: float
@@ -74,8 +74,8 @@ class Alone:
 
     def bound(self, staleness: int) -> float:
         """max(T_max, T_sum / (K + 1)): what a step takes at best."""
-        modules = (self.edge, self.uplink, self.cloud, self.downlink)
-        return max(*modules, sum(modules) / (staleness + 1))
+        phases = (self.edge, self.uplink, self.cloud, self.downlink)
+        return max(*phases, sum(phases) / (staleness + 1))
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Case:
     downlink: float
     deployment: Deployment
     predicted_seconds: float
-    stage_seconds: tuple[float, float, float, float]
+    phase_seconds: tuple[float, float, float, float]
     measured_seconds: Spread
     modelled_seconds: float | None
     """Predicted from the rates that the agent measured in that run, where it came to know them."""
@@ -137,7 +137,7 @@ class Bench:
             seen = Rates(run.uplink_bits_per_second, run.downlink_bits_per_second)
             modelled = fixed(self.profile, seen, deployment, HORIZON_STEPS).seconds_per_step
         measured = Spread.of(seconds)
-        case = Case(*nominal, deployment, predicted, plan.stage_seconds, measured, modelled)
+        case = Case(*nominal, deployment, predicted, plan.phase_seconds, measured, modelled)
         print(*row(case), file=sys.stderr, flush=True)
         return case
 
@@ -199,7 +199,7 @@ def row(case: Case) -> list[str]:
         str(case.deployment.cut),
         str(case.deployment.staleness),
         str(case.deployment.bits),
-        "  ".join(f"{seconds * 1e3:5.1f}" for seconds in case.stage_seconds),
+        "  ".join(f"{seconds * 1e3:5.1f}" for seconds in case.phase_seconds),
         f"{case.predicted_seconds * 1e3:.1f}",
         case.measured_seconds.show(1e3),
         f"{case.error:+.1%}",

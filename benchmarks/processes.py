@@ -58,9 +58,9 @@ def trainer_across(link: Link) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Span:
-    """What a module did in one step; seconds on the edge's clock, from the first span of the run."""
+    """What a phase did in one step; seconds on the edge's clock, from the first span of the run."""
 
-    module: str
+    phase: str
     what: str
     step: int
     start_seconds: float
@@ -75,10 +75,10 @@ class AgentRun:
     summary: dict[str, Any]
     peak_resident_bytes: int
 
-    def ends(self, module: str, what: str) -> list[float]:
+    def ends(self, phase: str, what: str) -> list[float]:
         """When `what` was done in each step, in the order of steps."""
         chosen = sorted(
-            (span.step, span.end_seconds) for span in self.spans if (span.module, span.what) == (module, what)
+            (span.step, span.end_seconds) for span in self.spans if (span.phase, span.what) == (phase, what)
         )
         return [end for _, end in chosen]
 

@@ -74,10 +74,10 @@ class _SessionSeries(Collector):
             "Bits that an element has on the link, by direction.",
             labels=by_direction,
         )
-        downlink = GaugeMetricFamily(
-            "isthmus_session_downlink_bytes_per_second",
-            "Rate that the way down to the edge was measured to carry; 0 while it is not known.",
-            labels=labels,
+        rate = GaugeMetricFamily(
+            "isthmus_session_link_bytes_per_second",
+            "Rate that the link to the edge was measured to carry, down alone; 0 while it is not known.",
+            labels=by_direction,
         )
         for session in self._sessions.built:
             name, deployment = [session.id], session.deployment
@@ -86,7 +86,7 @@ class _SessionSeries(Collector):
             loss.add_metric(name, session.loss)
             cut.add_metric(name, deployment.cut)
             limit.add_metric(name, deployment.staleness)
-            downlink.add_metric(name, session.downlink_bits_per_second / 8)
+            rate.add_metric([session.id, "down"], session.downlink_bits_per_second / 8)
             codecs, counted = (
                 (deployment.codec, deployment.downlink_codec),
                 (session.received_bytes, session.sent_bytes),
@@ -94,4 +94,4 @@ class _SessionSeries(Collector):
             for direction, codec, count in zip(DIRECTIONS, codecs, counted, strict=True):
                 bits.add_metric([session.id, direction], codec_bits(codec))
                 payload.add_metric([session.id, direction], count)
-        return attached, steps, payload, loss, cut, limit, bits, downlink
+        return attached, steps, payload, loss, cut, limit, bits, rate

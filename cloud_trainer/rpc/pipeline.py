@@ -213,7 +213,7 @@ class TrainingStream:
         self._metrics.steps.inc()
         self._metrics.samples.inc(done.loss.samples)
         session.loss = done.loss.loss
-        self._metrics.module_seconds["cloud"].observe(seconds)
+        self._metrics.phase_seconds["cloud"].observe(seconds)
         return report
 
     async def _report(self, missing: list[StepReport]) -> None:

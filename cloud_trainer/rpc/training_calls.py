@@ -132,7 +132,7 @@ class TrainingCalls:
             assembler=Assembler(announcements.accept, aligned_buffer),
             chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,
-            on_delivered=lambda _tensor, seconds, _arrival: self._metrics.module_seconds["downlink"].observe(seconds),
+            on_delivered=lambda _tensor, seconds, _arrival: self._metrics.phase_seconds["downlink"].observe(seconds),
         )
         take = functools.partial(self._checkpointer.take, session)
         lane, codec = self._compute.of(session.id), self._compute.codec_of(session.id)

@@ -1,4 +1,4 @@
-"""The dashboard of an edge: how its run goes, then the way of a batch, module by module."""
+"""The dashboard of an edge: how its run goes, then the way of a batch, phase by phase."""
 
 from deploy.grafana.panels import (
     Board,
@@ -28,8 +28,8 @@ def _seconds(histogram_name: str, *labels: str) -> tuple[Curve, Curve]:
     )
 
 
-def _module(name: str) -> tuple[Curve, Curve]:
-    return _seconds("isthmus_module_seconds", f'module="{name}"')
+def _phase(name: str) -> tuple[Curve, Curve]:
+    return _seconds("isthmus_phase_seconds", f'phase="{name}"')
 
 
 def _waiting(queue: str) -> Curve:
@@ -60,18 +60,18 @@ def _run() -> Panels:
 
 
 def _step() -> Panels:
-    modules = Curve(EDGE.mean("isthmus_module_seconds", 'module!="downlink"'), "{{module}}, " + INSTANCE)
-    hidden = "Means of T1 to T3. With a K that hides the rest, a step takes as long as its longest module."
+    phases = Curve(EDGE.mean("isthmus_phase_seconds", 'phase!="downlink"'), "{{phase}}, " + INSTANCE)
+    hidden = "Means of T1 to T3. With a K that hides the rest, a step takes as long as its longest phase."
     return [
         graph("Step", "From one finished step to the next.", "s", 12, *_seconds("isthmus_step_seconds")),
-        graph("Modules", hidden, "s", 12, modules),
+        graph("Phases", hidden, "s", 12, phases),
     ]
 
 
 def _computing() -> Panels:
     ready = "Loaded and not yet started. Zero all the time: loading holds the edge back."
     return [
-        graph("T1", "Forward, and backward with update.", "s", 12, *_module("edge")),
+        graph("T1", "Forward, and backward with update.", "s", 12, *_phase("edge")),
         graph("Batches ready", ready, "short", 12, _waiting("load")),
     ]
 
@@ -92,7 +92,7 @@ def _way_up() -> Panels:
     transfer = "From a feature's first byte written to its acknowledgement."
     return [
         graph("Features that wait", "For the codec and the link.", "short", 24, _waiting("upload")),
-        graph("T2", transfer, "s", 8, *_module("uplink")),
+        graph("T2", transfer, "s", 8, *_phase("uplink")),
         *_link("up"),
     ]
 
@@ -118,13 +118,13 @@ def _staleness() -> Panels:
 
 def _recovery() -> Panels:
     attached = Curve(EDGE.of("isthmus_attaches_total"), f"streams attached, {INSTANCE}")
-    back = Curve(EDGE.of("isthmus_went_back_total"), f"went back, {INSTANCE}")
-    repeated = Curve(EDGE.of("isthmus_steps_repeated_total"), INSTANCE)
+    back = Curve(EDGE.of("isthmus_rollbacks_total"), f"rolled back, {INSTANCE}")
+    repeated = Curve(EDGE.of("isthmus_repeated_steps_total"), INSTANCE)
     pause = EDGE.of("isthmus_checkpoint_seconds_sum")
     age = f"time() - ({EDGE.of('isthmus_checkpoint_timestamp_seconds')} > 0)"
     return [
         graph(
-            "Attached and gone back",
+            "Attached and rolled back",
             "Since the start; the first is the run's own.",
             "short",
             6,
@@ -173,7 +173,7 @@ def edge_dashboard() -> Board:
             "1 · The edge computes": _computing(),
             "2 · The way up": _way_up(),
             "3 · The cloud computes": [
-                graph("T3", "Forward, loss, backward and update of the cloud's blocks.", "s", 24, *_module("cloud"))
+                graph("T3", "Forward, loss, backward and update of the cloud's blocks.", "s", 24, *_phase("cloud"))
             ],
             "4 · The way down": _way_down(),
             "Staleness": _staleness(),

@@ -14,11 +14,11 @@ def _of_each(metric: str) -> Curve:
     return Curve(SESSION.of(metric), EACH)
 
 
-def _module(name: str) -> tuple[Curve, Curve]:
-    label = f'module="{name}"'
+def _phase(name: str) -> tuple[Curve, Curve]:
+    label = f'phase="{name}"'
     return (
-        Curve(TRAINER.mean("isthmus_module_seconds", label), f"mean, {INSTANCE}"),
-        Curve(TRAINER.quantile(0.95, "isthmus_module_seconds", label), f"95 %, {INSTANCE}"),
+        Curve(TRAINER.mean("isthmus_phase_seconds", label), f"mean, {INSTANCE}"),
+        Curve(TRAINER.quantile(0.95, "isthmus_phase_seconds", label), f"95 %, {INSTANCE}"),
     )
 
 
@@ -28,7 +28,7 @@ def _waiting(queue: str) -> Curve:
 
 def _trainer() -> Panels:
     of = TRAINER.of
-    busy = _one(TRAINER.rate("isthmus_module_seconds_sum", 'module="cloud"'))
+    busy = _one(TRAINER.rate("isthmus_phase_seconds_sum", 'phase="cloud"'))
     sessions, limit = of("isthmus_sessions"), of("isthmus_sessions_limit")
     training = f"sum by (job, instance) ({TRAINER.of('isthmus_session_attached')}) or 0 * {sessions}"
     share = "Share of the time that the compute thread works."
@@ -57,13 +57,13 @@ def _sessions() -> Panels:
     steps = Curve(SESSION.rate("isthmus_session_steps_total"), EACH)
     used = Curve(SESSION.rate("isthmus_session_payload_bytes_total"), direction)
     bits = Curve(SESSION.of("isthmus_session_codec_bit_width"), direction)
-    downlink = _of_each("isthmus_session_downlink_bytes_per_second")
+    rate = _of_each("isthmus_session_link_bytes_per_second")
     return [
         graph("Steps a second by session", "", "short", 8, steps),
         graph("Loss", "Mean training loss of the last step.", "short", 8, _of_each("isthmus_session_loss")),
         graph("Edge there", "1 while it trains.", "short", 8, _of_each("isthmus_session_attached"), steps=True),
         graph("Bandwidth used", "By tensors.", "Bps", 12, used),
-        graph("Bandwidth down", "What each way down was measured to carry.", "Bps", 12, downlink),
+        graph("Bandwidth down", "What each way down was measured to carry.", "Bps", 12, rate),
         graph("Cut", "Blocks on the edge.", "short", 8, _of_each("isthmus_session_cut_blocks"), steps=True),
         graph(
             "K", "Limit of the staleness.", "short", 8, _of_each("isthmus_session_staleness_limit_steps"), steps=True
@@ -101,10 +101,10 @@ def trainer_dashboard() -> Board:
             "The trainer": _trainer(),
             "Its sessions": _sessions(),
             "2 · The way up": [*_way("up"), graph("Batches that wait", wait, "short", 8, _waiting("compute"))],
-            "3 · The cloud computes": [graph("T3", computed, "s", 24, *_module("cloud"))],
+            "3 · The cloud computes": [graph("T3", computed, "s", 24, *_phase("cloud"))],
             "4 · The way down": [
                 graph("Gradients that wait", "For the codec and the link.", "short", 24, _waiting("send")),
-                graph("T4", sent, "s", 8, *_module("downlink")),
+                graph("T4", sent, "s", 8, *_phase("downlink")),
                 *_way("down"),
             ],
             "Health": health(TRAINER),

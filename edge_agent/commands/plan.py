@@ -34,6 +34,7 @@ from shared.planning import (
     parse_rate,
     parse_seconds,
 )
+from shared.telemetry.metrics import PHASES
 
 
 class PlannerName(StrEnum):
@@ -191,7 +192,7 @@ def plan_fields(chosen: Plan, notes: list[str]) -> dict[str, object]:
     return {
         **asdict(chosen.deployment),
         "seconds_per_step": chosen.seconds_per_step,
-        "stage_seconds": list(chosen.stage_seconds),
+        "phase_seconds": list(chosen.phase_seconds),
         "migration_seconds": chosen.migration_seconds,
         "evaluated": chosen.evaluated,
         "notes": notes,
@@ -204,11 +205,11 @@ def describe_plan(chosen: Plan, notes: list[str], profile: Profile) -> str:
     where = (
         "edge-only" if deployment.cut == len(profile) else f"blocks [0, {deployment.cut}) of {len(profile)} on the edge"
     )
-    stages = zip(("edge", "uplink", "cloud", "downlink"), chosen.stage_seconds, strict=True)
+    phases = zip(PHASES, chosen.phase_seconds, strict=True)
     lines = [
         f"{deployment} ({where})",
         f"  {chosen.seconds_per_step:.4g} s a step: "
-        + ", ".join(f"{name} {seconds:.4g} s" for name, seconds in stages),
+        + ", ".join(f"{name} {seconds:.4g} s" for name, seconds in phases),
     ]
     if chosen.migration_seconds:
         lines.append(f"  {chosen.migration_seconds:.4g} s to move the blocks there")

@@ -1,4 +1,4 @@
-"""A picture of a time line: a lane for each module, a colour for each step, backwards hatched, and a legend that says so.
+"""A picture of a time line: a lane for each phase, a colour for each step, backwards hatched, and a legend that says so.
 
 Needs matplotlib, and only when it draws.
 """
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from edge_agent.commands.plots import NO_MATPLOTLIB
 from edge_agent.observability.timeline import LANES, Span
-from edge_agent.observability.timeline_window import MODULES, Window
+from edge_agent.observability.timeline_window import Window
 from shared.errors import ConfigError
+from shared.telemetry.metrics import PHASES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,18 +38,18 @@ def draw(window: Window, path: Path) -> None:
         raise ConfigError(f"drawing a time line {NO_MATPLOTLIB}") from None
     figure = Figure(figsize=(14, 4.4), layout="constrained")
     axes = figure.add_subplot()
-    for row, module in enumerate(LANES):
+    for row, phase in enumerate(LANES):
         for span in window.spans:
-            if span.module == module:
+            if span.phase == phase:
                 _draw_span(axes, span, row, window)
-        if module in MODULES:
-            axes.text(1.008, row, f"{window.busy(module):.0%}", transform=axes.get_yaxis_transform(), va="center")
+        if phase in PHASES:
+            axes.text(1.008, row, f"{window.busy(phase):.0%}", transform=axes.get_yaxis_transform(), va="center")
     axes.set_yticks(range(len(LANES)), list(LANES.values()))
     axes.set_ylim(len(LANES) - 0.5, -0.5)
     axes.set_xlim(0, window.seconds * 1e3)
     axes.set_xlabel("milliseconds")
     axes.set_title(
-        f"{window.steps_per_second:.1f} steps/s, {window.overlap:.1f} of 4 modules at work at once",
+        f"{window.steps_per_second:.1f} steps/s, {window.overlap:.1f} of 4 phases at work at once",
         loc="left",
         weight="bold",
     )

@@ -47,11 +47,11 @@ class EdgeMetrics(TrainingMetrics):
             "Training streams attached: the first of a run, and one after each loss.",
             registry=registry,
         )
-        self.went_back = Counter(
-            "isthmus_went_back", "Times that training went back to a checkpoint.", registry=registry
+        self.rollbacks = Counter(
+            "isthmus_rollbacks", "Times that training went back to a checkpoint.", registry=registry
         )
-        self.steps_repeated = Counter(
-            "isthmus_steps_repeated", "Steps that are done again after going back.", registry=registry
+        self.repeated_steps = Counter(
+            "isthmus_repeated_steps", "Steps that are done again after going back.", registry=registry
         )
         self.checkpoint_seconds = Histogram(
             "isthmus_checkpoint_seconds",

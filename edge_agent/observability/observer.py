@@ -75,15 +75,15 @@ class RunObserver:
 
     def went_back(self, step: int, cut: int) -> None:
         """Training goes on from a checkpoint."""
-        self._metrics.went_back.inc()
-        self._metrics.steps_repeated.inc(max(self.progress.steps - step, 0))
+        self._metrics.rollbacks.inc()
+        self._metrics.repeated_steps.inc(max(self.progress.steps - step, 0))
         self.progress.cut = cut
         self._begin(step)
         self.on_went_back()
 
     def began_anew(self) -> None:
         """Nothing of the steps so far was kept: training goes on from the first."""
-        self._metrics.steps_repeated.inc(self.progress.steps)
+        self._metrics.repeated_steps.inc(self.progress.steps)
         self._begin(0)
 
     def _begin(self, step: int) -> None:
@@ -98,16 +98,16 @@ class RunObserver:
         """Both sides have the state of now, or of a few steps ago."""
         self._metrics.checkpoint_timestamp.set_to_current_time()
 
-    def span(self, module: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
+    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
         """For the time line; encoding for the meter too."""
         if what == "encode":
             self.meter.encode_seconds.add(end_seconds - start_seconds)
         if self._timeline is not None:
-            self._timeline.add(module, what, step, start_seconds, end_seconds)
+            self._timeline.add(phase, what, step, start_seconds, end_seconds)
 
     def edge_computed(self, _step: int, seconds: float) -> None:
         """T1."""
-        self._metrics.module_seconds["edge"].observe(seconds)
+        self._metrics.phase_seconds["edge"].observe(seconds)
         self.meter.compute_seconds.add(seconds)
         self.figures.edge.add(seconds)
 
@@ -120,7 +120,7 @@ class RunObserver:
         """T2."""
         if tensor.role != Role.ROLE_FEATURE or self._stream is None:
             return
-        self._metrics.module_seconds["uplink"].observe(seconds)
+        self._metrics.phase_seconds["uplink"].observe(seconds)
         self.figures.uplink.add(seconds)
         arrived = self._stream.peer_clock.to_local(receiver_nanoseconds)
         self.span("uplink", "feature", tensor.step, time.monotonic() - seconds, arrived)
@@ -144,7 +144,7 @@ class RunObserver:
 
     def reported(self, report: StepReport, samples: int) -> None:
         """A step is done; T3."""
-        self._metrics.module_seconds["cloud"].observe(report.compute_seconds)
+        self._metrics.phase_seconds["cloud"].observe(report.compute_seconds)
         self._metrics.steps.inc()
         self._metrics.samples.inc(samples)
         self._metrics.loss.set(report.loss)

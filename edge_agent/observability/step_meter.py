@@ -1,4 +1,4 @@
-"""What the modules of a run really took, gathered between two looks at it, or of late. Knows numbers only."""
+"""What the phases of a run really took, gathered between two looks at it, or of late. Knows numbers only."""
 
 NEWEST_WEIGHT = 0.1
 """Of the newest value in what is shown as of late: about the last ten steps."""

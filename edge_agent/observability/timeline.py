@@ -1,4 +1,4 @@
-"""The time line of a run: what each of the four modules did when, both sides on one clock, as a Chrome/Perfetto trace.
+"""The time line of a run: what each of the four phases did when, both sides on one clock, as a Chrome/Perfetto trace.
 
 Writes it and reads it back. Knows nothing of what is made of it.
 """
@@ -18,7 +18,7 @@ LANES = {
     "cloud": "P3 cloud compute",
     "downlink": "P4 downlink",
 }
-"""The module of a span, and its lane in the drawing, from top to bottom."""
+"""The phase of a span, and its lane in the drawing, from top to bottom."""
 
 
 MOST_SPANS = 250_000
@@ -27,9 +27,9 @@ MOST_SPANS = 250_000
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One module worked on one step, as `what` says; in seconds since any one moment."""
+    """One phase worked on one step, as `what` says; in seconds since any one moment."""
 
-    module: str
+    phase: str
     what: str
     step: int
     start: float
@@ -42,25 +42,25 @@ class Timeline:
     def __init__(self) -> None:
         self._spans: deque[Span] = deque(maxlen=MOST_SPANS)
 
-    def add(self, module: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
-        """One module worked on one step. An end before the start, by an error of two clocks, is taken for the start."""
-        self._spans.append(Span(module, what, step, start_seconds, max(start_seconds, end_seconds)))
+    def add(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
+        """One phase worked on one step. An end before the start, by an error of two clocks, is taken for the start."""
+        self._spans.append(Span(phase, what, step, start_seconds, max(start_seconds, end_seconds)))
 
     def write(self, path: Path) -> None:
         """Write the trace event format: complete events, in microseconds from the first span. Raises StorageError."""
-        lanes = {module: number for number, module in enumerate(LANES)}
+        lanes = {phase: number for number, phase in enumerate(LANES)}
         begin = min((span.start for span in self._spans), default=0.0)
         names = [
-            {"ph": "M", "name": "thread_name", "pid": 1, "tid": lanes[module], "args": {"name": lane}}
-            for module, lane in LANES.items()
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": lanes[phase], "args": {"name": lane}}
+            for phase, lane in LANES.items()
         ]
         events = [
             {
                 "ph": "X",
                 "name": f"{span.what} {span.step}",
-                "cat": span.module,
+                "cat": span.phase,
                 "pid": 1,
-                "tid": lanes[span.module],
+                "tid": lanes[span.phase],
                 "ts": round((span.start - begin) * 1e6, 1),
                 "dur": round((span.end - span.start) * 1e6, 1),
                 "args": {"step": span.step},
@@ -88,8 +88,8 @@ def load(path: Path) -> list[Span]:
 
 
 def _span(event: dict[str, object]) -> Span:
-    module, name, (step,) = event["cat"], event["name"], event["args"].values()  # type: ignore[attr-defined]
+    phase, name, (step,) = event["cat"], event["name"], event["args"].values()  # type: ignore[attr-defined]
     begin, seconds = (float(event[key]) / 1e6 for key in ("ts", "dur"))  # type: ignore[arg-type]
-    if module not in LANES or not isinstance(name, str) or not isinstance(step, int):
+    if phase not in LANES or not isinstance(name, str) or not isinstance(step, int):
         raise ValueError
-    return Span(str(module), name.rpartition(" ")[0], step, begin, begin + seconds)
+    return Span(str(phase), name.rpartition(" ")[0], step, begin, begin + seconds)

@@ -1,4 +1,4 @@
-"""A stretch of a time line, and how well the four modules overlapped in it. Pure functions over spans."""
+"""A stretch of a time line, and how well the four phases overlapped in it. Pure functions over spans."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,8 @@ from itertools import accumulate
 
 from edge_agent.observability.timeline import LANES, Span
 from shared.errors import ConfigError
+from shared.telemetry.metrics import PHASES
 
-MODULES = ("edge", "uplink", "cloud", "downlink")
-"""The four modules of a step (paper 000, 4.1). Encoding belongs to the uplink's module and is not counted by itself."""
 _IN_TURN = ("uplink", "downlink")
 
 
@@ -32,14 +31,17 @@ class Window:
         """The rate at which steps were started."""
         return self.steps / self.seconds
 
-    def busy(self, module: str) -> float:
-        """The share of the time, 0 to 1, in which a module was at work."""
-        return _union_seconds(span for span in self.spans if span.module == module) / self.seconds
+    def busy(self, phase: str) -> float:
+        """The share of the time, 0 to 1, in which a phase was at work."""
+        return _union_seconds(span for span in self.spans if span.phase == phase) / self.seconds
 
     @property
     def overlap(self) -> float:
-        """How many of the four modules were at work at once, on average: 1 where each waits for the others."""
-        return sum(self.busy(module) for module in MODULES)
+        """How many of the four phases were at work at once, on average: 1 where each waits for the others.
+
+        Encoding belongs to the uplink's phase and is not counted by itself.
+        """
+        return sum(self.busy(phase) for phase in PHASES)
 
 
 def choose_window(spans: Sequence[Span], steps: int, first_step: int | None = None) -> Window:
@@ -50,7 +52,7 @@ def choose_window(spans: Sequence[Span], steps: int, first_step: int | None = No
     the trace.
     """
     spans = in_turn(spans)
-    starts = {span.step: span.start for span in spans if (span.module, span.what) == ("edge", "forward")}
+    starts = {span.step: span.start for span in spans if (span.phase, span.what) == ("edge", "forward")}
     if not starts:
         raise ConfigError("the time line has no step of the edge; was the run ended before its first?")
     known = sorted(starts)
@@ -63,7 +65,7 @@ def choose_window(spans: Sequence[Span], steps: int, first_step: int | None = No
     start = starts[first_step]
     end = starts[later[0]] if later else max(span.end for span in spans if span.step <= shown[-1])
     inside = (
-        Span(span.module, span.what, span.step, max(span.start, start), min(span.end, end))
+        Span(span.phase, span.what, span.step, max(span.start, start), min(span.end, end))
         for span in spans
         if span.start < end and span.end > start
     )
@@ -79,20 +81,20 @@ def in_turn(spans: Sequence[Span]) -> list[Span]:
     found: list[Span] = []
     free_at = dict.fromkeys(_IN_TURN, float("-inf"))
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
-        if span.module in free_at:
-            start = min(max(span.start, free_at[span.module]), span.end)
-            free_at[span.module] = max(free_at[span.module], span.end)
-            span = Span(span.module, span.what, span.step, start, span.end)
+        if span.phase in free_at:
+            start = min(max(span.start, free_at[span.phase]), span.end)
+            free_at[span.phase] = max(free_at[span.phase], span.end)
+            span = Span(span.phase, span.what, span.step, start, span.end)
         found.append(span)
     return found
 
 
 def summary(window: Window) -> str:
     """The figures of a window, on one line."""
-    shares = ", ".join(f"{LANES[module]} {window.busy(module):.0%}" for module in MODULES)
+    shares = ", ".join(f"{LANES[phase]} {window.busy(phase):.0%}" for phase in PHASES)
     return (
         f"steps {window.first_step} to {window.first_step + window.steps - 1}: {window.steps_per_second:.1f} steps/s, "
-        f"{window.overlap:.1f} of 4 modules at work at once ({shares})"
+        f"{window.overlap:.1f} of 4 phases at work at once ({shares})"
     )
 
 

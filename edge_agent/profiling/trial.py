@@ -28,14 +28,14 @@ from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1.trainer_pb2 import Attach, Fence, Position
 
 STALENESS = 5
-"""Enough for the slowest module to be what a step takes."""
+"""Enough for the slowest phase to be what a step takes."""
 WARM_UP_STEPS = 15
 
 
 async def busy_seconds(
     client: TrainerClient, config: EdgeConfig, cut: int, codec: str, workers: Workers, steps: int
 ) -> float | None:
-    """Seconds per step where the edge is the slowest module, with late gradients; None where it is not.
+    """Seconds per step where the edge is the slowest phase, with late gradients; None where it is not.
 
     codec: of the features; error gradients come in float32.
     """
@@ -75,9 +75,9 @@ class _Watch(RunObserver):
         super().downloaded(tensor, raw_bytes)
         self._arrived = time.monotonic()
 
-    def span(self, module: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
+    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
         """A turn ends with what is encoded."""
-        super().span(module, what, step, start_seconds, end_seconds)
+        super().span(phase, what, step, start_seconds, end_seconds)
         if what == "encode":
             self.turns.append(end_seconds - self._arrived)
 

@@ -38,8 +38,8 @@ class Link(Protocol):
 class Observer(Protocol):
     """Who wants to know what the pipeline does; called on the event loop, so it must be quick. Times are time.monotonic."""
 
-    def span(self, module: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
-        """One module worked on one step, as `what` says."""
+    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
+        """One phase worked on one step, as `what` says."""
 
     def edge_computed(self, step: int, seconds: float) -> None:
         """T1 of a step: its forward, and its backward with update."""

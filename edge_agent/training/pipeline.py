@@ -1,6 +1,6 @@
 """The way of a batch through the edge: load, compute (P1), encode and upload (P2), download and decode (P4), apply.
 
-Each module runs on its own and is joined to the next by what is in flight, which admission bounds; torch and codecs run on
+Each phase runs on its own and is joined to the next by what is in flight, which admission bounds; torch and codecs run on
 threads of their own. The link may be lost at any time: computing goes on as far as K allows, and on the next stream what is
 missing on either side is sent again.
 """
@@ -100,7 +100,7 @@ class Pipeline:
         """Train on steps [first_step, stop_step), one batch each, until every one of them is settled on both sides.
 
         Returns the step to go on with: `stop_step`, or an earlier one when `drain` was called. Raises the first
-        IsthmusError of any module that a new stream does not mend.
+        IsthmusError of any phase that a new stream does not mend.
         """
         run = self._run = _Run(self, link, batches, first_step, stop_step)
         try:
@@ -160,7 +160,7 @@ class _Labels:
 
 
 class _Run:
-    """One drained stretch of steps: the queues between the modules, and the modules."""
+    """One drained stretch of steps: the queues between the phases, and the phases."""
 
     def __init__(self, pipeline: Pipeline, link: Link, batches: Prefetcher, first_step: int, stop_step: int) -> None:
         self._pipeline = pipeline

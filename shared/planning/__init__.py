@@ -2,7 +2,15 @@
 
 from shared.planning.bound import most_steps
 from shared.planning.comparison import PLANNERS, PROBE_SECONDS, Result, compare
-from shared.planning.cost import Deployment, Rates, Stages, migration_seconds, pipeline_seconds, steady_seconds, work_of
+from shared.planning.cost import (
+    Deployment,
+    PhaseSeconds,
+    Rates,
+    migration_seconds,
+    pipeline_seconds,
+    steady_seconds,
+    work_of,
+)
 from shared.planning.engine import Decision, Engine, EngineConfig
 from shared.planning.ledger import RiskLimits
 from shared.planning.outcome import Outcome
@@ -50,6 +58,7 @@ __all__ = [
     "Link",
     "Outcome",
     "Overhead",
+    "PhaseSeconds",
     "Plan",
     "Profile",
     "Rates",
@@ -57,7 +66,6 @@ __all__ = [
     "RiskLimits",
     "Run",
     "SearchSpace",
-    "Stages",
     "Switch",
     "Trace",
     "candidates",

@@ -1,7 +1,7 @@
 """The most steps that any run over a link can do, known beforehand: what every planner is held against.
 
 A linear program over how many steps each deployment does, whatever their order. Changes cost nothing in it, work may wait
-between the modules for as long as one likes, and the fewest bits and the most K are free to mix. So no run can do more, and
+between the phases for as long as one likes, and the fewest bits and the most K are free to mix. So no run can do more, and
 most can do less.
 """
 
@@ -50,17 +50,17 @@ def _limits(
     The first n variables are steps of each deployment, the others those of them that a step with K = 0 follows.
     """
     best = Rates(max(link.uplink.bits_per_second), max(link.downlink.bits_per_second), link.round_trip_seconds)
-    stages = work.stages(best, serial=is_serial)
-    flight_seconds = stages.total()
+    phases = work.phases(best, serial=is_serial)
+    flight_seconds = phases.total()
     # After its work on a batch, until that is settled, as early as the best rates allow.
-    idle_seconds = np.maximum(0.0, flight_seconds - stages.busy)
-    after_seconds = float(np.maximum(0.0, stages.busy - flight_seconds).max())
+    idle_seconds = np.maximum(0.0, flight_seconds - phases.busy)
+    after_seconds = float(np.maximum(0.0, phases.busy - flight_seconds).max())
     none, each = np.zeros(len(work.cuts)), np.eye(len(work.cuts))
     rows = [
         # The edge serves batches one by one, and before one with K = 0 it is idle until the one before is settled. The last
         # of all may be settled before the edge is done with it.
-        (seconds + after_seconds, stages.busy, idle_seconds),
-        (seconds, stages.cloud, none),
+        (seconds + after_seconds, phases.busy, idle_seconds),
+        (seconds, phases.cloud, none),
         (_carried_bits(link.uplink, begin, seconds), work.uplink_bits, none),
         (_carried_bits(link.downlink, begin, seconds), work.downlink_bits, none),
         # Of batches with K = 0 one is in flight, of all together the largest K and one.

@@ -54,7 +54,7 @@ class Rates:
                 raise PlanError(f"the {name} rate is {rate} bit/s; it must be above 0 and finite")
 
 
-class Stages(NamedTuple):
+class PhaseSeconds(NamedTuple):
     """T1, T2, T3, T4 in seconds per step, each an array over deployments, shape (n,)."""
 
     edge: Floats
@@ -65,7 +65,7 @@ class Stages(NamedTuple):
     """How long a step keeps the edge at work: at K = 0 more than T1 where keeping the stream going takes more of it, which
     goes on while the batch is away."""
     round_trip: Floats
-    """How long a batch is on the way beside them. It keeps no module busy."""
+    """How long a batch is on the way beside them. It keeps no phase busy."""
 
     def longest(self) -> Floats:
         """T_max."""
@@ -110,16 +110,16 @@ class Work(NamedTuple):
         """Seconds of the edge beside them."""
         return np.where(serial, self.serial_overhead_seconds, self.overhead_seconds)
 
-    def stages(
+    def phases(
         self, rates: Rates, edge_factor: float = 1.0, cloud_factor: float = 1.0, *, serial: bool | Bools = False
-    ) -> Stages:
-        """Stage times over a link (Eq. 9). The factors say how much slower than profiled each side is today.
+    ) -> PhaseSeconds:
+        """Phase times over a link (Eq. 9). The factors say how much slower than profiled each side is today.
 
         serial: at K = 0, for all or each.
         """
         computing = self.computing(serial=serial) * edge_factor
         edge = computing + self.overhead(serial=serial)
-        return Stages(
+        return PhaseSeconds(
             edge,
             self.uplink_bits / rates.uplink,
             self.cloud_seconds * cloud_factor,
@@ -187,25 +187,25 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
     )
 
 
-def pipeline_seconds(stages: Stages, staleness: int | Ints, horizon_steps: int) -> Floats:
+def pipeline_seconds(phases: PhaseSeconds, staleness: int | Ints, horizon_steps: int) -> Floats:
     """Seconds that `horizon_steps` steps take with staleness K (Eq. 12), shape (n,), broadcast against K when it is an array.
 
     K = 0 gives Eq. 10 where the edge is not busy for longer, K >= horizon - 1 gives Eq. 11. Never rises with K.
     """
-    longest, total = stages.longest(), stages.total()
+    longest, total = phases.longest(), phases.total()
     groups = -(-horizon_steps // (staleness + 1))
     waiting = np.maximum(0.0, total - (staleness + 1) * longest)
     return (horizon_steps - 1) * longest + total + (groups - 1) * waiting
 
 
-def steady_seconds(stages: Stages, staleness: int | Ints) -> Floats:
+def steady_seconds(phases: PhaseSeconds, staleness: int | Ints) -> Floats:
     """Seconds per step once the pipeline is full, shape (n,): Eq. 12 over an endless horizon, with the round trip.
 
     It is max(T_max, (T_sum + round trip) / (K + 1)).
 
     staleness: K, one for all or one for each.
     """
-    return np.maximum(stages.longest(), stages.total() / (staleness + 1))
+    return np.maximum(phases.longest(), phases.total() / (staleness + 1))
 
 
 def migration_bits(profile: Profile, from_cuts: ArrayLike, to_cuts: ArrayLike) -> tuple[Floats, Floats]:

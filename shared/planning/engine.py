@@ -180,7 +180,7 @@ class Engine:
         filling_seconds = 0.0
         if self._seconds is not None:  # an operator may be there before the first observation
             # Ample time until the pipeline runs evenly again.
-            filling_seconds = 2.0 * float(self._estimates.stages(self._estimates.now).total()[self._current])
+            filling_seconds = 2.0 * float(self._estimates.phases(self._estimates.now).total()[self._current])
         self._steady_seconds = seconds + self._config.dwell_seconds + filling_seconds
 
     def outcome(self) -> Outcome | None:
@@ -316,8 +316,8 @@ class Engine:
         """
         ways = []
         for each in rates or (self._estimates.now, self._estimates.mean):
-            stages = self._estimates.stages(each)
-            ways.append(self._move_seconds(start, end, each) + stages.filling()[end])
+            phases = self._estimates.phases(each)
+            ways.append(self._move_seconds(start, end, each) + phases.filling()[end])
         moves = (self._work.cuts[start] != self._work.cuts[end]) | (self._staleness[start] != self._staleness[end])
         return np.where(moves, np.max(ways, axis=0), 0.0)
 

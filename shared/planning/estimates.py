@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from shared.planning.cost import Floats, Ints, Rates, Stages, Work, steady_seconds
+from shared.planning.cost import Floats, Ints, PhaseSeconds, Rates, Work, steady_seconds
 
 LEAST_RATE = 1000.0
 """Bits per second that a dead link is taken for, so that deployments can still be told apart."""
@@ -100,9 +100,9 @@ class Estimates:
         if cloud_seconds is not None and profiled_cloud > 0.0:
             self._cloud_factor += COMPUTE_WEIGHT * (cloud_seconds / profiled_cloud - self._cloud_factor)
 
-    def stages(self, rates: Rates) -> Stages:
-        """Stage times of all candidates at some rates, on the devices as they are today."""
-        return self._work.stages(rates, self._edge_factor, self._cloud_factor, serial=self._is_serial)
+    def phases(self, rates: Rates) -> PhaseSeconds:
+        """Phase times of all candidates at some rates, on the devices as they are today."""
+        return self._work.phases(rates, self._edge_factor, self._cloud_factor, serial=self._is_serial)
 
     def note_steps(self, seconds: float, done_steps: int, current: int) -> None:
         """Hold the model against the steps done in the last `seconds` of even running, none of them spent on a change."""
@@ -115,7 +115,7 @@ class Estimates:
     def _derive(self, seconds: float, current: int) -> None:
         self.now, self.mean = Rates(*self._rates_now.value.tolist()), Rates(*self._rates_mean.value.tolist())
         self.usual = Rates(*self._rates_usual.value.tolist())
-        self._modelled = 1.0 / steady_seconds(self.stages(self.now), self._staleness)
+        self._modelled = 1.0 / steady_seconds(self.phases(self.now), self._staleness)
         self._speeds_mean.add(seconds, self._window_seconds, self._modelled)
         corrections = self._corrections(current)
         self.speeds = self._modelled * corrections
@@ -135,31 +135,31 @@ class Estimates:
 
         What is missing is put where it shows today. Where the link bounds a step, that direction is slower, for all that use
         it. Else each batch may be on its way for longer, which is shared once for K + 1 steps by all that go this way; or the
-        module that bounds a step may be slower. Of two explanations each candidate has the one that it suffers less from:
+        phase that bounds a step may be slower. Of two explanations each candidate has the one that it suffers less from:
         to be wrong in its favour is found out by trying, to be wrong against it never is.
         """
-        stages, windows = self.stages(self.now), self._staleness + 1
+        phases, windows = self.phases(self.now), self._staleness + 1
         if done_part >= 1.0:
             return np.ones(len(self._keys))
         slower = 1.0 / done_part
-        today = Stages(*(column[current : current + 1] for column in stages))
+        today = PhaseSeconds(*(column[current : current + 1] for column in phases))
         longest_seconds = float(today.longest()[0])
         step_seconds = float(steady_seconds(today, int(self._staleness[current]))[0])
         delay_seconds = slower * step_seconds * float(windows[current]) - float(today.total()[0])
-        delayed = stages._replace(round_trip=stages.round_trip + delay_seconds * self._work.round_trips)
-        edge_slower = stages._replace(edge=stages.edge * slower, busy=stages.busy * slower)
+        delayed = phases._replace(round_trip=phases.round_trip + delay_seconds * self._work.round_trips)
+        edge_slower = phases._replace(edge=phases.edge * slower, busy=phases.busy * slower)
         if not self._work.round_trips[current]:
             explanations = [edge_slower]
         elif step_seconds > longest_seconds:
             explanations = [delayed]
         elif float(today.uplink[0]) == longest_seconds:
-            explanations = [stages._replace(uplink=stages.uplink * slower)]
+            explanations = [phases._replace(uplink=phases.uplink * slower)]
         elif float(today.downlink[0]) == longest_seconds:
-            explanations = [stages._replace(downlink=stages.downlink * slower)]
+            explanations = [phases._replace(downlink=phases.downlink * slower)]
         elif float(today.cloud[0]) == longest_seconds:
-            explanations = [stages._replace(cloud=stages.cloud * slower), delayed]
+            explanations = [phases._replace(cloud=phases.cloud * slower), delayed]
         else:
             explanations = [edge_slower, delayed]
         slowed_seconds = np.min([steady_seconds(each, self._staleness) for each in explanations], axis=0)
-        kept: Floats = steady_seconds(stages, self._staleness) / slowed_seconds
+        kept: Floats = steady_seconds(phases, self._staleness) / slowed_seconds
         return kept

@@ -56,7 +56,7 @@ class Plan:
     deployment: Deployment
     seconds_per_step: float
     """Eq. 12 over the horizon, divided by it; the migration is not in it."""
-    stage_seconds: tuple[float, float, float, float]
+    phase_seconds: tuple[float, float, float, float]
     """T1, T2, T3, T4."""
     migration_seconds: float
     """Eq. 13 from today's cut; 0 where there is none."""
@@ -140,7 +140,7 @@ def jointdnn(
     """
     _check_start(profile, horizon_steps, from_cut)
     work = candidates(profile, SearchSpace((FLOAT32_BITS,), allow_edge_only=allow_edge_only))
-    chosen = np.argmin(work.stages(rates, serial=True).total())
+    chosen = np.argmin(work.phases(rates, serial=True).total())
     return _plan(profile, rates, work.take([chosen]), range(1), horizon_steps, from_cut, len(work.cuts))
 
 
@@ -175,12 +175,12 @@ def _plan(
     """The answer for the one row of `work`, with the least K that costs no more than any."""
     costs = [float(_seconds(work, rates, staleness, horizon_steps)[0]) for staleness in staleness_range]
     index = costs.index(min(costs))
-    stages = work.stages(rates, serial=staleness_range[index] == 0)
+    phases = work.phases(rates, serial=staleness_range[index] == 0)
     cut = int(work.cuts[0])
     return Plan(
         Deployment(cut, staleness_range[index], int(work.bits[0])),
         costs[index] / horizon_steps,
-        (float(stages.edge[0]), float(stages.uplink[0]), float(stages.cloud[0]), float(stages.downlink[0])),
+        (float(phases.edge[0]), float(phases.uplink[0]), float(phases.cloud[0]), float(phases.downlink[0])),
         0.0 if from_cut is None else float(migration_seconds(profile, from_cut, cut, rates)),
         evaluated,
     )
@@ -188,7 +188,7 @@ def _plan(
 
 def _seconds(work: Work, rates: Rates, staleness: int, horizon_steps: int) -> Floats:
     """Eq. 12 for every row of `work`, shape (n,)."""
-    return pipeline_seconds(work.stages(rates, serial=staleness == 0), staleness, horizon_steps)
+    return pipeline_seconds(work.phases(rates, serial=staleness == 0), staleness, horizon_steps)
 
 
 def _check_space(profile: Profile, space: SearchSpace) -> None:

@@ -1,6 +1,6 @@
-"""A training run over a trace without the training: the four modules of the pipeline as a discrete-event model.
+"""A training run over a trace without the training: the four phases of the pipeline as a discrete-event model.
 
-Each module serves the batches one by one and in order (paper 000, 4.1), so a batch's moments follow from those of the batch
+Each phase serves the batches one by one and in order (paper 000, 4.1), so a batch's moments follow from those of the batch
 before it and of the one K + 1 before it, and no queue of events is needed. A new cut waits until the pipeline is empty and then
 moves the blocks (Alg. 2, lines 11 to 14); bits and K hold from the next batch on. Drives the very engine that the daemon runs,
 and shows it nothing but what the link carried so far.
@@ -52,7 +52,7 @@ class Run:
 
 
 class SimulatedPipeline:
-    """The moments of one batch after another through the four modules, each free as soon as it has passed a batch on."""
+    """The moments of one batch after another through the four phases, each free as soon as it has passed a batch on."""
 
     def __init__(self, profile: Profile, link: Link, deployment: Deployment, begin: float = 0.0) -> None:
         """Empty at the moment `begin` of the link.
@@ -88,7 +88,7 @@ class SimulatedPipeline:
         return max(self._edge_free, self.settled[-window]) if len(self.settled) >= window else self._edge_free
 
     def step(self) -> None:
-        """One batch through the four modules."""
+        """One batch through the four phases."""
         start = self.next_start()
         ready, self._edge_free = start + self._edge_seconds, start + self._busy_seconds
         self._uplink_free = self._link.uplink.finish(max(ready, self._uplink_free), self._uplink_bits)

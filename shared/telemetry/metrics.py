@@ -14,8 +14,8 @@ from shared.errors import ListenError
 
 _log = structlog.get_logger(__name__)
 
-MODULES = ("edge", "uplink", "cloud", "downlink")
-"""The four modules of a step, whose seconds are T1 to T4 (paper 000, 4.1)."""
+PHASES = ("edge", "uplink", "cloud", "downlink")
+"""The four phases of a step, whose seconds are T1 to T4 (paper 000, 4.1)."""
 DIRECTIONS = ("up", "down")
 SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -36,18 +36,18 @@ class TrainingMetrics:
             "isthmus_saved_bytes", "Bytes that codecs spared the link, by direction.", ["direction"], registry=registry
         )
         self.saved_up, self.saved_down = (saved.labels(direction) for direction in DIRECTIONS)
-        modules = Histogram(
-            "isthmus_module_seconds",
-            "Seconds of one step in one of the four modules: edge (T1), uplink (T2), cloud (T3), downlink (T4). "
+        phases = Histogram(
+            "isthmus_phase_seconds",
+            "Seconds of one step in one of the four phases: edge (T1), uplink (T2), cloud (T3), downlink (T4). "
             "A transfer counts from its first byte written to its acknowledgement, on the sending side.",
-            ["module"],
+            ["phase"],
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
-        self.module_seconds = {module: modules.labels(module) for module in MODULES}
+        self.phase_seconds = {phase: phases.labels(phase) for phase in PHASES}
         self.queue_items = Gauge(
             "isthmus_queue_items",
-            "What waits in a queue between two modules; each is bounded.",
+            "What waits in a queue between two phases; each is bounded.",
             ["queue"],
             registry=registry,
         )

@@ -45,12 +45,12 @@ async def test_both_sides_count_what_the_run_did(edge_metrics):
         assert value(side, "isthmus_payload_bytes_total", direction="up") == result.summary.bytes_up
         assert value(side, "isthmus_payload_bytes_total", direction="down") == result.summary.bytes_down
         assert value(side, "isthmus_saved_bytes_total", direction="down") == 0, "fp32 saves nothing"
-        assert value(side, "isthmus_module_seconds_count", module="cloud") == STEPS
+        assert value(side, "isthmus_phase_seconds_count", phase="cloud") == STEPS
     saved = value(edge, "isthmus_saved_bytes_total", direction="up")
     assert saved == value(cloud, "isthmus_saved_bytes_total", direction="up") > result.summary.bytes_down / 2
-    assert value(edge, "isthmus_module_seconds_count", module="edge") == STEPS
-    assert value(edge, "isthmus_module_seconds_count", module="uplink") == STEPS
-    assert 0 < value(cloud, "isthmus_module_seconds_count", module="downlink") <= STEPS, "the last acks need not come"
+    assert value(edge, "isthmus_phase_seconds_count", phase="edge") == STEPS
+    assert value(edge, "isthmus_phase_seconds_count", phase="uplink") == STEPS
+    assert 0 < value(cloud, "isthmus_phase_seconds_count", phase="downlink") <= STEPS, "the last acks need not come"
     assert value(edge, "isthmus_staleness_steps_count") == STEPS
     assert value(edge, "isthmus_staleness_steps_bucket", le="2.0") == STEPS, "none was staler than K"
     assert value(edge, "isthmus_step_seconds_count") == STEPS - 1, "all but the first follow a step"

@@ -53,7 +53,7 @@ def test_a_plan_prints_the_fields_that_are_promised(edge_agent, profile_path):
         "staleness": 2,
         "bits": expected.deployment.bits,
         "seconds_per_step": expected.seconds_per_step,
-        "stage_seconds": list(expected.stage_seconds),
+        "phase_seconds": list(expected.phase_seconds),
         "migration_seconds": expected.migration_seconds,
         "evaluated": expected.evaluated,
         "notes": printed["notes"],

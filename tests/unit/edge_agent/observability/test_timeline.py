@@ -13,15 +13,16 @@ from typer.testing import CliRunner
 from edge_agent.commands.timeline import register
 from edge_agent.commands.timeline_plot import draw
 from edge_agent.observability.timeline import LANES, MOST_SPANS, Span, Timeline, load
-from edge_agent.observability.timeline_window import MODULES, choose_window, in_turn, summary
+from edge_agent.observability.timeline_window import choose_window, in_turn, summary
 from shared.errors import ConfigError
+from shared.telemetry.metrics import PHASES
 
 MICROSECOND = 1e-6
 
 
 @st.composite
 def any_spans(draw) -> list[Span]:
-    """Spans of any modules and steps, in any order."""
+    """Spans of any phases and steps, in any order."""
     found = []
     for _ in range(draw(st.integers(1, 12))):
         start, seconds = draw(st.floats(0, 100)), draw(st.floats(0, 10))
@@ -31,22 +32,22 @@ def any_spans(draw) -> list[Span]:
 
 
 def pipeline(seconds: dict[str, float], limit: int, steps: int, epoch_steps: int = 0, begin: float = 5.0) -> list[Span]:
-    """What a pipeline with staleness `limit` does when each module takes so long; drained after every epoch."""
-    free = dict.fromkeys(MODULES, begin)
+    """What a pipeline with staleness `limit` does when each phase takes so long; drained after every epoch."""
+    free = dict.fromkeys(PHASES, begin)
     settled: list[float] = []
     found = []
 
-    def work(module: str, what: str, step: int, ready: float, share: float = 1.0) -> float:
-        start = max(ready, free[module])
-        free[module] = start + seconds[module] * share
-        found.append(Span(module, what, step, start, free[module]))
-        return free[module]
+    def work(phase: str, what: str, step: int, ready: float, share: float = 1.0) -> float:
+        start = max(ready, free[phase])
+        free[phase] = start + seconds[phase] * share
+        found.append(Span(phase, what, step, start, free[phase]))
+        return free[phase]
 
     for step in range(steps):
         wait_for = step - 1 if epoch_steps and step % epoch_steps == 0 else step - limit - 1
         at = work("edge", "forward", step, settled[wait_for] if wait_for >= 0 else begin, 0.5)
-        for module in ("uplink", "cloud", "downlink"):
-            at = work(module, "tensor", step, at)
+        for phase in ("uplink", "cloud", "downlink"):
+            at = work(phase, "tensor", step, at)
         settled.append(at + seconds["edge"] / 2)
         found.append(Span("edge", "backward", step, at, settled[-1]))
     return found
@@ -55,7 +56,7 @@ def pipeline(seconds: dict[str, float], limit: int, steps: int, epoch_steps: int
 def write(spans, path):
     timeline = Timeline()
     for span in spans:
-        timeline.add(span.module, span.what, span.step, span.start, span.end)
+        timeline.add(span.phase, span.what, span.step, span.start, span.end)
     timeline.write(path)
     return path
 
@@ -75,7 +76,7 @@ def test_what_is_written_is_read(spans, tmp_path_factory):
     begin = min(span.start for span in spans)
     assert len(found) == len(spans)
     for before, after in zip(spans, found, strict=True):
-        assert (after.module, after.what, after.step) == (before.module, before.what, before.step)
+        assert (after.phase, after.what, after.step) == (before.phase, before.what, before.step)
         assert after.start == pytest.approx(before.start - begin, abs=MICROSECOND)
         assert after.end == pytest.approx(before.end - begin, abs=MICROSECOND)
 
@@ -144,12 +145,12 @@ def test_a_file_that_is_not_there_and_one_of_no_steps(tmp_path):
 @given(any_spans())
 def test_a_link_carries_one_tensor_after_the_other_and_is_busy_as_before(spans):
     found = in_turn(spans)
-    for module in LANES:
-        before = [span for span in spans if span.module == module]
-        after = [span for span in found if span.module == module]
+    for phase in LANES:
+        before = [span for span in spans if span.phase == phase]
+        after = [span for span in found if span.phase == phase]
         assert len(before) == len(after)
         assert covered(before) == pytest.approx(covered(after))
-        if module in ("uplink", "downlink"):
+        if phase in ("uplink", "downlink"):
             assert covered(after) == pytest.approx(sum(span.end - span.start for span in after))
         else:
             assert sorted(before, key=str) == sorted(after, key=str)
@@ -162,7 +163,7 @@ def covered(spans) -> float:
     return sum(length for middle, length in middles if any(span.start <= middle <= span.end for span in spans))
 
 
-SECONDS = st.fixed_dictionaries({module: st.floats(0.01, 1.0) for module in MODULES})
+SECONDS = st.fixed_dictionaries({phase: st.floats(0.01, 1.0) for phase in PHASES})
 
 
 @given(SECONDS, st.integers(20, 40), st.integers(1, 12))
@@ -170,8 +171,8 @@ def test_without_staleness_one_module_works_at_a_time(seconds, count, steps):
     window = choose_window(pipeline(seconds, 0, count), steps)
     assert window.overlap == pytest.approx(1.0)
     assert window.steps_per_second == pytest.approx(1 / sum(seconds.values()))
-    for module in MODULES:
-        assert window.busy(module) == pytest.approx(seconds[module] / sum(seconds.values()))
+    for phase in PHASES:
+        assert window.busy(phase) == pytest.approx(seconds[phase] / sum(seconds.values()))
 
 
 @given(SECONDS, st.integers(3, 6))
@@ -191,11 +192,11 @@ def test_with_enough_staleness_the_slowest_module_never_rests(seconds, limit):
 def test_shares_are_shares(spans, steps):
     window = choose_window([*spans, Span("edge", "forward", 0, 0.0, 1.0)], steps)
     assert all(window.start <= span.start <= span.end <= window.end for span in window.spans)
-    assert all(0 <= window.busy(module) <= 1 + 1e-9 for module in MODULES)
+    assert all(0 <= window.busy(phase) <= 1 + 1e-9 for phase in PHASES)
     assert 1 <= window.steps <= steps
 
 
-EQUAL = dict.fromkeys(MODULES, 1.0)
+EQUAL = dict.fromkeys(PHASES, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +265,7 @@ def test_the_command_says_the_figures_and_draws(tmp_path):
     said = CliRunner().invoke(app, ["timeline", str(trace), "--from", "10", "--steps", "8"])
     assert said.exit_code == 0
     assert said.output.strip() == summary(choose_window(spans, 8, 10))
-    assert said.output.startswith("steps 10 to 17: 0.7 steps/s, 3.0 of 4 modules at work at once (P1 edge compute 7")
+    assert said.output.startswith("steps 10 to 17: 0.7 steps/s, 3.0 of 4 phases at work at once (P1 edge compute 7")
     drawn = CliRunner().invoke(app, ["timeline", str(trace), "--png", str(tmp_path / "picture.png")])
     assert drawn.output.splitlines()[-1] == f"picture: {tmp_path / 'picture.png'}"
     assert (tmp_path / "picture.png").stat().st_size > 1000

@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import PlanError
-from shared.planning import Overhead, Rates, Stages, migration_seconds, pipeline_seconds, steady_seconds, work_of
+from shared.planning import Overhead, PhaseSeconds, Rates, migration_seconds, pipeline_seconds, steady_seconds, work_of
 from tests.support.planning_cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
 
-stage_times = st.floats(0.0, 100.0)
-stages = st.builds(
-    lambda round_trip, *times: Stages(*(np.array([time]) for time in (*times, times[0], round_trip))),
-    st.just(0.0) | stage_times,
-    *[stage_times] * 4,
+phase_times = st.floats(0.0, 100.0)
+phases = st.builds(
+    lambda round_trip, *times: PhaseSeconds(*(np.array([time]) for time in (*times, times[0], round_trip))),
+    st.just(0.0) | phase_times,
+    *[phase_times] * 4,
 )
 horizons = st.integers(1, 1000)
 
 
-def test_the_stages_of_one_deployment_by_hand():
-    work = work_of(small_profile(), [1, 2, 4], [8, 32, 32]).stages(Rates(16 * MBIT, 8 * MBIT))
+def test_the_phases_of_one_deployment_by_hand():
+    work = work_of(small_profile(), [1, 2, 4], [8, 32, 32]).phases(Rates(16 * MBIT, 8 * MBIT))
     assert work.edge.tolist() == pytest.approx([1.0 + 4e6 * 1e-7 + 0.125, 2.0, 5.0])  # encoding below 32 bits only
     assert work.uplink.tolist() == pytest.approx([4e6 * 8 / 4 / 16e6, 2e6 * 8 / 16e6, 0.0])
     assert work.cloud.tolist() == [0.4, 0.3, 0.0]
@@ -34,7 +34,7 @@ def test_what_was_not_measured_costs_nothing_definite():
 
 
 def test_the_devices_of_today_scale_the_compute_times():
-    plain, slow = (work_of(small_profile(), [1], [8]).stages(AT_8_MBIT, *factors) for factors in ((1, 1), (3, 2)))
+    plain, slow = (work_of(small_profile(), [1], [8]).phases(AT_8_MBIT, *factors) for factors in ((1, 1), (3, 2)))
     assert slow.edge == 3 * plain.edge
     assert slow.cloud == 2 * plain.cloud
     assert (slow.uplink, slow.downlink) == (plain.uplink, plain.downlink)
@@ -45,10 +45,10 @@ def test_what_is_not_replayed_and_what_the_stream_takes_count_where_they_were_me
         serial_edge_seconds=(None, 0.5, None, 1.5, 4.0), overhead=Overhead(1e-7, 0.25), serial_overhead_seconds=0.125
     )
     work = work_of(profile, [1, 2, 3, 4], [8, 32, 32, 32])
-    assert work.stages(AT_8_MBIT).edge.tolist() == pytest.approx(
+    assert work.phases(AT_8_MBIT).edge.tolist() == pytest.approx(
         [1.0 + 0.525 + 0.25 + 0.5, 2.25 + 0.4, 3.25 + 0.2, 5.0]
     )
-    serial = work.stages(AT_8_MBIT, 2.0, serial=True).edge.tolist()
+    serial = work.phases(AT_8_MBIT, 2.0, serial=True).edge.tolist()
     assert serial == pytest.approx([2 * (0.5 + 0.525) + 0.125, 2 * 2.0 + 0.125, 2 * 1.5 + 0.125, 2 * 4.0])
 
 
@@ -57,7 +57,7 @@ def test_at_no_staleness_what_the_stream_takes_is_waited_for_where_the_batch_is_
         serial_edge_seconds=(None, 0.5, 0.5, 0.5, 4.0), overhead=Overhead(0.0, 6.0), serial_overhead_seconds=0.125
     )
     cuts, bits = [1, 3, 4], [32, 32, 32]
-    serial = work_of(profile, cuts, bits).stages(AT_8_MBIT, serial=True)
+    serial = work_of(profile, cuts, bits).phases(AT_8_MBIT, serial=True)
     away = (serial.uplink + serial.cloud + serial.downlink).tolist()
     assert [seconds > 6.0 - 0.125 for seconds in away] == [True, False, False]
     chain, busy = 0.5 + 0.125 + away[0], 0.5 + 6.0
@@ -72,38 +72,38 @@ def test_a_step_waits_for_the_round_trip_once_for_all_batches_in_flight():
     near, far = Rates(8 * MBIT, 8 * MBIT), Rates(8 * MBIT, 8 * MBIT, 12.0)
     work = work_of(small_profile(), [3, 3, 4], [32, 32, 32])
     # At cut 3, T = 3, 1, 0.2, 1; at edge-only T1 = 5 and nothing crosses the link.
-    assert steady_seconds(work.stages(near), np.array([0, 3, 0])).tolist() == pytest.approx([5.2, 3.0, 5.0])
-    assert steady_seconds(work.stages(far), np.array([0, 3, 0])).tolist() == pytest.approx([17.2, 17.2 / 4, 5.0])
-    assert pipeline_seconds(work.stages(far), 3, 8)[0] == pytest.approx(7 * 3.0 + 17.2 + (17.2 - 4 * 3.0))
+    assert steady_seconds(work.phases(near), np.array([0, 3, 0])).tolist() == pytest.approx([5.2, 3.0, 5.0])
+    assert steady_seconds(work.phases(far), np.array([0, 3, 0])).tolist() == pytest.approx([17.2, 17.2 / 4, 5.0])
+    assert pipeline_seconds(work.phases(far), 3, 8)[0] == pytest.approx(7 * 3.0 + 17.2 + (17.2 - 4 * 3.0))
 
 
 def test_where_the_trainer_computes_the_loss_a_step_waits_for_it_with_all_blocks_on_the_edge():
     profile = small_profile(
         loss_on_trainer=True, overhead=Overhead(1e-7, 0.25), serial_overhead_seconds=0.125, max_staleness=3
     )
-    stages = work_of(profile, [4], [32]).stages(Rates(8 * MBIT, 8 * MBIT, 2.0), serial=True)
-    assert steady_seconds(stages, 0).tolist() == pytest.approx([5.0 + 0.125 + 2.0])
-    late = work_of(profile, [4], [32]).stages(Rates(8 * MBIT, 8 * MBIT, 30.0))
+    phases = work_of(profile, [4], [32]).phases(Rates(8 * MBIT, 8 * MBIT, 2.0), serial=True)
+    assert steady_seconds(phases, 0).tolist() == pytest.approx([5.0 + 0.125 + 2.0])
+    late = work_of(profile, [4], [32]).phases(Rates(8 * MBIT, 8 * MBIT, 30.0))
     assert steady_seconds(late, 3).tolist() == pytest.approx([(5.25 + 30.0) / 4])
 
 
-@given(stages, horizons)
+@given(phases, horizons)
 def test_without_staleness_steps_follow_one_another(times, horizon):
     assert pipeline_seconds(times, 0, horizon) == pytest.approx(horizon * times.total())  # Eq. 10
 
 
-@given(stages, horizons, st.integers(0, 5))
+@given(phases, horizons, st.integers(0, 5))
 def test_with_enough_staleness_only_the_longest_module_counts(times, horizon, more):
     full = (horizon - 1) * times.longest() + times.total()  # Eq. 11
     assert pipeline_seconds(times, horizon - 1 + more, horizon) == pytest.approx(full)
 
 
-@given(stages, horizons, st.integers(0, 10))
+@given(phases, horizons, st.integers(0, 10))
 def test_more_staleness_never_costs_time(times, horizon, staleness):
     assert pipeline_seconds(times, staleness + 1, horizon) <= pipeline_seconds(times, staleness, horizon) * (1 + 1e-12)
 
 
-@given(stages, st.integers(0, 6))
+@given(phases, st.integers(0, 6))
 def test_an_endless_horizon_takes_the_steady_time(times, staleness):
     horizon = 10_000 * (staleness + 1)
     assert pipeline_seconds(times, staleness, horizon) / horizon == pytest.approx(

@@ -91,7 +91,7 @@ def test_on_a_steady_link_it_ends_within_5_percent_of_the_best_deployment(profil
     rates = Rates(mbit * MBIT, mbit * MBIT)
 
     def seconds_per_step(work, staleness):
-        return float(steady_seconds(work.stages(rates, serial=staleness == 0), staleness).min())
+        return float(steady_seconds(work.phases(rates, serial=staleness == 0), staleness).min())
 
     best = min(seconds_per_step(candidates(profile, SPACE), staleness) for staleness in (0, profile.max_staleness))
     assert seconds_per_step(work_of(profile, [last.cut], [last.bits]), last.staleness) <= 1.06 * best
@@ -271,8 +271,8 @@ def on_a_wave(engine, seconds, answers=True, until=math.inf):
     for second in range(seconds):
         mbit = 60.0 if second // 60 % 2 == 0 and second < until else 5.0
         cut, staleness, bits = dataclasses.astuple(engine.deployment)
-        stages = work_of(QUICK, [cut], [bits]).stages(Rates(mbit * MBIT, mbit * MBIT), serial=staleness == 0)
-        done += 1.0 / float(steady_seconds(stages, staleness)[0])
+        phases = work_of(QUICK, [cut], [bits]).phases(Rates(mbit * MBIT, mbit * MBIT), serial=staleness == 0)
+        done += 1.0 / float(steady_seconds(phases, staleness)[0])
         decision = engine.observe(float(second), int(done), mbit * MBIT, mbit * MBIT)
         if decision is not None and answers:
             engine.deployed(float(second), decision.deployment)
@@ -321,7 +321,7 @@ def test_an_expert_that_does_not_keep_what_it_promises_is_left_for_good():
     left_at = []
     for second in range(3600):
         mbit = 60.0 if second // 60 % 2 == 0 else 5.0
-        home_steps = 1.0 / float(steady_seconds(work.stages(Rates(mbit * MBIT, mbit * MBIT)), start.staleness)[0])
+        home_steps = 1.0 / float(steady_seconds(work.phases(Rates(mbit * MBIT, mbit * MBIT)), start.staleness)[0])
         if engine.deployment == start:
             done += home_steps
         else:  # nothing is done there, against what the model says

@@ -34,7 +34,7 @@ def exact_costs(profile, link, space, horizon, from_cut):
     costs = {}
     for cut in range(1, last + 1 if space.allow_edge_only else last):
         for bits in [max(space.bits)] if cut == last else space.bits:
-            if exact_stages(profile, cut, bits, up, down, serial=False) is None:
+            if exact_phases(profile, cut, bits, up, down, serial=False) is None:
                 continue
             moved = Fraction(0)
             if from_cut is not None:
@@ -44,9 +44,9 @@ def exact_costs(profile, link, space, horizon, from_cut):
                 )
                 moved += Fraction(link.round_trip_seconds) if cut != from_cut else 0
             for staleness in range(profile.max_staleness + 1) if space.staleness is None else [space.staleness]:
-                *stages, busy = exact_stages(profile, cut, bits, up, down, serial=staleness == 0)
+                *phases, busy = exact_phases(profile, cut, bits, up, down, serial=staleness == 0)
                 away = Fraction(link.round_trip_seconds) if cut < last else Fraction(0)
-                longest, total = max(*stages, busy), sum(stages) + away
+                longest, total = max(*phases, busy), sum(phases) + away
                 groups = -(-horizon // (staleness + 1))
                 waiting = max(Fraction(0), total - (staleness + 1) * longest)
                 costs[Deployment(cut, staleness, bits)] = (
@@ -55,7 +55,7 @@ def exact_costs(profile, link, space, horizon, from_cut):
     return costs
 
 
-def exact_stages(profile, cut, bits, up, down, *, serial):
+def exact_phases(profile, cut, bits, up, down, *, serial):
     edge = profile.edge_seconds[cut]
     if serial and edge is not None and (profile.serial_edge_seconds or profile.edge_seconds)[cut] is not None:
         edge = (profile.serial_edge_seconds or profile.edge_seconds)[cut]
@@ -124,7 +124,7 @@ def test_a_plan_by_hand():
     plan = greedy(small_profile(), AT_8_MBIT, split, horizon_steps=4, from_cut=3)
     # At cut 3, T = 3, 1, 0.2, 1; T_sum - 2 T_max < 0, so Eq. 12 is 3 x 3 + 5.2. Cut 2 has 2 x 3 + 6.3 + 0.3, and 3 to move.
     assert plan.deployment == Deployment(3, 1, 32)
-    assert plan.stage_seconds == pytest.approx((3.0, 1.0, 0.2, 1.0))
+    assert plan.phase_seconds == pytest.approx((3.0, 1.0, 0.2, 1.0))
     assert plan.seconds_per_step == pytest.approx(14.2 / 4)
     assert plan.migration_seconds == 0.0
     assert plan.evaluated == 3
@@ -135,7 +135,7 @@ def test_without_replay_no_staleness_can_be_the_quickest():
     fast = Rates(1e12, 1e12)
     plan = greedy(profile, fast, SearchSpace((32,)))
     assert plan.deployment == Deployment(3, 0, 32)
-    assert plan.stage_seconds[0] == pytest.approx(0.1)
+    assert plan.phase_seconds[0] == pytest.approx(0.1)
     assert plan.seconds_per_step == pytest.approx(0.3, rel=1e-3)
     assert greedy(profile, fast, SearchSpace((32,), staleness=2)).deployment == Deployment(1, 2, 32)
 
@@ -179,7 +179,7 @@ def test_edge_only_is_chosen_where_it_is_the_quickest_and_is_not_forbidden():
     assert greedy(quick, Rates(8.0, 8.0), SearchSpace(allow_edge_only=False)).deployment.cut < 5
     plan = greedy(quick, Rates(8.0, 8.0))
     assert plan.deployment == Deployment(5, 0, 32)
-    assert plan.stage_seconds == (0.5, 0.0, 0.0, 0.0)
+    assert plan.phase_seconds == (0.5, 0.0, 0.0, 0.0)
     assert plan == edge_only(quick, Rates(8.0, 8.0)) or plan.evaluated > 1
     assert edge_only(quick, Rates(8.0, 8.0)).seconds_per_step == 0.5
 

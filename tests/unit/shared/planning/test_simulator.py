@@ -39,7 +39,7 @@ def test_a_full_pipeline_is_at_the_bound(profile, loss_on_trainer, link, deploym
     profile = dataclasses.replace(profile, loss_on_trainer=loss_on_trainer)
     edge_only = deployment.cut >= len(profile)
     deployment = Deployment(len(profile), deployment.staleness, 32) if edge_only else deployment
-    times = work_of(profile, [deployment.cut], [deployment.bits]).stages(link, serial=deployment.staleness == 0)
+    times = work_of(profile, [deployment.cut], [deployment.bits]).phases(link, serial=deployment.staleness == 0)
     window = deployment.staleness + 1
     pipeline = SimulatedPipeline(profile, constant(link), deployment)
     for _ in range(42 * window):

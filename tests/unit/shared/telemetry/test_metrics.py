@@ -120,7 +120,7 @@ def test_a_sessions_series_end_with_it():
     assert value("isthmus_session_steps_total", {"session": "5e55"}) == 7
     assert value("isthmus_session_codec_bit_width", {"session": "5e55", "direction": "up"}) == 4
     assert value("isthmus_session_codec_bit_width", {"session": "5e55", "direction": "down"}) == 32
-    assert value("isthmus_session_downlink_bytes_per_second", {"session": "5e55"}) == 1e6
+    assert value("isthmus_session_link_bytes_per_second", {"session": "5e55", "direction": "down"}) == 1e6
     sessions.built.clear()
     assert value("isthmus_sessions") == 0
     assert not [name for name, labels, _ in series(metrics.registry) if "session" in labels]
