@@ -22,10 +22,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.adaptation import links
-from benchmarks.machine import machine
+from benchmarks.planning.adaptation import links
 from benchmarks.prediction import Bench, bench, flags
-from benchmarks.report import Spread, write_json
+from benchmarks.support.machine import machine
+from benchmarks.support.report import Spread, write_json
 from shared.planning import (
     PROBE_SECONDS,
     Deployment,

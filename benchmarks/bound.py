@@ -18,11 +18,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import machine
 from benchmarks.net import Link, Measure, linked_namespaces
 from benchmarks.networks import multiply
-from benchmarks.processes import run_agent, trainer_process
-from benchmarks.report import Spread, seconds_per_step, write_json
+from benchmarks.support.machine import machine
+from benchmarks.support.processes import run_agent, trainer_process
+from benchmarks.support.report import Spread, seconds_per_step, write_json
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config

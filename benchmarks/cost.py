@@ -29,10 +29,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from benchmarks.machine import machine
 from benchmarks.overhead import BATCH, CASES, config
-from benchmarks.processes import trainer_process
-from benchmarks.report import Spread, write_json
+from benchmarks.support.machine import machine
+from benchmarks.support.processes import trainer_process
+from benchmarks.support.report import Spread, write_json
 from edge_agent import train
 from shared.config import LinkConfig
 from shared.model.chain import build_chain

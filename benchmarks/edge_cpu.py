@@ -26,10 +26,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import machine
 from benchmarks.networks import SMALL_CNN_FEATURE, RandomImages, small_cnn
-from benchmarks.peer_stage import LEARNING_RATE, MOMENTUM
-from benchmarks.report import Spread, write_json
+from benchmarks.support.machine import machine
+from benchmarks.support.peer_stage import LEARNING_RATE, MOMENTUM
+from benchmarks.support.report import Spread, write_json
 from shared.errors import IsthmusError
 
 HERE = Path(__file__).resolve().parent.parent
@@ -132,7 +132,7 @@ def _peer(batch: int, microbatches: int, steps: int) -> Cost:
     cloud, edge = (
         _started(
             HERE,
-            *("-m", "benchmarks.peer_stage", str(rank), master, str(microbatches), str(steps), str(batch)),
+            *("-m", "benchmarks.support.peer_stage", str(rank), master, str(microbatches), str(steps), str(batch)),
             GLOO_SOCKET_IFNAME="lo",
         )
         for rank in (1, 0)

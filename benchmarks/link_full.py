@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bound import deployed
-from benchmarks.machine import machine
 from benchmarks.net import Measure, Namespace
-from benchmarks.processes import Agent
-from benchmarks.report import Spread, seconds_per_step, write_json
+from benchmarks.support.machine import machine
+from benchmarks.support.processes import Agent
+from benchmarks.support.report import Spread, seconds_per_step, write_json
 
 GOODPUT_GOAL, RATE_GOAL, CALL_GOAL_SECONDS = 0.95, 0.10, 0.250
 RATES = (10e6, 50e6, 100e6)
@@ -93,8 +93,8 @@ def goodput(ends: list[float]) -> Spread:
 
 
 def watch(edge: Namespace, *arguments: str) -> subprocess.Popen[str]:
-    """`benchmarks.watch` in the edge's namespace."""
-    return edge.popen([sys.executable, "-m", "benchmarks.watch", *arguments], stdout=subprocess.PIPE, text=True)
+    """`benchmarks.support.watch` in the edge's namespace."""
+    return edge.popen([sys.executable, "-m", "benchmarks.support.watch", *arguments], stdout=subprocess.PIPE, text=True)
 
 
 def seen(watching: subprocess.Popen[str]) -> Any:

@@ -13,10 +13,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import machine
 from benchmarks.networks import wide_edge
-from benchmarks.processes import run_agent, trainer_process
-from benchmarks.report import Spread, write_json
+from benchmarks.support.machine import machine
+from benchmarks.support.processes import run_agent, trainer_process
+from benchmarks.support.report import Spread, write_json
 
 STALENESS = 5
 BATCH, SIZE, CHANNELS = 32, 64, 16

@@ -17,12 +17,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import machine
 from benchmarks.net import Measure, linked_namespaces
 from benchmarks.prediction import flags
-from benchmarks.processes import trainer_across
-from benchmarks.report import Spread, write_json
-from benchmarks.series import Trainings, trainings
+from benchmarks.support.machine import machine
+from benchmarks.support.processes import trainer_across
+from benchmarks.support.report import Spread, write_json
+from benchmarks.support.series import Trainings, trainings
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config

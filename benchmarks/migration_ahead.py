@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.machine import machine
 from benchmarks.prediction import flags
-from benchmarks.report import write_json
+from benchmarks.support.machine import machine
+from benchmarks.support.report import write_json
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config

@@ -1,4 +1,7 @@
-"""Networks and data for measurements: features of a chosen size, and compute of a chosen duration on both sides."""
+"""Networks and data for measurements: features of a chosen size, and compute of a chosen duration on both sides.
+
+`benchmarks.edge_cpu --against` names them to another version of this project, so they stay where they are.
+"""
 
 import time
 from typing import Any

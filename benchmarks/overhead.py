@@ -18,9 +18,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.echo import grpc_seconds, socket_seconds
-from benchmarks.machine import machine
-from benchmarks.processes import trainer_process
+from benchmarks.support.echo import grpc_seconds, socket_seconds
+from benchmarks.support.machine import machine
+from benchmarks.support.processes import trainer_process
 from edge_agent import EdgeConfig, train
 from shared.config import load_config
 from shared.model.build import build_model

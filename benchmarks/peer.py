@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bound import deployed
-from benchmarks.machine import machine
 from benchmarks.net import Link, Measure, slowed_device
 from benchmarks.networks import SMALL_CNN_FEATURE
-from benchmarks.peer_stage import BATCH, LEARNING_RATE, MOMENTUM
-from benchmarks.processes import run_agent
-from benchmarks.report import Spread, seconds_per_step, write_json
+from benchmarks.support.machine import machine
+from benchmarks.support.peer_stage import BATCH, LEARNING_RATE, MOMENTUM
+from benchmarks.support.processes import run_agent
+from benchmarks.support.report import Spread, seconds_per_step, write_json
 from shared.errors import IsthmusError
 
 SPEED_GOAL = 3.5
@@ -77,7 +77,7 @@ def peer_seconds(link: Link, wrapper: list[str], microbatches: int) -> list[floa
     arguments = [f"{link.edge.address}:{PEER_PORT}", str(microbatches), str(STEPS), str(BATCH)]
     ranks = [
         subprocess.Popen(
-            [*before, sys.executable, "-m", "benchmarks.peer_stage", str(rank), *arguments],
+            [*before, sys.executable, "-m", "benchmarks.support.peer_stage", str(rank), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -20,11 +20,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import machine
 from benchmarks.net import Link, Measure, linked_namespaces, slowed_device
-from benchmarks.processes import trainer_across
-from benchmarks.report import Spread, seconds_per_step, write_json
-from benchmarks.series import Training, Trainings, trainings
+from benchmarks.support.machine import machine
+from benchmarks.support.processes import trainer_across
+from benchmarks.support.report import Spread, seconds_per_step, write_json
+from benchmarks.support.series import Training, Trainings, trainings
 from shared.errors import IsthmusError
 from shared.planning import Deployment, Profile, Rates, SearchSpace, fixed, greedy, load_profile
 

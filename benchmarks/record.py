@@ -1,7 +1,7 @@
 """Runs benchmarks and keeps what they print: `python -m benchmarks.record NAME...`.
 
-What a benchmark prints stands in `benchmarks/results/NAME.md`, under the command that prints it again. The pages quote from
-there.
+What a benchmark prints stands in `benchmarks/results/`, in a file of its name without the folder (`planning.decision`:
+`decision.md`), under the command that prints it again. The pages quote from there.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="+", metavar="NAME")
     for name in parser.parse_args().names:
-        (RESULTS / f"{name}.md").write_text(recorded(name, datetime.now(UTC).date(), printed(name)))
+        (RESULTS / f"{name.rpartition('.')[2]}.md").write_text(recorded(name, datetime.now(UTC).date(), printed(name)))
 
 
 if __name__ == "__main__":

@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bound import deployed
-from benchmarks.machine import machine
 from benchmarks.net import Link, Relay
 from benchmarks.net.namespaces import missing
-from benchmarks.processes import Agent, Trainer, trainer_process
-from benchmarks.report import Spread, write_json
+from benchmarks.support.machine import machine
+from benchmarks.support.processes import Agent, Trainer, trainer_process
+from benchmarks.support.report import Spread, write_json
 from shared.errors import IsthmusError
 
 LINK_GOAL_SECONDS, TRAINER_GOAL_SECONDS = 1.0, 3.0

@@ -23,11 +23,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import machine
 from benchmarks.net import Relay
 from benchmarks.overhead import CASES, config
-from benchmarks.processes import trainer_process
-from benchmarks.report import Spread
+from benchmarks.support.machine import machine
+from benchmarks.support.processes import trainer_process
+from benchmarks.support.report import Spread
 from edge_agent import train
 from shared.transport.auth.certificates import Identity, issue, make_authority
 from shared.transport.auth.tokens import Scope, make_token

@@ -12,8 +12,8 @@ import yaml
 
 from shared.errors import ExitCode
 from tests.conftest import ROOT
-from tests.support.containers import BASE, Podman
-from tests.support.machine import needs
+from tests.support.hosts.containers import BASE, Podman
+from tests.support.hosts.machine import needs
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(1200)]
 

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.machine import booted, debian_tree, needs, overlay, wheels
+from tests.support.hosts.machine import booted, debian_tree, needs, overlay, wheels
 from tests.support.pages import Reader, blocks, fetched, looking
 
 pytestmark = pytest.mark.timeout(3600)

@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import ExitCode
 from tests.conftest import ROOT
-from tests.support.machine import Machine, booted, debian_tree, needs, overlay, run_unbooted, wait_until, wheels
+from tests.support.hosts.machine import Machine, booted, debian_tree, needs, overlay, run_unbooted, wait_until, wheels
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(1200)]
 

@@ -25,7 +25,7 @@ from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, Role, TensorHeader
 from tests.fuzz.damage import json_files, spoilt
-from tests.support.strangers import CONTROL, METHODS, message
+from tests.support.peers.strangers import CONTROL, METHODS, message
 from tests.support.wire import BATCH, FEATURES, SERVICE, batch_packets, block_packets, open_request
 
 _MOST_REPEATED_BYTES = 2_000_000

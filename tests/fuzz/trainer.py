@@ -15,9 +15,9 @@ from edge_agent import run_training
 from shared.transport.rpc.call_status import CallStatus
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.fuzz.messages import Call, calls
+from tests.support.peers.strangers import CONTROL
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, trainer_process
-from tests.support.strangers import CONTROL
 from tests.support.wire import SERVICE, RawPeer
 
 MIB = 1 << 20
@@ -29,7 +29,7 @@ CALL_SECONDS = 60.0
 """A call that has not ended by then hangs."""
 CALLS_PER_SESSION = 8
 CALLS_PER_RUN = 250
-LOSSES = ("cross_entropy", "mse", "tests.support.losses:of_the_first")
+LOSSES = ("cross_entropy", "mse", "tests.support.models.losses:of_the_first")
 """Of the sessions that calls are made on, one after the other: each takes labels of other shapes."""
 Code = grpc.StatusCode
 ENDS = {

@@ -18,7 +18,7 @@ from shared.transport.stream.packets import Packet, deserializer, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Role
-from tests.support.strangers import path_of
+from tests.support.peers.strangers import path_of
 from tests.support.wire import BATCH, CLASSES, RawPeer
 
 OUTPUTS = 64

@@ -106,7 +106,7 @@ async def test_a_frozen_block_moves_without_being_sent(monkeypatch):
 
 @pytest.mark.parametrize("limit", [0, 2])
 async def test_buffers_that_no_state_dict_holds_move_with_their_block(limit):
-    model = ['model.factory="tests.support.remembering:remembering"', FLAT_DIGITS, "training.max_steps=30"]
+    model = ['model.factory="tests.support.models.remembering:remembering"', FLAT_DIGITS, "training.max_steps=30"]
     result = await train_and_move({5: 3, 9: 1, 14: 2}, *model, "deployment.cut=1", f"deployment.staleness={limit}")
     if limit == 0:
         assert_same_bits(plain_state(edge_config(*model)), result.module.state_dict())

@@ -23,7 +23,7 @@ def test_the_peer_trains_with_so_many_microbatches(microbatches):
         arguments = [f"127.0.0.1:{port}", str(microbatches), str(STEPS)]
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.peer_stage", str(rank), *arguments],
+                [sys.executable, "-m", "benchmarks.support.peer_stage", str(rank), *arguments],
                 cwd=ROOT,
                 env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
                 stdout=subprocess.PIPE,

@@ -26,7 +26,7 @@ from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 from tests.conftest import ROOT
 from tests.integration.training.test_exactness import MODELS
 from tests.support.commands import MLP, command
-from tests.support.curl import curl, curl_stream
+from tests.support.peers.curl import curl, curl_stream
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import agent_process, edge_config, held_port, running_trainer, trainer_process
 

@@ -10,8 +10,8 @@ from edge_agent.doctor.finding import Status
 from shared.errors import ExitCode
 from shared.transport.auth.certificates import Identity, issue, make_authority
 from shared.transport.auth.tokens import Scope
+from tests.support.peers.strangers import Doorkeeper
 from tests.support.running import edge_config, run_agent, running_trainer
-from tests.support.strangers import Doorkeeper
 
 NOBODY = "127.0.0.1:1"
 

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from cloud_trainer import TrainerServer
 from shared.transport.rpc.health import serving
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from tests.support.curl import curl
+from tests.support.peers.curl import curl
 from tests.support.running import held_port, trainer_config, trainer_process
 from tests.support.wire import SERVICE
 

@@ -96,7 +96,7 @@ def test_a_model_that_fails_while_it_is_trained(trainer, block, when):
         code,
         f"{place}{names} failed with RuntimeError: the {when} is not written yet",
         flags=[
-            'model.factory="tests.support.failing:failing"',
+            'model.factory="tests.support.models.failing:failing"',
             f'model.kwargs={{block={block}, when="{when}"}}',
             'data.test={factory="tests.support.samples:FlatDigits"}',
             "training.max_steps=2",

@@ -13,7 +13,7 @@ from tests.support.wire import BATCH, FEATURES, RawPeer, attach, batch_packets
 
 MIB = 1 << 20
 MOST_GROWTH_BYTES = 64 * MIB
-OWN_LOSS = "tests.support.losses:of_the_first"
+OWN_LOSS = "tests.support.models.losses:of_the_first"
 
 
 @pytest.fixture(scope="module")

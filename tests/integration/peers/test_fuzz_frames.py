@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from tests.support.damage import Damage
+from tests.support.peers.damage import Damage
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, train_with
 from tests.support.wire import RawPeer, attach

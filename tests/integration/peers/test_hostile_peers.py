@@ -16,9 +16,9 @@ from shared.transport.stream.packets import Packet, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 from tests.support.commands import MLP
+from tests.support.peers.strangers import path_of
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, train_with
-from tests.support.strangers import path_of
 from tests.support.wire import SERVICE, RawPeer, attach, batch_packets
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -153,7 +153,7 @@ async def test_a_thousand_streams(expected):
 
 
 async def test_a_thousand_streams_of_another_subject_do_not_stop_a_training(expected, tmp_path):
-    from tests.support.strangers import Doorkeeper
+    from tests.support.peers.strangers import Doorkeeper
 
     door = Doorkeeper(tmp_path)
     access = [

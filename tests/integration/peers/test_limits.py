@@ -17,8 +17,8 @@ from shared.training import block_state
 from shared.transport.stream.packets import Packet, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
+from tests.support.peers.strangers import path_of
 from tests.support.running import running_trainer
-from tests.support.strangers import path_of
 from tests.support.wire import BATCH, CUT, FEATURES, FENCE, RawPeer, attach, batch_packets, open_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -8,10 +8,10 @@ import grpc
 import pytest
 
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from tests.support.claims import CLAIMS
+from tests.support.peers.claims import CLAIMS
+from tests.support.peers.strangers import METHODS, path_of
 from tests.support.running import trainer_process
 from tests.support.stepping import stepping
-from tests.support.strangers import METHODS, path_of
 from tests.support.wire import SERVICE, RawPeer
 
 MOST_BYTES = 64 * 1024 * 1024

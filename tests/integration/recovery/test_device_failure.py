@@ -15,8 +15,8 @@ from cloud_trainer.sessions import failures
 from edge_agent import run_training
 from shared.errors import DeviceError, ExitCode, IsthmusError
 from tests.support.commands import MLP
+from tests.support.peers.strangers import path_of
 from tests.support.running import edge_config, held_port, trainer_config
-from tests.support.strangers import path_of
 from tests.support.wire import RawPeer, attach
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 Code = grpc.StatusCode
 FAILING = [
     *MLP,
-    'model.factory="tests.support.failing:failing"',
+    'model.factory="tests.support.models.failing:failing"',
     'model.kwargs={block=2, when="backward"}',
 ]
 

@@ -19,17 +19,17 @@ FAILURES = {
         "labels are 10 to 10; the model's output has 10 classes, so they must be 0 to 9",
     ),
     "a loss that fails": (
-        'training.loss="tests.support.failing:no_loss"',
+        'training.loss="tests.support.models.failing:no_loss"',
         ExitCode.REFUSED,
         "failed with RuntimeError: the loss is not written yet",
     ),
     "a block in the cloud": (
-        'model={factory="tests.support.failing:failing", kwargs={block=2, when="backward"}}',
+        'model={factory="tests.support.models.failing:failing", kwargs={block=2, when="backward"}}',
         ExitCode.REFUSED,
         "failed with RuntimeError: the backward is not written yet",
     ),
     "a block on the edge": (
-        'model={factory="tests.support.failing:failing", kwargs={block=0, when="backward"}}',
+        'model={factory="tests.support.models.failing:failing", kwargs={block=0, when="backward"}}',
         ExitCode.MODEL,
         "failed with RuntimeError: the backward is not written yet",
     ),
@@ -75,7 +75,7 @@ def test_labels_of_another_shape_are_told_before_a_trainer_is_asked():
 
 def test_a_failure_of_a_later_epoch_is_told_and_ends_the_run(heard):
     flags = [
-        'model={factory="tests.support.failing:normalised"}',
+        'model={factory="tests.support.models.failing:normalised"}',
         "data.drop_last=false",
         "data.batch_size=359",  # so that the last of 1437 samples is alone in its batch
     ]

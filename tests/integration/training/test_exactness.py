@@ -24,7 +24,10 @@ MODELS = {
         "model.kwargs={vocabulary=50, embedding=16, hidden=16, layers=2, classes=4, dropout=0.2}",
         'data.train={factory="tests.support.samples:Sequences"}',
     ],
-    "tied": ['model.factory="tests.support.tied:tied"', 'data.train={factory="tests.support.samples:FlatDigits"}'],
+    "tied": [
+        'model.factory="tests.support.models.tied:tied"',
+        'data.train={factory="tests.support.samples:FlatDigits"}',
+    ],
 }
 OPTIMIZERS = {
     "sgd": '{name="sgd", learning_rate=0.05, momentum=0.9, weight_decay=1e-4}',

@@ -8,17 +8,17 @@ import grpc
 import pytest
 
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from tests.support import paced
+from tests.support.models import paced
+from tests.support.peers.strangers import path_of
 from tests.support.running import running_trainer, trainer_process
 from tests.support.stepping import stepping
-from tests.support.strangers import path_of
 from tests.support.wire import RawPeer, open_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def model(name="paced", **kwargs):
-    return pb.Model(factory=f"tests.support.paced:{name}", kwargs_json=json.dumps(kwargs))
+    return pb.Model(factory=f"tests.support.models.paced:{name}", kwargs_json=json.dumps(kwargs))
 
 
 @pytest.mark.slow

@@ -12,14 +12,19 @@ DATA = ['data.train={factory="tests.support.samples:FlatDigits"}', "training.max
 
 @pytest.mark.parametrize("codec", ["fp32", "fp16"])
 async def test_half_precision_windows_that_overlap_cross_the_cut(codec):
-    chosen = [*DATA, 'model.factory="tests.support.layouts:windows"', "deployment.cut=2", f"deployment.codec={codec}"]
+    chosen = [
+        *DATA,
+        'model.factory="tests.support.models.layouts:windows"',
+        "deployment.cut=2",
+        f"deployment.codec={codec}",
+    ]
     async with running_trainer() as server:
         result = await train_with(server, *chosen)
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
 async def test_a_gradient_whose_gaps_are_larger_than_itself_comes_back():
-    chosen = [*DATA, 'model.factory="tests.support.layouts:widened"', "deployment.cut=1"]
+    chosen = [*DATA, 'model.factory="tests.support.models.layouts:widened"', "deployment.cut=1"]
     async with running_trainer() as server:
         result = await train_with(server, *chosen)
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())

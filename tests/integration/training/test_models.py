@@ -35,7 +35,7 @@ PERMITTED = 'privacy.inputs_to=["trainer"]'
 @pytest.mark.parametrize("limit", [0, 2])
 async def test_blocks_behind_a_detach_train_with_a_zero_gradient_and_one_warning(limit):
     chosen = [
-        'model.factory="tests.support.detached:detached"',
+        'model.factory="tests.support.models.detached:detached"',
         FLAT_DIGITS,
         "training.max_steps=6",
         "deployment.cut=1",
@@ -174,8 +174,8 @@ async def test_behaviours_that_cannot_be_are_refused(trainer):
 
 
 WIDE = [
-    'model.factory="tests.support.wide:wide"',
-    'data.train={factory="tests.support.wide:WideDigits"}',
+    'model.factory="tests.support.models.wide:wide"',
+    'data.train={factory="tests.support.models.wide:WideDigits"}',
     "deployment.cut=1",
 ]
 

@@ -31,7 +31,7 @@ AGENTS = {
     ],
 }
 FAILING = [
-    'model.factory="tests.support.failing:failing"',
+    'model.factory="tests.support.models.failing:failing"',
     'model.kwargs={block=2, when="backward"}',
     FLAT_DIGITS,
     "deployment.cut=1",

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from benchmarks import learning_table
+from benchmarks.learning import table
 from benchmarks.learning.__main__ import main
 from benchmarks.learning.images import Images, channel_norm, read_split, shuffled_indices
 from benchmarks.learning.plan import BATCH_SIZE, CONFIGS, NETWORKS, Trial
 from benchmarks.learning.results import Result, append_result, read_results
-from benchmarks.report import replaced
+from benchmarks.support.report import replaced
 from edge_agent.data.jpeg_archive import read_jpeg_archive
 from edge_agent.experiment.building import Experiment
 from shared.codec import FeedbackMode, seed_stochastic_rounding
@@ -194,18 +194,18 @@ def test_results_come_back_from_their_file(tmp_path):
 def test_the_table_compares_seed_by_seed():
     serial = [result(seed=0, accuracy=0.70), result(seed=1, accuracy=0.80)]
     late = [result("k5-8bit", seed=0, accuracy=0.69), result("k5-8bit", seed=1, accuracy=0.794)]
-    text = learning_table.tables([*late, *serial])
+    text = table.tables([*late, *serial])
     assert "| serial | 0 |  | fp32 |  | fp32 | 75.00 ± 7.07 |  | 2 |" in text
     assert "| k5-8bit | 5 | replay | uniform8 | batch | fp32 | 74.20 ± 7.35 | -0.80 ± 0.20 | 2 |" in text
     assert text.endswith("kept, -0.80.")
     assert "separable" not in text
     missed = [replace(one, accuracy=one.accuracy - 0.0021) for one in late]
-    assert learning_table.tables([*missed, *serial]).endswith("missed, -1.01.")
+    assert table.tables([*missed, *serial]).endswith("missed, -1.01.")
 
 
 def test_a_row_without_all_seeds_is_not_shown_and_is_named():
     serial, late = [result(seed=seed) for seed in (0, 1)], [result("k5", seed=seed) for seed in (0, 1)]
-    text = learning_table.tables([*serial, *late, result("k5-8bit", accuracy=0.1)])
+    text = table.tables([*serial, *late, result("k5-8bit", accuracy=0.1)])
     assert "| k5 |" in text
     assert "| k5-8bit |" not in text
     assert "Not shown, because seeds are missing: k5-8bit." in text
@@ -215,37 +215,37 @@ def test_a_row_without_all_seeds_is_not_shown_and_is_named():
 @pytest.mark.parametrize(("rate", "said"), [(0.05, True), (0.01, True), (0.02, False)])
 def test_a_learning_rate_at_the_edge_of_what_was_tried_is_said(rate, said):
     one = result()
-    text = learning_table.tables([replace(one, trial=replace(one.trial, learning_rate=rate))])
+    text = table.tables([replace(one, trial=replace(one.trial, learning_rate=rate))])
     assert ("at the edge of those that were tried (0.01, 0.02, 0.05)" in text) == said
 
 
 def test_results_that_do_not_belong_together_make_no_table():
     with pytest.raises(DataError, match="2 settings"):
-        learning_table.tables([result(), result("k5", epochs=4)])
+        table.tables([result(), result("k5", epochs=4)])
     with pytest.raises(DataError, match="more than once"):
-        learning_table.tables([result(), result()])
+        table.tables([result(), result()])
     with pytest.raises(DataError, match="0 settings"):
-        learning_table.tables([])
+        table.tables([])
 
 
 def test_the_table_replaces_what_stood_in_its_place(tmp_path):
     results, document = tmp_path / "results.jsonl", tmp_path / "results.md"
     append_result(results, result())
-    document.write_text(f"before\n{learning_table.BEGIN}\nold\n{learning_table.END}\nafter\n")
+    document.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
     for _ in range(2):
-        learning_table.main(["--results", str(results), "--into", str(document)])
+        table.main(["--results", str(results), "--into", str(document)])
         text = document.read_text()
         assert text.startswith("before\n")
         assert text.endswith("\nafter\n")
         assert "old" not in text
         assert text.count("| serial |") == 1
     with pytest.raises(DataError, match="no place"):
-        replaced(f"{learning_table.END}{learning_table.BEGIN}", "text", "it", learning_table.BEGIN, learning_table.END)
+        replaced(f"{table.END}{table.BEGIN}", "text", "it", table.BEGIN, table.END)
 
 
 def test_stored_results_make_tables():
-    if results := read_results(learning_table.RESULTS):
-        assert "| serial |" in learning_table.tables(results)
+    if results := read_results(table.RESULTS):
+        assert "| serial |" in table.tables(results)
 
 
 @pytest.mark.slow

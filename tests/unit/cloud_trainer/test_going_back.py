@@ -12,7 +12,7 @@ from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
 from shared.training.stage import Stage
 from shared.training.stage_state import copy_state, put_back, to_bytes
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Fence
-from tests.support.remembering import remembering
+from tests.support.models.remembering import remembering
 from tests.support.wire import open_request
 
 RIGHT = {"epoch": "2", "cut": 1, "staleness": 3, "codec": "uniform8", "downlinkCodec": "fp16"}

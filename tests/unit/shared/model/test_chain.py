@@ -7,7 +7,7 @@ from torch import Tensor
 
 from shared.model.chain import build_chain
 from shared.model.spec import TensorSpec
-from tests.support.chains import MODULES, WIDTH, example, generated, names, run_chain
+from tests.support.models.chains import MODULES, WIDTH, example, generated, names, run_chain
 
 torch.set_num_threads(1)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from shared.model.chain import build_chain
 from shared.model.report import describe_chain
-from tests.support.chains import WIDTH, Generated, Residual, Torn, example, names, run_chain
+from tests.support.models.chains import WIDTH, Generated, Residual, Torn, example, names, run_chain
 
 torch.set_num_threads(1)
 

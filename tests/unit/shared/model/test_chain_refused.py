@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from shared.errors import ModelError
 from shared.model.build import check_cut
 from shared.model.chain import build_chain
-from tests.support.chains import WIDTH, Generated, Opaque, Residual, Torn, example
+from tests.support.models.chains import WIDTH, Generated, Opaque, Residual, Torn, example
 
 torch.set_num_threads(1)
 

@@ -192,7 +192,7 @@ def test_arguments_of_a_model_are_bounded(text, says):
 
 async def test_a_model_of_too_many_modules_is_refused_before_it_is_cut():
     async with running_trainer() as server, RawPeer(server.address) as peer:
-        model = pb.Model(factory="tests.support.many:many", kwargs_json='{"count": 1000000000}')
+        model = pb.Model(factory="tests.support.models.many:many", kwargs_json='{"count": 1000000000}')
         end = await peer.unary("OpenSession", open_request(model=model).SerializeToString())
         assert end.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "more than 10000 modules (server.max_session_modules)" in end.details

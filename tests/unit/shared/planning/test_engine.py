@@ -71,7 +71,7 @@ def both(profile, link, start, seconds):
     rates=st.tuples(st.floats(1.0, 100.0), st.floats(1.0, 100.0)),
     known=st.integers(0, 1),
 )
-@settings(max_examples=20, deadline=None, derandomize=True)  # benchmarks.flapping looks for the exceptions
+@settings(max_examples=20, deadline=None, derandomize=True)  # benchmarks.planning.flapping looks for the exceptions
 def test_a_link_that_oscillates_never_costs_more_than_3_percent(profile, period, rates, known):
     link = symmetric(*((period / 2, rate) for rate in rates))
     kept, run = both(profile, link, best_for(profile, rates[known]), 1200.0)

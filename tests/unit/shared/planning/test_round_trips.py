@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from benchmarks.round_trips import DEVICES, GOAL, LINKS, measure
+from benchmarks.planning.round_trips import DEVICES, GOAL, LINKS, measure
 
 
 @pytest.mark.parametrize("round_trip_seconds", [0.0, 0.04])

@@ -1,6 +1,6 @@
 """The tables of `benchmarks.learning` as Markdown, from its stored results.
 
-    python -m benchmarks.learning_table [--results FILE] [--into benchmarks/results/learning.md]
+    python -m benchmarks.learning.table [--results FILE] [--into benchmarks/results/learning.md]
 
 Without --into they are printed; with it they replace what stands between two marks in that file.
 """
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from benchmarks.learning.plan import BATCH_SIZE, CONFIGS, LEARNING_RATES_TRIED, MOMENTUM, NETWORKS, WEIGHT_DECAY
 from benchmarks.learning.results import RESULTS, Result, read_results
-from benchmarks.report import replaced
+from benchmarks.support.report import replaced
 from shared.codec import is_lossy
 from shared.errors import DataError
 
-BEGIN, END = "<!-- learning: made by benchmarks.learning_table -->", "<!-- end of learning -->"
+BEGIN, END = "<!-- learning: made by benchmarks.learning.table -->", "<!-- end of learning -->"
 BASELINE = next(iter(CONFIGS))
 GOAL_CONFIG, GOAL_POINTS = "k5-8bit", 1.0
 """Paper 000, Table 4: with 8 bits and feedback, K = 5 costs less than a point."""
@@ -24,7 +24,7 @@ GOAL_CONFIG, GOAL_POINTS = "k5-8bit", 1.0
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, draw, and print or write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning_table", description="Accuracy as Markdown.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning.table", description="Accuracy as Markdown.")
     parser.add_argument("--results", type=Path, default=RESULTS, help="what benchmarks.learning stored")
     parser.add_argument("--into", type=Path, help="file with the two marks; without it the tables are printed")
     chosen = parser.parse_args(arguments)

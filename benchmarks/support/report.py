@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import machine
+from benchmarks.support.machine import machine
 from shared.errors import DataError
 
 

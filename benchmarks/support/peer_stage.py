@@ -1,7 +1,7 @@
 """One side of PyTorch's own pipeline, in a process of its own: the peer of `benchmarks.peer`.
 
-`python -m benchmarks.peer_stage RANK MASTER MICROBATCHES STEPS BATCH`: rank 0 is the edge, MASTER its host:port. It runs
-Schedule1F1B over gloo on the same network, data and optimizer as our run, and prints the moments at which its steps ended
+`python -m benchmarks.support.peer_stage RANK MASTER MICROBATCHES STEPS BATCH`: rank 0 is the edge, MASTER its host:port. It
+runs Schedule1F1B over gloo on the same network, data and optimizer as our run, and prints the moments at which its steps ended
 as a JSON array.
 """
 

@@ -1,4 +1,4 @@
-"""Watches a running agent from its own side of the link; run by other benchmarks as `python -m benchmarks.watch WHAT ...`.
+"""Watches a running agent from its own side of the link; other benchmarks run `python -m benchmarks.support.watch WHAT ...`.
 
 `rates METRICS_URL SECONDS` prints what the agent has measured of its link, `calls TRAINER SESSION SECONDS` how long control
 calls take beside it. One JSON array on standard output at the end, which comes after so many seconds or with the agent.

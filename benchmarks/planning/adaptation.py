@@ -1,14 +1,14 @@
 """What adapting is worth on recorded links: the engine against every fixed deployment, JointDNN and the lower bound of any run.
 
-    python -m benchmarks.adaptation --data ../shared/data [--minutes N] [--round-trip 40ms] [--profile FILE[:BITS] ...]
+    python -m benchmarks.planning.adaptation --data ../shared/data [--minutes N] [--round-trip 40ms] [--profile FILE[:BITS] ...]
         [--json PATH]
 
 In the simulator, which drives the daemon's own engine: T-Mobile and Verizon LTE, the Ghent bus log, and each WiFi and cellular
 trace of the WiFi pairs, repeated until the run is over; with 0 minutes each trace once. Profiles: the authors' VGG19 on Pi and
-TX2, the made-up devices of benchmarks.round_trips, and any file given. Ratios are times: below 1 the engine is faster. The best
-fixed deployment is the best of all, edge-only among them; no run can take less than the lower bound. "foresight" is what one
-who knows the whole trace could gain over the best fixed deployment, paying for migrations and for filling the pipeline: by the
-cost model, second by second.
+TX2, the made-up devices of benchmarks.planning.round_trips, and any file given. Ratios are times: below 1 the engine is faster.
+The best fixed deployment is the best of all, edge-only among them; no run can take less than the lower bound. "foresight" is
+what one who knows the whole trace could gain over the best fixed deployment, paying for migrations and for filling the
+pipeline: by the cost model, second by second.
 """
 
 import argparse
@@ -20,9 +20,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.paper_profiles import DEVICES, vgg19_profile
-from benchmarks.report import write_json
-from benchmarks.round_trips import DEVICES as MADE_UP
+from benchmarks.planning.paper_profiles import DEVICES, vgg19_profile
+from benchmarks.planning.round_trips import DEVICES as MADE_UP
+from benchmarks.support.report import write_json
 from shared.planning import (
     FLOAT32_BITS,
     PROBE_SECONDS,
@@ -154,7 +154,9 @@ def summary(rows: list[Row]) -> str:
 
 def main() -> None:
     """Parse, simulate, print, and write the figures if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.adaptation", description="What adapting is worth.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.planning.adaptation", description="What adapting is worth."
+    )
     parser.add_argument(
         "--data", type=Path, default=Path("../shared/data"), help="folder of traces and device profiles"
     )

@@ -1,6 +1,6 @@
 """Time of one decision: how long the planner searches every cut, bit width and K of a deep model.
 
-    python -m benchmarks.decision [--blocks N] [--repeats N] [--json PATH]
+    python -m benchmarks.planning.decision [--blocks N] [--repeats N] [--json PATH]
 
 The goal is below 1 ms for 150 blocks.
 """
@@ -10,7 +10,7 @@ import random
 import time
 from pathlib import Path
 
-from benchmarks.report import Spread, write_json
+from benchmarks.support.report import Spread, write_json
 from shared.planning import Block, Encode, Profile, Rates, SearchSpace, greedy
 
 SPACE = SearchSpace(bits=(2, 4, 8, 32), allow_edge_only=True)
@@ -48,7 +48,7 @@ def seconds_per_decision(profile: Profile, repeats: int) -> list[float]:
 
 def main() -> None:
     """Parse, measure, print, and write the figures if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.decision", description="Time of one decision.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning.decision", description="Time of one decision.")
     parser.add_argument("--blocks", type=int, default=150, help="depth of the model (default: 150)")
     parser.add_argument("--repeats", type=int, default=2000, help="decisions timed (default: 2000)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.machine import SUITE, debian_tree, wheels
+from tests.support.hosts.machine import SUITE, debian_tree, wheels
 from tests.support.running import ROOT
 
 BASE = f"localhost/isthmus-test-base:{SUITE}"

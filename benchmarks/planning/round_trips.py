@@ -1,6 +1,6 @@
 """What the engine makes of a long way: its time over that of the best deployment that is kept, edge-only among them.
 
-    python -m benchmarks.round_trips [--minutes N] [--json PATH]
+    python -m benchmarks.planning.round_trips [--minutes N] [--json PATH]
 
 In the simulator, which drives the daemon's own engine: three devices, two links, round trips of 0 to 80 ms. Each run begins
 twice: with the plan for the link as it is, and with the plan for the same rates and no round trip, which the engine has to
@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.report import write_json
+from benchmarks.support.report import write_json
 from shared.planning import (
     PROBE_SECONDS,
     Block,
@@ -160,7 +160,7 @@ def table(rows: list[Row]) -> Table:
 
 def main() -> None:
     """Simulate, print, and write the figures if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.round_trips", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning.round_trips", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0, help="length of a run (default: 30)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()

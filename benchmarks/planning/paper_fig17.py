@@ -1,6 +1,6 @@
 """The paper's claim (paper 000, Fig. 17): seconds per 100 batches of our planner, JointDNN and edge-only, on its devices.
 
-    python -m benchmarks.paper_fig17 --data ../shared/data [--minutes N] [--json PATH]
+    python -m benchmarks.planning.paper_fig17 --data ../shared/data [--minutes N] [--json PATH]
 
 Its tables for VGG19 and Chair (paper_profiles.py) over 4G (their Ghent set, bus), WiFi (every WiFi trace of the WiFi
 pairs, one after the other) and fast constant links, both directions alike, in the simulator. The paper reports up to 97.6 %
@@ -16,8 +16,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.paper_profiles import DEVICES, chair_profile, vgg19_profile
-from benchmarks.report import write_json
+from benchmarks.planning.paper_profiles import DEVICES, chair_profile, vgg19_profile
+from benchmarks.support.report import write_json
 from shared.planning import Link, SearchSpace, Trace, compare, load_trace
 
 PLANNERS = ("greedy", "jointdnn", "edge-only")
@@ -91,7 +91,9 @@ def table(rows: list[Row]) -> Table:
 
 def main() -> None:
     """Parse, simulate, print, and write the figures if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.paper_fig17", description="A table like Fig. 17.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.planning.paper_fig17", description="A table like Fig. 17."
+    )
     parser.add_argument(
         "--data", type=Path, default=Path("../shared/data"), help="folder of traces and device profiles"
     )

@@ -1,6 +1,6 @@
 """Oscillating links: how much slower the engine ever gets than the deployment it began with.
 
-    python -m benchmarks.flapping [--cases N] [--minutes M] [--first SEED] [--longest-period S] [--json PATH]
+    python -m benchmarks.planning.flapping [--cases N] [--minutes M] [--first SEED] [--longest-period S] [--json PATH]
 
 Random profiles of 3 to 20 blocks, from light to heavy, on square waves of a period from 1 s to 5 min whose rates differ up to
 30 times; the start is the best deployment for one of the two rates. The goal is at most 3 % slower, always.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.report import write_json
+from benchmarks.support.report import write_json
 from shared.planning import (
     PROBE_SECONDS,
     Block,
@@ -121,7 +121,7 @@ def measure(case: Case, seconds: float) -> Outcome:
 
 def main() -> None:
     """Parse, simulate, print, and write the figures if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.flapping", description="Oscillating links.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning.flapping", description="Oscillating links.")
     parser.add_argument("--cases", type=int, default=500, help="how many (default: 500)")
     parser.add_argument("--minutes", type=float, default=20.0, help="length of each run (default: 20)")
     parser.add_argument("--first", type=int, default=0, help="seed of the first case (default: 0)")

@@ -1,4 +1,4 @@
-"""An agent that trains one configuration after another: `python -m benchmarks.series`, driven by `Trainings`.
+"""An agent that trains one configuration after another: `python -m benchmarks.support.series`, driven by `Trainings`.
 
 For comparisons of many deployments: each is a session of its own through the same code as `edge-agent run`, and only the
 start of the process, long on a slow device, happens once. It also trains without any trainer, for what that is compared
@@ -84,7 +84,7 @@ class Trainings:
 def trainings(popen: Callable[..., subprocess.Popen[Any]]) -> Iterator[Trainings]:
     """Start the process where `popen` starts processes; it ends with the context."""
     process = popen(
-        [sys.executable, "-m", "benchmarks.series"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "benchmarks.support.series"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         yield Trainings(process)

@@ -1,0 +1,1 @@
+"""What planning and adapting are worth, computed in the simulator and not timed on a link."""

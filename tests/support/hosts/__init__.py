@@ -1,0 +1,1 @@
+"""Machines and containers in which tests install what deploy/ ships."""

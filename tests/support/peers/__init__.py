@@ -1,0 +1,1 @@
+"""Peers that a trainer should not trust: what they claim, how they damage messages, and how they come."""
