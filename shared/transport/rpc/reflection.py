@@ -4,7 +4,7 @@ The code that protoc makes for Python holds no comments; `shared/wire/contract.b
 """
 
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 import grpc
@@ -13,7 +13,7 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from grpc_reflection.v1alpha import reflection
 
-_CONTRACT = Path(__file__).parents[1] / "wire" / "contract.binpb"
+_CONTRACT = files("shared.wire") / "contract.binpb"
 
 
 def reflect(server: grpc.aio.Server, *services: str) -> None:
