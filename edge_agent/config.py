@@ -30,7 +30,8 @@ from shared.config import (
     MetricsConfig,
     Section,
 )
-from shared.training.recipe import OptimizerConfig, ScheduleConfig
+from shared.training.optimizers import OptimizerConfig
+from shared.training.recipe import ScheduleConfig
 
 _DIGITS = "edge_agent.data:digits"
 

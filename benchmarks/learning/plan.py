@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.codec import FeedbackMode
-from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.optimizers import OptimizerConfig
+from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.split_simulation import Scheme
 
 BATCH_SIZE = 32

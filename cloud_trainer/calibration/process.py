@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TextIO
 
 import torch
@@ -26,7 +26,7 @@ from shared.model.random_state import derive_seed
 from shared.model.spec import TensorSpec
 from shared.training.copy_training import Copy, steps_of
 from shared.training.losses import LossHead
-from shared.training.optimizer import state_keys
+from shared.training.optimizers import optimizer_bytes
 from shared.training.split_simulation import Scheme
 from shared.transport.rpc.status import status_of
 
@@ -83,10 +83,11 @@ def train(order: CopyOrder, report: TextIO) -> None:
     steps = steps_of(order.epochs, data.steps_per_epoch)
     recipe = order.recipe.model_copy(update={"steps_per_epoch": data.steps_per_epoch, "total_steps": steps})
     example = TensorSpec(order.shape, next(data.batches(0, 1))[0].dtype)
-    kwargs, states = parse_kwargs(order.kwargs_json), len(state_keys(recipe.optimizer))
+    kwargs = parse_kwargs(order.kwargs_json)
+    kept = partial(optimizer_bytes, config=recipe.optimizer)
     limits = order.limits
     estimate = estimate_training_bytes(
-        order.factory, kwargs, example, states, allowed=order.allowed, limits=limits.of_a_build
+        order.factory, kwargs, example, kept, allowed=order.allowed, limits=limits.of_a_build
     )
     # Stashing keeps activations and weights of every batch in flight, replaying their inputs alone.
     held = order.staleness + 1 if order.backward == "stash" else 1
@@ -99,11 +100,11 @@ def train(order: CopyOrder, report: TextIO) -> None:
         frozen=recipe.frozen,
         allowed=order.allowed,
         limits=limits.of_a_build,
-        check=lambda module: limits.check_memory(held * state_bytes(module, states)),
+        check=lambda module: limits.check_memory(held * state_bytes(module, kept)),
     )
     check_range(order.cut, chain)  # nothing crosses: the whole copy trains here
     in_flight = (order.staleness + 1) * (chain.features[order.cut].bytes + example.bytes)
-    limits.check_memory(held * (estimate or state_bytes(chain.module, states)) + in_flight)
+    limits.check_memory(held * (estimate or state_bytes(chain.module, kept)) + in_flight)
     scheme = Scheme(order.staleness, order.backward, order.feedback, order.codec)
     copy = Copy(chain, order.cut, recipe, scheme, torch.device(order.device))
     if order.timing_only:

@@ -54,7 +54,7 @@ class BlockReceiver:
         if frame.role != Role.ROLE_BLOCK:
             raise ProtocolError(f"the {role_name(frame.role)} of step {frame.step} came where a block was due")
         check_epoch(frame, self.session.deployment)
-        limit = block_state.max_serialized_bytes(self.session.chain.blocks[index])
+        limit = block_state.max_serialized_bytes(self.session.chain.blocks[index], self.session.recipe.optimizer)
         check_announcement(frame, codec_by_name("raw"), limit)
         self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.deployment)
         self._reserved_bytes += frame.tensor.encoded_bytes

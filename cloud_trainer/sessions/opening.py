@@ -1,6 +1,7 @@
 """A session from what an edge asks for, every part of it judged before it costs memory."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import grpc
 from pydantic import ValidationError
@@ -17,7 +18,7 @@ from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
 from shared.training import block_state
 from shared.training.losses import LossHead
-from shared.training.optimizer import state_keys
+from shared.training.optimizers import optimizer_bytes
 from shared.training.recipe import Recipe
 from shared.transport.rpc.status import Refusal
 from shared.transport.stream.framing import MAX_DIMENSIONS
@@ -62,16 +63,16 @@ def open_session(
         )
     limits.check_deployment(request.deployment)
     kwargs = parse_kwargs(request.model.kwargs_json)
-    states = len(state_keys(recipe.optimizer))
+    kept = partial(optimizer_bytes, config=recipe.optimizer)
     factory, build_limits = request.model.factory, limits.of_a_build
-    estimate = estimate_training_bytes(factory, kwargs, example, states, allowed=allowed, limits=build_limits)
+    estimate = estimate_training_bytes(factory, kwargs, example, kept, allowed=allowed, limits=build_limits)
     limits.check_memory(estimate or 0)
 
     def check_built(module: nn.Module) -> None:
         nonlocal estimate
         if estimate is None:
-            limits.check_memory(state_bytes(module, states))
-            estimate = training_bytes(module, example, states)
+            limits.check_memory(state_bytes(module, kept))
+            estimate = training_bytes(module, example, kept)
             limits.check_memory(estimate)
 
     chain = build_checked_chain(
@@ -87,11 +88,10 @@ def open_session(
     )
     assert estimate is not None
     check_cut(request.deployment.cut, chain)
-    uploading = 2 * sum(
-        map(block_state.max_serialized_bytes, chain.blocks)
-    )  # a lost upload is held while it comes again
+    # A lost upload is held while it comes again.
+    uploading = 2 * sum(block_state.max_serialized_bytes(block, recipe.optimizer) for block in chain.blocks)
     features = [feature.bytes for feature in chain.features]
-    memory = SessionMemory(limits, estimate, state_copy_bytes(chain.module, states), uploading, features)
+    memory = SessionMemory(limits, estimate, state_copy_bytes(chain.module, kept), uploading, features)
     memory.check(request.deployment)
     names = [block.name for block in chain.blocks]
     if names != list(request.block_names):

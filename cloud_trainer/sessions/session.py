@@ -239,11 +239,11 @@ class Session:
         if self.stage.first <= index < self.stage.stop:
             self.stage.load_block(index, tensors)
         elif self.begun and not block_state.is_static(self.chain.blocks[index]):
-            block_state.check(self.chain.blocks[index], self.stage.optimizer_keys, tensors)
+            self.stage.check_block(index, tensors)
             self._arriving[index] = tensors
             self._count_arriving()
         else:
-            block_state.restore(self.chain.blocks[index], None, frozenset(), tensors)
+            block_state.restore(self.chain.blocks[index], None, None, tensors)
 
     def _forget_arriving(self) -> None:
         if self._arriving:

@@ -102,11 +102,11 @@ class EdgeSession:
         """Bring the weights of the cloud's blocks [cut, L) home, so that the user's module is whole."""
         for block in self._experiment.chain.blocks[cut:]:
             tensors = await self.download_block(block, weights_only=True)
-            await self._workers.compute.run(block_state.restore, block, None, frozenset(), tensors)
+            await self._workers.compute.run(block_state.restore, block, None, None, tensors)
 
     async def download_block(self, block: Block, *, weights_only: bool) -> block_state.BlockTensors:
         """The state of one of the cloud's blocks. Raises ProtocolError when it is no state of a block."""
-        limit = block_state.max_serialized_bytes(block)
+        limit = block_state.max_serialized_bytes(block, self._experiment.recipe.optimizer)
         data = await self._retry.run(
             lambda: self._client.download_block(self.id, block.index, limit, weights_only=weights_only)
         )

@@ -6,7 +6,7 @@ place of its own where that goes and on two samples otherwise.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -26,6 +26,9 @@ from shared.model.spec import TensorSpec
 # A factory that loads weights does so on the meta device too, to no effect, which torch says for each of them.
 warnings.filterwarnings("ignore", message="for .*: copying from a non-meta parameter")
 
+OptimizerBytes = Callable[[Iterable[nn.Parameter]], int]
+"""What the optimizer will keep for parameters, which may be on the meta device."""
+
 _FEW_SAMPLES = 2
 """The least that a batch norm takes in train mode."""
 
@@ -34,14 +37,14 @@ def estimate_training_bytes(
     factory: str,
     kwargs: Mapping[str, Any],
     example: TensorSpec,
-    states: int,
+    optimizer_bytes: OptimizerBytes,
     *,
     allowed: Allowed | None = None,
     limits: BuildLimits | None = None,
 ) -> int | None:
     """Bytes that a step over a batch like `example` takes; None where the meta device cannot tell.
 
-    states: tensors that the optimizer keeps for a parameter. limits: of modules and seconds. Raises ModelError for a factory
+    limits: of modules and seconds. Raises ModelError for a factory
     that is not there, or not allowed, TooLargeError beyond the limits; what else fails inside it fails again, in words, when
     the model is built in earnest.
     """
@@ -52,14 +55,14 @@ def estimate_training_bytes(
             inputs = torch.empty(example.shape, dtype=example.dtype)
         if any(not tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
             return None
-        return state_bytes(module, states) + _activation_bytes(module, inputs)
+        return state_bytes(module, optimizer_bytes) + _activation_bytes(module, inputs)
     except (NotAllowedError, TooLargeError):
         raise
     except ModelError:  # the user's own code, on a device that it was not written for
         return None
 
 
-def training_bytes(module: nn.Module, example: TensorSpec, states: int) -> int:
+def training_bytes(module: nn.Module, example: TensorSpec, optimizer_bytes: OptimizerBytes) -> int:
     """The same for a module that is there. Raises ModelError where its forward fails."""
     values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     shadows = {name: value.detach().to("meta").requires_grad_(value.requires_grad) for name, value in values.items()}
@@ -70,20 +73,20 @@ def training_bytes(module: nn.Module, example: TensorSpec, states: int) -> int:
     except ModelError:  # its forward looks at values
         samples = min(_FEW_SAMPLES, example.shape[0])
         activations = _activation_bytes(module, example.example(samples)) * example.shape[0] // samples
-    return state_bytes(module, states) + activations
+    return state_bytes(module, optimizer_bytes) + activations
 
 
-def state_bytes(module: nn.Module, states: int) -> int:
+def state_bytes(module: nn.Module, optimizer_bytes: OptimizerBytes) -> int:
     """Bytes of weights, gradients, optimizer state and buffers, and of one more copy of all but the gradients: a block
     that arrives is held beside the one that it replaces."""
     gradients = sum(parameter.nbytes for parameter in module.parameters())
-    return 2 * state_copy_bytes(module, states) + gradients
+    return 2 * state_copy_bytes(module, optimizer_bytes) + gradients
 
 
-def state_copy_bytes(module: nn.Module, states: int) -> int:
+def state_copy_bytes(module: nn.Module, optimizer_bytes: OptimizerBytes) -> int:
     """Bytes of weights, optimizer state and buffers."""
     parameters = sum(parameter.nbytes for parameter in module.parameters())
-    return parameters * (1 + states) + sum(buffer.nbytes for buffer in module.buffers())
+    return parameters + optimizer_bytes(module.parameters()) + sum(buffer.nbytes for buffer in module.buffers())
 
 
 def _activation_bytes(module: nn.Module, inputs: Tensor, values: Mapping[str, Tensor] | None = None) -> int:

@@ -14,16 +14,17 @@ from torch import Tensor
 
 from shared.errors import ProtocolError
 from shared.model.chain import Block
+from shared.training.optimizers import OptimizerConfig, build_optimizer, optimizer_bytes, optimizer_state
 
 BlockTensors = dict[str, Tensor]
-_STEP = "step"
-"""What torch's optimizers call the count of their updates."""
+_ENTRY_BYTES = 512
+"""More than the name, shape and place of a tensor take in the head of a file."""
 
 
 def collect(block: Block, optimizer: torch.optim.Optimizer | None) -> BlockTensors:
     """Name the tensors of a block: `parameter/NAME`, `buffer/NAME`, `transient/NAME`, `optimizer/NAME/KEY`. Nothing is copied.
 
-    An optimizer that has not stepped yet has no state; then there are no `optimizer/` entries.
+    Most optimizers have no state before their first step; then there are no `optimizer/` entries.
     """
     parameters = block.named_parameters()
     tensors = {name: tensor.detach() for name, tensor in _targets(block).items()}
@@ -38,34 +39,39 @@ def collect(block: Block, optimizer: torch.optim.Optimizer | None) -> BlockTenso
 def restore(
     block: Block,
     optimizer: torch.optim.Optimizer | None,
-    optimizer_keys: frozenset[str],
+    config: OptimizerConfig | None,
     tensors: Mapping[str, Tensor],
 ) -> None:
     """Write a block's state in place, so that every reference to its parameters stays good.
 
-    Raises ProtocolError, and changes nothing, when it does not fit; see `check`.
+    optimizer: the block's own, if it has one here. A parameter whose optimizer state does not come with it begins again with
+    that of a new one. Raises ProtocolError, and changes nothing, when the state does not fit; see `check`.
     """
-    optimizer_state = check(block, optimizer_keys, tensors)
+    arriving = check(block, config, tensors)
     with torch.no_grad():
         for name, target in _targets(block).items():
             target.copy_(tensors[name])
-    if optimizer is not None:
-        for name, parameter in block.named_parameters().items():
-            optimizer.state.pop(parameter, None)
-            if name in optimizer_state:
-                optimizer.state[parameter] = {
-                    # A step counter stays on the host, as torch.optim keeps it; moments lie beside their parameter.
-                    key: tensor.clone() if key == _STEP else tensor.to(parameter.device, copy=True)
-                    for key, tensor in optimizer_state[name].items()
-                }
+    if optimizer is None or config is None:
+        return
+    for name, parameter in block.named_parameters().items():
+        if not parameter.requires_grad:
+            continue
+        if name in arriving:
+            kept = optimizer_state(parameter, config)
+            optimizer.state[parameter] = {
+                key: tensor.clone() if kept[key].on_host else tensor.to(parameter.device, copy=True)
+                for key, tensor in arriving[name].items()
+            }
+        else:  # some optimizers, as Adagrad, have a state before their first step and cannot do without
+            optimizer.state[parameter] = build_optimizer([parameter], config).state[parameter]
 
 
-def check(block: Block, optimizer_keys: frozenset[str], tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+def check(block: Block, config: OptimizerConfig | None, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """Refuse a state that is not this block's; returns the optimizer's part of it, by parameter and key.
 
-    optimizer_keys: what the optimizer keeps for a parameter that it has updated (`shared.training.optimizer.state_keys`).
+    config: of the optimizer whose state may be there; None where none may.
     Raises ProtocolError unless exactly the block's parameters and buffers are there with their own shapes and types, and
-    optimizer state for its parameters only, whole or not at all.
+    optimizer state for the parameters that learn only: of each, the whole with its own shapes and types, or nothing.
     """
     targets = _targets(block)
     given = {name for name in tensors if not name.startswith("optimizer/")}
@@ -80,7 +86,7 @@ def check(block: Block, optimizer_keys: frozenset[str], tensors: Mapping[str, Te
                 f"state of block {block.name!r}: {name!r} is {tensors[name].dtype} {tuple(tensors[name].shape)}; "
                 f"it must be {target.dtype} {tuple(target.shape)}"
             )
-    return _optimizer_state(block, optimizer_keys, tensors)
+    return _arriving_optimizer_state(block, config, tensors)
 
 
 def is_static(block: Block) -> bool:
@@ -113,16 +119,15 @@ def deserialize(data: bytes) -> BlockTensors:
         raise ProtocolError(f"the state of a block is no safetensors file: {cause}") from cause
 
 
-def max_serialized_bytes(block: Block) -> int:
-    """More than the state of this block can take: what a receiver allows before it has seen it.
+def max_serialized_bytes(block: Block, config: OptimizerConfig) -> int:
+    """The most that the state of this block can take as a file: what a receiver allows before it has seen it.
 
-    No optimizer of ours keeps more than three tensors a parameter (AdamW: two moments and a step).
+    Its tensors are counted exactly, those of the optimizer as its spec has them; names are given room.
     """
-    parameters = block.named_parameters().values()
-    buffers = [*block.named_buffers().values(), *block.named_transients().values()]
-    entries = 5 * len(parameters) + len(buffers)
-    tensors = sum(4 * p.nbytes for p in parameters) + sum(b.nbytes for b in buffers)
-    return tensors + 512 * entries + 4096
+    targets, parameters = _targets(block).values(), block.named_parameters().values()
+    entries = len(targets) + sum(len(optimizer_state(parameter, config)) for parameter in parameters)
+    tensors = sum(target.nbytes for target in targets) + optimizer_bytes(parameters, config)
+    return tensors + _ENTRY_BYTES * (entries + 8)
 
 
 def digest(block: Block) -> int:
@@ -140,22 +145,26 @@ def _targets(block: Block) -> dict[str, Tensor]:
     return targets | {f"transient/{name}": value for name, value in block.named_transients().items()}
 
 
-def _optimizer_state(block: Block, keys: frozenset[str], tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+def _arriving_optimizer_state(
+    block: Block, config: OptimizerConfig | None, tensors: Mapping[str, Tensor]
+) -> dict[str, dict[str, Tensor]]:
     parameters = block.named_parameters()
-    state: dict[str, dict[str, Tensor]] = {}
+    arriving: dict[str, dict[str, Tensor]] = {}
     for entry, tensor in tensors.items():
-        if not entry.startswith("optimizer/"):
-            continue
-        name, _, key = entry.removeprefix("optimizer/").rpartition("/")
-        parameter = parameters.get(name)
-        like_parameter = parameter is not None and (tensor.shape, tensor.dtype) == (parameter.shape, parameter.dtype)
-        if parameter is None or not (like_parameter or tensor.dim() == 0):
-            raise ProtocolError(f"state of block {block.name!r}: {entry[:120]!r} fits no parameter of it")
-        state.setdefault(name, {})[key] = tensor
-    for name, entries in state.items():
-        if entries.keys() != keys:
-            raise ProtocolError(
-                f"state of block {block.name!r}: the optimizer state of {name!r} has {sorted(entries)}; "
-                f"it must have {sorted(keys)}"
-            )
-    return state
+        if entry.startswith("optimizer/"):
+            name, _, key = entry.removeprefix("optimizer/").rpartition("/")
+            arriving.setdefault(name, {})[key] = tensor
+    for name, entries in arriving.items():
+        where = f"state of block {block.name!r}: the optimizer state of {name[:120]!r}"
+        expected = optimizer_state(parameters[name], config) if config is not None and name in parameters else {}
+        if not expected:
+            raise ProtocolError(f"{where} fits no parameter of it that has one")
+        if entries.keys() != expected.keys():
+            raise ProtocolError(f"{where} has {sorted(entries)}; it must have {sorted(expected)}")
+        for key, tensor in entries.items():
+            if (tuple(tensor.shape), tensor.dtype) != (expected[key].shape, expected[key].dtype):
+                raise ProtocolError(
+                    f"{where} has a {key!r} of {tensor.dtype} {tuple(tensor.shape)}; it must be {expected[key].dtype} "
+                    f"{expected[key].shape}"
+                )
+    return arriving

@@ -17,7 +17,7 @@ from shared.foreign import described, foreign_code
 from shared.model.chain import Block, Chain
 from shared.model.random_state import random_state
 from shared.training import block_state
-from shared.training.optimizer import build_optimizer, state_keys
+from shared.training.optimizers import build_optimizer
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
 
@@ -42,7 +42,6 @@ class Stage:
         self._recipe = recipe
         self.device = device
         self.first, self.stop = first, first
-        self.optimizer_keys = state_keys(recipe.optimizer)
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
         self._taken_in: set[int] = set()
         self._training: bool | None = None
@@ -156,7 +155,7 @@ class Stage:
         them does not fit.
         """
         for index, tensors in arriving.items():
-            block_state.check(self.chain.blocks[index], self.optimizer_keys, tensors)
+            self.check_block(index, tensors)
         staying = {*range(max(first, self.first), min(stop, self.stop)), *self._taken_in}
         self._taken_in = set()
         self._optimizers = {index: kept for index, kept in self._optimizers.items() if index in staying}
@@ -177,7 +176,7 @@ class Stage:
         no room; then nothing is taken in.
         """
         for index, tensors in arriving.items():
-            block_state.check(self.chain.blocks[index], self.optimizer_keys, tensors)
+            self.check_block(index, tensors)
         try:
             for block in self.chain.blocks[self.stop : stop]:
                 self._taken_in.add(block.index)
@@ -199,9 +198,13 @@ class Stage:
         """The state of one of this stage's blocks, not copied."""
         return block_state.collect(self.chain.blocks[index], self._optimizers.get(index))
 
+    def check_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse a state that does not fit one of the chain's blocks under this recipe. Raises ProtocolError."""
+        block_state.check(self.chain.blocks[index], self._recipe.optimizer, tensors)
+
     def load_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state of one of this stage's blocks. Raises ProtocolError, and changes nothing, if it does not fit."""
-        block_state.restore(self.chain.blocks[index], self._optimizers.get(index), self.optimizer_keys, tensors)
+        block_state.restore(self.chain.blocks[index], self._optimizers.get(index), self._recipe.optimizer, tensors)
 
     def _set_mode(self, *, training: bool) -> None:
         if self._training is not training:

@@ -207,7 +207,7 @@ def kinds() -> Mapping[str, Kind]:
     """All of them, by name."""
     limits = Limits(tensor_bytes=1 << 20, staleness=4, session_bytes=1 << 28)
     session = open_session(open_request(), SESSION_ID, ["shared.model.zoo"], limits, torch.device("cpu"))
-    block, keys = session.chain.blocks[1], session.stage.optimizer_keys
+    block = session.chain.blocks[1]
     block_file = block_state.serialize(block_state.collect(block, None))
     stage_file = to_bytes(copy_state(session.stage))
     facts = {"deployment": {"epoch": "2", "cut": 1, "codec": "fp32", "downlinkCodec": "fp32"}}
@@ -226,7 +226,7 @@ def kinds() -> Mapping[str, Kind]:
         return put_back(session.stage, 1, 3, store.load(NAME).data)
 
     def read_block(_folder: Path, data: bytes) -> object:
-        return block_state.check(block, keys, block_state.deserialize(data))
+        return block_state.check(block, session.recipe.optimizer, block_state.deserialize(data))
 
     manifest = {"format": FORMAT, "lineage": NAME.lineage, "step": NAME.step, "facts": facts}
     manifest |= {"bytes": len(stage_file), "xxh3_128": xxhash.xxh3_128_hexdigest(stage_file)}

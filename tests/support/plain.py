@@ -16,23 +16,45 @@ from edge_agent.data.named import load_dataset
 from shared.model.build import build_model
 from shared.model.chain import build_chain
 from shared.model.random_state import random_state
-from shared.training.recipe import OptimizerConfig, Recipe
+from shared.training.optimizers import OptimizerConfig
+from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
 
 
 def plain_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """One optimizer over the whole module, as a user writes it."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    eps = {} if config.eps is None else {"eps": config.eps}
-    rate, decay = config.learning_rate, config.weight_decay
-    if config.name == "sgd":
-        return torch.optim.SGD(parameters, rate, momentum=config.momentum, nesterov=config.nesterov, weight_decay=decay)
-    if config.name == "rmsprop":
-        return torch.optim.RMSprop(
-            parameters, rate, alpha=config.alpha, momentum=config.momentum, weight_decay=decay, **eps
-        )
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name]
-    return kind(parameters, rate, betas=config.betas, weight_decay=decay, **eps)
+    kind, keys = {
+        "sgd": (torch.optim.SGD, ("momentum", "nesterov")),
+        "adam": (torch.optim.Adam, ("betas", "eps")),
+        "adamw": (torch.optim.AdamW, ("betas", "eps")),
+        "rmsprop": (torch.optim.RMSprop, ("alpha", "momentum", "eps")),
+        "adagrad": (torch.optim.Adagrad, ("eps", "initial_accumulator_value")),
+        "adafactor": (torch.optim.Adafactor, ("beta2_decay",)),
+        "lion": (PlainLion, ("betas",)),
+    }[config.name]
+    given = {key: value for key in keys if (value := getattr(config, key)) is not None}
+    return kind(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **given)
+
+
+class PlainLion(torch.optim.Optimizer):
+    """Lion as Algorithm 2 of its paper prints it; torch has none."""
+
+    def __init__(self, parameters, lr, weight_decay, betas=(0.9, 0.99)):
+        super().__init__(parameters, {"lr": lr, "decay": weight_decay, "betas": betas})
+        self._momenta = {parameter: torch.zeros_like(parameter) for parameter in parameters}
+
+    @torch.no_grad()
+    def step(self):
+        """One update."""
+        group = self.param_groups[0]
+        beta1, beta2 = group["betas"]
+        for weight, kept in self._momenta.items():
+            if weight.grad is not None:
+                step = torch.sign(torch.add(kept * beta1, weight.grad, alpha=1 - beta1))
+                shrunk = weight * (1 - group["lr"] * group["decay"])
+                weight.copy_(torch.add(shrunk, step, alpha=-group["lr"]))
+                self._momenta[weight] = torch.add(kept * beta2, weight.grad, alpha=1 - beta2)
 
 
 def plain_state(config: EdgeConfig) -> dict[str, Tensor]:

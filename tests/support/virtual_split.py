@@ -35,8 +35,9 @@ from shared.model.chain import build_chain
 from shared.model.random_state import random_state
 from shared.tensor_wire import to_wire
 from shared.training.losses import LossHead
+from shared.training.optimizers import OptimizerConfig
 from shared.training.policies import POLICIES
-from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.stage import Stage
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import WireTensor, chunks

@@ -9,7 +9,8 @@ import torch
 
 from shared.codec import codec_by_name
 from shared.tensor_wire import to_wire
-from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.optimizers import OptimizerConfig
+from shared.training.recipe import Recipe, ScheduleConfig
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.stream.framing import chunks
 from shared.transport.stream.packets import Packet, serialize

@@ -14,6 +14,7 @@ from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import BusyError, ExitCode, RefusedError
 from shared.training import block_state
+from shared.training.optimizers import OptimizerConfig
 from shared.transport.stream.packets import Packet, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
@@ -111,7 +112,8 @@ async def test_uploads_that_never_end_hold_no_more_than_twice_the_model():
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
         blocks = server.service.sessions.built[0].chain.blocks
-        size, of_all = block_state.max_serialized_bytes(blocks[1]), sum(map(block_state.max_serialized_bytes, blocks))
+        sizes = [block_state.max_serialized_bytes(block, OptimizerConfig()) for block in blocks]
+        size, of_all = sizes[1], sum(sizes)
         room = 2 * of_all // size
         header = TensorHeader(codec="raw", dtype=7, shape=[size], strides=[1], encoded_bytes=size)
         frame = Frame(step=1, role=Role.ROLE_BLOCK, tensor=header)

@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from shared.training.optimizers import OPTIMIZERS as REGISTERED
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, run_agent, running_trainer, train_with, trainer_process
 
@@ -35,6 +36,9 @@ OPTIMIZERS = {
     "adam": '{name="adam", learning_rate=0.003}',
     "adamw": '{name="adamw", learning_rate=0.003, weight_decay=0.01, clip_norm=1.0}',
     "rmsprop": '{name="rmsprop", learning_rate=0.001, momentum=0.5}',
+    "adagrad": '{name="adagrad", learning_rate=0.01, initial_accumulator_value=0.1}',
+    "adafactor": '{name="adafactor", learning_rate=0.01, weight_decay=0.01}',
+    "lion": '{name="lion", learning_rate=0.001, weight_decay=0.1, clip_norm=1.0}',
 }
 SCHEDULE = 'training.schedule={name="cosine", every="step", warmup_steps=5}'
 CUTS = {"mlp": 4, "cnn": 4, "lstm": 4, "tied": 4}
@@ -51,6 +55,12 @@ def flags(model, optimizer, *more):
         f"training.max_steps={STEPS}",
         *more,
     ]
+
+
+def test_every_optimizer_is_tried():
+    assert {edge_config(*flags("mlp", optimizer)).training.optimizer.name for optimizer in OPTIMIZERS} == set(
+        REGISTERED
+    )
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

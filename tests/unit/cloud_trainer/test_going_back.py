@@ -8,7 +8,8 @@ from cloud_trainer.sessions.opening import open_session
 from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import IsthmusError, ProtocolError
 from shared.model.chain import build_chain
-from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.optimizers import OptimizerConfig
+from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.stage import Stage
 from shared.training.stage_state import copy_state, put_back, to_bytes
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Fence

@@ -25,15 +25,20 @@ from tests.support.wire import RawPeer, open_request
 FLOAT = torch.float32
 
 
+def moments(count):
+    """An optimizer that keeps so many tensors like each parameter."""
+    return lambda parameters: count * sum(parameter.nbytes for parameter in parameters)
+
+
 def mlp(**kwargs):
-    return estimate_training_bytes("shared.model.zoo:mlp", kwargs, TensorSpec((8, 64), FLOAT), 2)
+    return estimate_training_bytes("shared.model.zoo:mlp", kwargs, TensorSpec((8, 64), FLOAT), moments(2))
 
 
 @settings(deadline=None, max_examples=20)
 @given(hidden=st.integers(1, 100), depth=st.integers(2, 5), batch=st.integers(1, 64), states=st.integers(0, 3))
 def test_the_estimate_is_the_sum_of_its_parts(hidden, depth, batch, states):
     kwargs = {"hidden": hidden, "depth": depth}
-    estimate = estimate_training_bytes("shared.model.zoo:mlp", kwargs, TensorSpec((batch, 64), FLOAT), states)
+    estimate = estimate_training_bytes("shared.model.zoo:mlp", kwargs, TensorSpec((batch, 64), FLOAT), moments(states))
     widths = [64, *[hidden] * (depth - 1), 10]
     weights = 4 * sum(before * after + after for before, after in pairwise(widths))
     # Of a linear layer its input is kept for the backward, of a ReLU its output, which is the next layer's input.
@@ -50,7 +55,7 @@ def test_the_estimate_is_the_sum_of_its_parts(hidden, depth, batch, states):
     ],
 )
 def test_the_models_that_we_bring_can_be_estimated(factory, kwargs, example):
-    with_states, without = (estimate_training_bytes(factory, kwargs, example, states) for states in (2, 0))
+    with_states, without = (estimate_training_bytes(factory, kwargs, example, moments(states)) for states in (2, 0))
     assert 0 < without < with_states
 
 
@@ -77,15 +82,18 @@ def test_nothing_of_an_estimate_is_kept():
 
 def test_a_factory_that_looks_at_values_has_no_estimate():
     example = TensorSpec((8, 64), FLOAT)
-    assert estimate_training_bytes("tests.unit.shared.model.test_footprint:looks_at_values", {}, example, 1) is None
-    assert state_bytes(looks_at_values(), 1) == 5 * 4 * 12
+    assert (
+        estimate_training_bytes("tests.unit.shared.model.test_footprint:looks_at_values", {}, example, moments(1))
+        is None
+    )
+    assert state_bytes(looks_at_values(), moments(1)) == 5 * 4 * 12
 
 
 def test_a_factory_that_is_not_allowed_is_not_imported():
     with pytest.raises(NotAllowedError):
-        estimate_training_bytes("os:system", {}, TensorSpec((1,), FLOAT), 0, allowed=["shared"])
+        estimate_training_bytes("os:system", {}, TensorSpec((1,), FLOAT), moments(0), allowed=["shared"])
     with pytest.raises(ModelError):
-        estimate_training_bytes("no.such:thing", {}, TensorSpec((1,), FLOAT), 0)
+        estimate_training_bytes("no.such:thing", {}, TensorSpec((1,), FLOAT), moments(0))
 
 
 def looks_at_values():
@@ -149,7 +157,7 @@ def test_a_factory_is_ended_where_it_takes_too_many_modules_or_too_long(factory,
 def test_a_model_without_an_estimate_takes_no_memory_beyond_the_limit(factory):
     limits = BuildLimits(bytes=2**20, modules=50, seconds=60)
     example = TensorSpec((8, 1), FLOAT)
-    assert estimate_training_bytes(HERE + factory, {"width": 8}, example, 1, limits=limits) is None
+    assert estimate_training_bytes(HERE + factory, {"width": 8}, example, moments(1), limits=limits) is None
     assert build_model(HERE + factory, {"width": 8}, 0, limits=limits) is not None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(TooLargeError, match=r"more than 1048576 bytes of memory \(server.max_session_bytes\)"):
@@ -161,7 +169,7 @@ def test_a_model_without_an_estimate_takes_no_memory_beyond_the_limit(factory):
 def test_a_model_that_is_there_takes_what_its_estimate_said(width):
     example = TensorSpec((8, 64), FLOAT)
     module = build_model("shared.model.zoo:mlp", {"hidden": width}, 0)
-    assert training_bytes(module, example, 2) == mlp(hidden=width)
+    assert training_bytes(module, example, moments(2)) == mlp(hidden=width)
 
 
 def test_a_forward_that_looks_at_values_is_measured_on_few_samples():
@@ -172,7 +180,7 @@ def test_a_forward_that_looks_at_values_is_measured_on_few_samples():
     module = nn.Sequential(Looking(64, 64), nn.Linear(64, 10))
     plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     example = TensorSpec((8, 64), FLOAT)
-    assert training_bytes(module, example, 2) == training_bytes(plain, example, 2)
+    assert training_bytes(module, example, moments(2)) == training_bytes(plain, example, moments(2))
 
 
 def test_networks_of_the_zoo_have_a_bounded_depth():
@@ -211,7 +219,7 @@ def test_a_factory_that_loads_weights_fills_no_log_with_warnings():
         "from shared.model.footprint import estimate_training_bytes\n"
         "from shared.model.spec import TensorSpec\n"
         "example = TensorSpec((8, 64), torch.float32)\n"
-        f"print(estimate_training_bytes('{__name__}:loads_weights', {{}}, example, 0))"
+        f"print(estimate_training_bytes('{__name__}:loads_weights', {{}}, example, lambda parameters: 0))"
     )
     done = subprocess.run(
         [sys.executable, "-W", "always", "-c", estimate], cwd=ROOT, capture_output=True, text=True, check=True

@@ -9,8 +9,8 @@ from torch import nn
 from shared.model.chain import build_chain
 from shared.training import block_state
 from shared.training.device import prepare_device
-from shared.training.optimizer import build_optimizer, state_keys
-from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.optimizers import OPTIMIZERS, OptimizerConfig, build_optimizer
+from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.stage import Stage
 
 CPU, META, CUDA = torch.device("cpu"), torch.device("meta"), torch.device("cuda")
@@ -65,7 +65,7 @@ class Scaled(nn.Module):
         return value * self.gain
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "rmsprop", "sgd"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_moments_of_a_parameter_without_dimensions_lie_beside_it_after_a_move(name):
     config = OptimizerConfig(name=name, momentum=0.9 if name in ("sgd", "rmsprop") else 0.0)
 
@@ -81,7 +81,7 @@ def test_the_moments_of_a_parameter_without_dimensions_lie_beside_it_after_a_mov
 
     there, arriving = built()
     there.module.to(META)
-    block_state.restore(there, arriving, state_keys(config), state)
+    block_state.restore(there, arriving, config, state)
     for parameter in there.named_parameters().values():
         for key, tensor in arriving.state[parameter].items():
             assert tensor.device == (CPU if key == "step" else META), f"{name}: {key}"

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from shared.model.chain import Chain, build_chain
 from shared.model.random_state import random_state
 from shared.model.zoo import bilstm, residual_cnn
+from shared.training.optimizers import OptimizerConfig
 from shared.training.policies import POLICIES, Replay, Stash
-from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.stage import Stage
 from tests.support.plain import PlainEdge, assert_same_bits, plain_optimizer
 

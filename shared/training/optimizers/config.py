@@ -1,0 +1,86 @@
+"""The configuration of an optimizer: one flat section, made of the settings of all that are registered.
+
+A key means the same with every optimizer that has it. Where their defaults differ, the key is left out by default, and
+then each optimizer's own holds.
+"""
+
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, PositiveFloat, create_model, model_validator
+
+from shared.config import Section, toml_value
+from shared.training.choices import refuse_unused
+from shared.training.optimizers.registry import OPTIMIZERS
+from shared.training.optimizers.spec import OptimizerSettings
+
+_OWN_KEYS = {
+    name: spec.settings.model_fields.keys() - OptimizerSettings.model_fields.keys() for name, spec in OPTIMIZERS.items()
+}
+
+
+class _Chosen(Section):
+    """What is judged of the section as a whole."""
+
+    @model_validator(mode="after")
+    def _keys_suit_the_optimizer(self) -> Self:
+        refuse_unused(self, self.name, _OWN_KEYS)  # type: ignore[attr-defined]
+        settings_of(self)  # type: ignore[arg-type]
+        return self
+
+
+def _fields() -> dict[str, Any]:
+    """The section's fields: name, what every optimizer has, the clipping that is the stage's, and what some have."""
+    name = Field(next(iter(OPTIMIZERS)), description="The optimizer.")
+    clip_norm = Field(
+        None,
+        examples=[1.0],
+        description="Largest norm of a block's gradient; a longer one is scaled down to it. Per block, and not for the whole "
+        "network, so that the result does not depend on where the cut is.",
+    )
+    fields: dict[str, Any] = {
+        "name": (Literal[tuple(OPTIMIZERS)], name),
+        **{key: (field.annotation, field) for key, field in OptimizerSettings.model_fields.items()},
+        "clip_norm": (PositiveFloat | None, clip_norm),
+    }
+    for spec in OPTIMIZERS.values():
+        for key in spec.settings.model_fields:
+            if key not in fields:
+                fields[key] = _shared_field(key)
+    return fields
+
+
+def _shared_field(key: str) -> tuple[Any, Any]:
+    """The type and field of a key that some optimizers have, described with their names."""
+    having = {name: OPTIMIZERS[name].settings.model_fields[key] for name, keys in _OWN_KEYS.items() if key in keys}
+    first = next(iter(having.values()))
+    text = f"{(first.description or '').rstrip('.')} ({', '.join(having)})."
+    users: dict[str, list[str]] = {}
+    for name, field in having.items():
+        users.setdefault(toml_value(field.default), []).append(name)
+    if len(users) == 1:
+        return first.rebuild_annotation(), Field(first.default, description=text)
+    own = "; ".join(f"{value} with {', '.join(names)}" for value, names in users.items())
+    return first.rebuild_annotation() | None, Field(
+        None, examples=[first.default], description=f"{text} Left out, {own}."
+    )
+
+
+if TYPE_CHECKING:
+
+    class OptimizerConfig(_Chosen, OptimizerSettings):
+        """Which optimizer, and its settings."""
+
+        name: str
+        clip_norm: float | None
+
+        def __init__(self, **keys: Any) -> None: ...
+
+else:
+    OptimizerConfig = create_model("OptimizerConfig", __base__=_Chosen, __module__=__name__, **_fields())
+
+
+def settings_of(config: OptimizerConfig) -> OptimizerSettings:
+    """The settings of the optimizer that was chosen; what is left out is at the optimizer's own default."""
+    settings: type[OptimizerSettings] = OPTIMIZERS[config.name].settings
+    given: dict[str, Any] = {key: getattr(config, key) for key in settings.model_fields}
+    return settings(**{key: value for key, value in given.items() if value is not None})

@@ -1,0 +1,187 @@
+"""What holds for every optimizer that is registered: what it computes, what it keeps, and how that is judged."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shared.config import toml_value
+from shared.errors import ProtocolError
+from shared.model.chain import build_chain
+from shared.training import block_state
+from shared.training.optimizers import (
+    OPTIMIZERS,
+    OptimizerConfig,
+    OptimizerSettings,
+    build_optimizer,
+    optimizer_bytes,
+    optimizer_state,
+)
+from tests.support.plain import plain_optimizer
+
+CHOICES: list[dict[str, Any]] = [
+    {"name": "sgd"},
+    {"name": "sgd", "momentum": 0.9, "nesterov": True},
+    {"name": "adam", "betas": (0.8, 0.95)},
+    {"name": "adamw", "eps": 1e-4},
+    {"name": "rmsprop"},
+    {"name": "rmsprop", "momentum": 0.5, "alpha": 0.9, "eps": 1e-3},
+    {"name": "adagrad", "initial_accumulator_value": 0.5},
+    {"name": "adafactor", "beta2_decay": -0.5},
+    {"name": "lion", "betas": (0.8, 0.9)},
+]
+CONFIGS = [OptimizerConfig(learning_rate=0.1, weight_decay=0.01, **choice) for choice in CHOICES]
+SHAPES = [(), (1,), (7,), (3, 5), (1, 1), (4, 3, 2, 2)]
+configs = pytest.mark.parametrize(
+    "config", CONFIGS, ids=lambda config: toml_value(config.model_dump(exclude_defaults=True))
+)
+
+
+def test_every_optimizer_is_tried():
+    assert {config.name for config in CONFIGS} == set(OPTIMIZERS)
+
+
+class Held(nn.Module):
+    """One parameter of some shape and type."""
+
+    def __init__(self, shape, dtype=torch.float32, *, learns=True):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 60)[: torch.Size(shape).numel()].view(shape).to(dtype), learns)
+
+
+def trained(module, config, steps=4):
+    optimizer = build_optimizer(module.parameters(), config)
+    for step in range(steps):
+        for parameter in module.parameters():
+            parameter.grad = torch.cos(parameter.detach() * (step + 1))
+        optimizer.step()
+    return optimizer
+
+
+def block_of(config, steps=4):
+    """A block of two parameters, and its optimizer after so many steps."""
+    block = build_chain(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2)), torch.ones(2, 6)).blocks[0]
+    return block, trained(block.module, config, steps)
+
+
+@configs
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_optimizer_updates_as_one_that_a_user_writes_with_the_same_numbers(config, shape):
+    ours, theirs = Held(shape), Held(shape)
+    trained(ours, config)
+    expected = plain_optimizer(theirs, config)
+    for step in range(4):
+        theirs.weight.grad = torch.cos(theirs.weight.detach() * (step + 1))
+        expected.step()
+    assert torch.equal(ours.weight, theirs.weight)
+    assert not torch.equal(ours.weight, Held(shape).weight)
+
+
+@configs
+def test_operations_are_in_the_same_order_on_every_device(config):
+    assert not build_optimizer(Held((3,)).parameters(), config).param_groups[0].get("foreach", False)
+
+
+@configs
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_it_keeps_is_what_its_spec_says(config, shape, dtype):
+    module = Held(shape, dtype)
+    optimizer = trained(module, config)
+    kept = {key: value for key, value in optimizer.state[module.weight].items() if isinstance(value, torch.Tensor)}
+    said = optimizer_state(module.weight, config)
+    assert {key: (tuple(value.shape), value.dtype) for key, value in kept.items()} == {
+        key: (tensor.shape, tensor.dtype) for key, tensor in said.items()
+    }
+    on_meta = nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
+    assert optimizer_bytes([on_meta], config) == sum(value.nbytes for value in kept.values())
+
+
+@configs
+def test_nothing_is_kept_for_what_does_not_learn(config):
+    assert optimizer_bytes([Held((3,), learns=False).weight], config) == 0
+
+
+@configs
+def test_a_state_that_moves_goes_on_as_if_it_had_stayed(config):
+    here, optimizer = block_of(config)
+    state = block_state.deserialize(block_state.serialize(block_state.collect(here, optimizer)))
+    there, arriving = block_of(config, steps=0)
+    block_state.restore(there, arriving, config, state)
+    for block, its in ((here, optimizer), (there, arriving)):
+        for parameter in block.module.parameters():
+            parameter.grad = torch.sin(parameter.detach())
+        its.step()
+    assert block_state.digest(here) == block_state.digest(there)
+
+
+@configs
+def test_weights_that_come_without_a_state_begin_as_with_a_new_optimizer(config):
+    weights = block_state.collect(block_of(config, steps=0)[0], None)
+    used, its = block_of(config, steps=3)
+    block_state.restore(used, its, config, weights)
+    new, expected = block_of(config, steps=0)
+    block_state.restore(new, expected, config, weights)
+    for block, optimizer in ((used, its), (new, expected)):
+        for parameter in block.module.parameters():
+            parameter.grad = torch.sin(parameter.detach())
+        optimizer.step()
+    assert block_state.digest(used) == block_state.digest(new)
+
+
+@configs
+def test_a_state_of_other_shapes_types_or_parts_is_refused(config):
+    block, optimizer = block_of(config)
+    state = block_state.collect(block, optimizer)
+    block_state.check(block, config, state)
+    entries = [entry for entry in state if entry.startswith("optimizer/")]
+    wrong = {
+        "it must have": lambda entry: {name: tensor for name, tensor in state.items() if name != entry},
+        "has a": lambda entry: state | {entry: torch.zeros(3, 1, 1)},
+        "it must be": lambda entry: state | {entry: state[entry].half()},
+    }
+    for entry in entries:
+        for says, change in wrong.items():
+            if says == "it must have" and len(optimizer_state(next(block.module.parameters()), config)) == 1:
+                continue  # without its one entry a parameter has no state, which may be
+            with pytest.raises(ProtocolError, match=f"the optimizer state of '.*' .*{says}"):
+                block_state.check(block, config, change(entry))
+    for odd in ("optimizer/0.none/step", "optimizer/step", "optimizer//"):
+        with pytest.raises(ProtocolError, match="fits no parameter"):
+            block_state.check(block, config, state | {odd: torch.zeros(())})
+    if entries:
+        with pytest.raises(ProtocolError, match="fits no parameter"):
+            block_state.check(block, None, state)
+
+
+@configs
+def test_a_receiver_allows_the_whole_state_and_hardly_more(config):
+    block, optimizer = block_of(config)
+    state = block_state.collect(block, optimizer)
+    limit = block_state.max_serialized_bytes(block, config)
+    assert len(block_state.serialize(state)) <= limit
+    assert limit <= sum(tensor.nbytes for tensor in state.values()) + 512 * (len(state) + 8)
+
+
+def test_adafactor_keeps_less_of_a_matrix_than_adam():
+    matrix = nn.Parameter(torch.empty(1000, 1000, device="meta"))
+    adam, adafactor = (optimizer_bytes([matrix], OptimizerConfig(name=name)) for name in ("adam", "adafactor"))
+    assert (adam, adafactor) == (8_000_004, 8_004)
+
+
+def test_a_key_means_the_same_with_every_optimizer_that_has_it():
+    for key in OptimizerConfig.model_fields.keys() - OptimizerSettings.model_fields.keys() - {"name", "clip_norm"}:
+        fields = [spec.settings.model_fields[key] for spec in OPTIMIZERS.values() if key in spec.settings.model_fields]
+        assert len({str(field.rebuild_annotation()) for field in fields}) == 1, key
+        assert all(field.description for field in fields), key
+
+
+def test_what_is_left_out_is_at_the_optimizers_own_default():
+    for name, betas in (("adam", (0.9, 0.999)), ("lion", (0.9, 0.99))):
+        optimizer = build_optimizer(Held((3,)).parameters(), OptimizerConfig(name=name))
+        assert optimizer.param_groups[0]["betas"] == betas
+    key = OptimizerConfig.model_fields["betas"]
+    assert (key.description or "").endswith(
+        "(adam, adamw, lion). Left out, [0.9, 0.999] with adam, adamw; [0.9, 0.99] with lion."
+    )
