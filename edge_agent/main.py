@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from shared.model.build import build_checked_chain, parse_kwargs
 from shared.model.report import describe_chain
 from shared.model.spec import parse_example
 from shared.telemetry.logs import configure_logs
+from shared.training.optimizers import optimizer_bytes
 from shared.training.step_log import check_steps
 
 app = typer.Typer(help="The edge's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -98,15 +100,16 @@ def model(
     kwargs: Annotated[str, typer.Option(help="Keyword arguments of the factory, a JSON object.")] = "{}",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Show a model as a chain of blocks: parameters, and what crosses the cut after each block."""
+    """Show a model as a chain of blocks: parameters, what the optimizer keeps for them, and what crosses the cut after each."""
+    loaded = load_config(EdgeConfig, config, overrides or [])
     if factory is not None and example is not None:
         chain = build_checked_chain(factory, parse_kwargs(kwargs), 0, parse_example(example))
     elif factory is None and example is None and kwargs == "{}":
-        chain = Experiment(load_config(EdgeConfig, config, overrides or [])).chain
+        chain = Experiment(loaded).chain
     else:
         missing = "--example" if example is None else "--factory"
         raise ConfigError(f"{missing} is missing; give --factory and --example, or neither, for what --config says")
-    rows = describe_chain(chain)
+    rows = describe_chain(chain, partial(optimizer_bytes, config=loaded.training.optimizer))
     if as_json:
         typer.echo(to_json(rows))
     else:

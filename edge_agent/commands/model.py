@@ -11,11 +11,14 @@ from shared.model.report import CutRow
 
 def render_table(rows: Sequence[CutRow]) -> Table:
     """One line a block, with what crosses the cut after it."""
-    table = Table(title=f"{len(rows)} blocks; KiB of parameters and of the example batch's feature")
+    table = Table(
+        title=f"{len(rows)} blocks; KiB of parameters, of the optimizer's state and of the example batch's feature"
+    )
     table.add_column("cut", justify="right", no_wrap=True)
     table.add_column("after block", overflow="fold")  # names may differ at their end only
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("KiB", justify="right", no_wrap=True)
+    table.add_column("state", justify="right", no_wrap=True)
     table.add_column("feature", justify="right", no_wrap=True)
     table.add_column("KiB", justify="right", no_wrap=True)
     for row in rows:
@@ -24,6 +27,7 @@ def render_table(rows: Sequence[CutRow]) -> Table:
             row.name if row.trainable or not row.parameters else f"{row.name} (frozen)",
             f"{row.parameters:,}",
             f"{row.parameter_bytes / 1024:,.1f}",
+            f"{row.optimizer_bytes / 1024:,.1f}",
             " x ".join(map(str, row.feature_shape)),
             f"{row.feature_bytes / 1024:,.1f}",
         )

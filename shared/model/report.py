@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from shared.model.chain import Chain
+from shared.model.footprint import OptimizerBytes
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class CutRow:
     parameters: int
     """How many numbers the block learns, or would if it were not frozen."""
     parameter_bytes: int
+    optimizer_bytes: int
+    """What the optimizer keeps for them once it has updated them."""
     trainable: bool
     """Whether any parameter takes a gradient."""
     feature_shape: tuple[int, ...]
@@ -23,8 +26,8 @@ class CutRow:
     """The same in bytes, uncompressed."""
 
 
-def describe_chain(chain: Chain) -> list[CutRow]:
-    """One row a block, in order."""
+def describe_chain(chain: Chain, optimizer_bytes: OptimizerBytes) -> list[CutRow]:
+    """One row a block, in order. optimizer_bytes: what the optimizer keeps for given parameters."""
     rows = []
     for block, feature in zip(chain.blocks, chain.features[1:], strict=True):
         parameters = block.named_parameters().values()
@@ -34,6 +37,7 @@ def describe_chain(chain: Chain) -> list[CutRow]:
                 name=block.name,
                 parameters=sum(parameter.numel() for parameter in parameters),
                 parameter_bytes=sum(parameter.nbytes for parameter in parameters),
+                optimizer_bytes=optimizer_bytes(parameters),
                 trainable=block.trainable,
                 feature_shape=feature.shape,
                 feature_bytes=feature.bytes,

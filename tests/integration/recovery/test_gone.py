@@ -43,7 +43,7 @@ class Device:
                 stop.drain()
 
         with pytest.raises(StoppedError, match="--resume` goes on"):
-            await run_training(edge_config(*self.settings, f"trainer.address={address}"), on_progress, stop=stop)
+            await run_training(edge_config(*self.settings, f"trainer.address={address}"), on_progress, shutdown=stop)
         (session,) = self.sessions
         return session
 

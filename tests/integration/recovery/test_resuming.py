@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from edge_agent.training.resuming import Resume, choose_session
 from edge_agent.training.session_store import SessionRecord, StoredSession, sessions_folder
 from edge_agent.training.shutdown import Shutdown
 from shared.errors import ConfigError, DataError, ExitCode, StoppedError
+from tests.integration.training.test_exactness import OPTIMIZERS
 from tests.support.commands import MLP
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import ROOT, StandardError, edge_config, running_trainer, trainer_process
@@ -55,11 +57,11 @@ format = "json"
 """
 
 
-@pytest.fixture
-async def stopped(tmp_path):
+@asynccontextmanager
+async def stopped_run(tmp_path, *more):
     """The flags of a run that was stopped at step 10 of 20, or just after it; its trainer is still there."""
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
-        flags = [*TRAINING, f"checkpoints.location={tmp_path / 'edge'}", f"trainer.address={server.address}"]
+        flags = [*TRAINING, *more, f"checkpoints.location={tmp_path / 'edge'}", f"trainer.address={server.address}"]
         stop = Shutdown()
 
         def stop_there(progress):
@@ -67,7 +69,14 @@ async def stopped(tmp_path):
                 stop.drain()
 
         with pytest.raises(StoppedError, match=r"at step 1\d of 20; `edge-agent run --resume` goes on"):
-            await run_training(edge_config(*flags), stop_there, stop=stop)
+            await run_training(edge_config(*flags), stop_there, shutdown=stop)
+        yield flags
+
+
+@pytest.fixture
+async def stopped(tmp_path):
+    """See `stopped_run`."""
+    async with stopped_run(tmp_path) as flags:
         yield flags
 
 
@@ -90,6 +99,15 @@ async def test_what_decides_no_result_may_change(stopped, change):
     result, steps = await gone_on(stopped, *change)
     assert min(step for step in steps if step) >= STOPPED_AT
     assert_same_bits(plain_state(edge_config(*TRAINING)), result.module.state_dict())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+async def test_the_state_of_every_optimizer_is_in_a_checkpoint(tmp_path, optimizer):
+    chosen = f"training.optimizer={OPTIMIZERS[optimizer]}"
+    async with stopped_run(tmp_path, chosen) as flags:
+        result, steps = await gone_on(flags)
+    assert min(step for step in steps if step) >= STOPPED_AT
+    assert_same_bits(plain_state(edge_config(*TRAINING, chosen)), result.module.state_dict())
 
 
 async def test_what_may_change_the_last_bits_is_told(stopped):

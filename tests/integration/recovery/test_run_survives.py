@@ -81,7 +81,7 @@ async def train_until(enough, tmp_path, on_progress=lambda _progress: None):
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         places = [f"trainer.address={server.address}", f"checkpoints.location={tmp_path / 'edge'}"]
         with pytest.raises(StoppedError):
-            await run_training(edge_config(*chosen, *places), watch, stop=stop)
+            await run_training(edge_config(*chosen, *places), watch, shutdown=stop)
 
 
 @pytest.mark.parametrize("side", ["edge-agent", "cloud-trainer"])
@@ -148,7 +148,7 @@ async def test_a_run_that_is_told_to_stop_while_its_session_opens_ends_at_once(m
     stop = Shutdown()
     async with running_trainer() as server, asyncio.timeout(60):
         config = edge_config(*MLP, f"trainer.address={server.address}")
-        running = asyncio.create_task(run_training(config, stop=stop))
+        running = asyncio.create_task(run_training(config, shutdown=stop))
         await begun.wait()
         stop.drain()
         with pytest.raises(StoppedError, match="before the first step") as ended:

@@ -67,7 +67,7 @@ def test_a_trainers_sessions_are_whole():
 
 def test_blocks_whose_names_differ_at_the_end_can_be_told_apart():
     names = [f"encoder.layers.encoder_layer_{number}.self_attention" for number in range(4)]
-    costs = (7_087_872, 28_351_488, True, (32, 197, 768), 19_365_888)
+    costs = (7_087_872, 28_351_488, 56_702_976, True, (32, 197, 768), 19_365_888)
     rows = [CutRow(cut, name, *costs) for cut, name in enumerate(names, 1)]
     text = shown(render_table(rows))
     assert "…" not in text
@@ -81,6 +81,11 @@ def test_a_model_is_shown_from_the_configuration_that_trains_it(tmp_path):
     done = CliRunner().invoke(app, ["model", "--config", str(config), "--json"])
     assert done.exit_code == 0, done.output
     assert '"parameters": 1560' in done.output, "64 x 24 weights and 24 biases, for images of the digits"
+    adam = ["--set", "training.optimizer.name=adam"]
+    done = CliRunner().invoke(app, ["model", "--config", str(config), *adam, "--json"])
+    assert f'"optimizer_bytes": {2 * (4 * 1560 + 4)}' in done.output, (
+        "two moments, and a step for weights and for biases"
+    )
     frozen = CliRunner().invoke(app, ["model", "--config", str(config), "--set", 'model.frozen=["0"]', "--json"])
     assert '"trainable": false' in frozen.output
 

@@ -342,7 +342,7 @@ def test_frozen_is_another_thing_than_without_parameters():
 
 def test_a_report_has_one_row_a_block():
     module = nn.Sequential(nn.Linear(WIDTH, 4), nn.ReLU())
-    linear, relu = describe_chain(build_chain(module, example()))
+    linear, relu = describe_chain(build_chain(module, example()), lambda parameters: 7 * len(list(parameters)))
     assert (linear.cut, linear.name, linear.parameters, linear.parameter_bytes, linear.trainable) == (
         1,
         "0",
@@ -350,6 +350,7 @@ def test_a_report_has_one_row_a_block():
         112,
         True,
     )
+    assert (linear.optimizer_bytes, relu.optimizer_bytes) == (14, 0)
     assert (relu.cut, relu.parameters, relu.trainable) == (2, 0, False)
     assert (relu.feature_shape, relu.feature_bytes) == ((4, 4), 64)
 
