@@ -23,9 +23,9 @@ ALONE = tuple(
     INTEGRATION / f"{name}.py"
     for name in (
         "adaptation/test_decisions",
-        "adaptation/test_shaped_link",
-        "adaptation/test_simulation_agrees",
-        "adaptation/test_slow_device",
+        "benchmarks/test_shaped_link",
+        "benchmarks/test_simulation_agrees",
+        "benchmarks/test_slow_device",
         "commands/test_control_latency",
         "peers/test_worst_claims",
     )
@@ -33,7 +33,7 @@ ALONE = tuple(
 """What measures rates, delays or shares of a core: beside another suite it would measure that one."""
 FIRST = (
     Path("tests/unit"),
-    *(INTEGRATION / f"{name}.py" for name in ("peers/test_bad_input", "training/test_exactness")),
+    *(INTEGRATION / f"{name}.py" for name in ("commands/test_bad_input", "training/test_exactness")),
     Path("tests/chaos"),
 )
 """What takes longest begins first, so that no core waits for it at the end."""
@@ -46,7 +46,7 @@ SLOW = tuple(
         "recovery/test_resuming",
         "recovery/test_interruptions",
         "commands/test_pages",
-        "adaptation/test_peer",
+        "benchmarks/test_peer",
         "peers/test_worst_claims",
     )
 )

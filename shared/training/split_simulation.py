@@ -1,7 +1,7 @@
 """Split training in one process: the stages, policies, codecs and feedback of the real pipeline, and no network.
 
 When the edge does what is an input. Given the order of a real run, the simulation ends with the same weights, bit for bit
-(tests/integration/adaptation/test_simulation_agrees.py). The cloud has no order of its own: it takes the features as they were
+(tests/integration/benchmarks/test_simulation_agrees.py). The cloud has no order of its own: it takes the features as they were
 sent, so what it computes does not depend on when. Where nothing on the edge learns, no gradient comes back.
 Knows nothing of datasets.
 """

@@ -13,7 +13,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from deploy.grafana.generate import dashboards
 from deploy.grafana.questions import load, other_questions, panel_questions, panels
 from tests.conftest import ROOT
-from tests.unit.shared.telemetry.test_metrics import documented
+from tests.unit.docs.test_metrics import documented
 
 BOARDS = sorted(dashboards())
 boards = pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)

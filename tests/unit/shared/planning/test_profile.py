@@ -1,53 +1,192 @@
-"""The profile file: what is written is read again, and what is wrong is refused with the key's name."""
+"""The profile file: what is right is kept to the last digit, what is wrong is refused in a sentence with file and key."""
 
+import dataclasses
 import json
+import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shared.errors import PlanError
-from shared.planning.profile import Block, Encode, Profile, parse_profile, profile_to_json
+from shared.planning import SCHEMA, load_profile, parse_profile, profile_to_json
+from tests.support.planning_cases import profiles, small_profile
 
-PROFILE = Profile(
-    model="m:f",
-    batch_size=32,
-    blocks=(Block("a", 100.0), Block("b", 0.0)),
-    feature_bytes=(64.0, 128.0, 0.0),
-    gradient_bytes=(0.0, 128.0, 0.0),
-    edge_seconds=(None, 0.01, 0.02),
-    cloud_seconds=(None, 0.001, 0.0),
-    encode=Encode(1e-10, 1e-5),
-    min_bits=None,
-    max_staleness=5,
-    extra={"decode": {"seconds": 1.0}},
+
+def written(**changes) -> dict:
+    return json.loads(profile_to_json(small_profile())) | changes
+
+
+@given(profiles())
+def test_a_profile_survives_its_file(profile):
+    assert parse_profile(json.loads(profile_to_json(profile)), "file") == profile
+
+
+def test_the_file_has_the_fields_that_others_write():
+    assert written() == {
+        "schema": "isthmus.profile/v1",
+        "model": "small",
+        "batch_size": 8,
+        "blocks": [{"name": f"b{i}", "bytes": 1e6 * (i + 1)} for i in range(4)],
+        "feature_bytes": [None, 4e6, 2e6, 1e6, None],
+        "gradient_bytes": [None, 4e6, 2e6, 1e6, None],
+        "edge_seconds": [None, 1.0, 2.0, 3.0, 5.0],
+        "cloud_seconds": [None, 0.4, 0.3, 0.2, 0.0],
+        "encode": {"seconds_per_byte": 1e-7, "seconds": 0.125},
+        "min_bits": None,
+        "max_staleness": 3,
+    }
+
+
+def test_fields_beyond_the_schema_are_kept():
+    profile = parse_profile(written(device="Pi 4", spread=[1, 2]), "file")
+    assert profile.extra == {"device": "Pi 4", "spread": [1, 2]}
+    assert json.loads(profile_to_json(profile)) == written(device="Pi 4", spread=[1, 2])
+
+
+@pytest.mark.parametrize("key", [key for key in written() if key != "schema"])
+def test_a_missing_field_is_named(key):
+    fields = written()
+    del fields[key]
+    with pytest.raises(PlanError, match=rf"^some/file: {key} is missing"):
+        parse_profile(fields, "some/file")
+
+
+@pytest.mark.parametrize("schema", [None, "isthmus.profile/v2", 1])
+def test_another_schema_is_refused(schema):
+    with pytest.raises(PlanError, match=SCHEMA):
+        parse_profile(written(schema=schema), "file")
+
+
+BAD_NUMBERS = [-1, -0.001, math.nan, math.inf, -math.inf, True, "3", [], 10**400]
+
+
+@pytest.mark.parametrize("bad", BAD_NUMBERS, ids=str)
+@pytest.mark.parametrize("key", ["feature_bytes", "gradient_bytes", "edge_seconds", "cloud_seconds"])
+def test_a_bad_entry_is_named_with_its_cut(key, bad):
+    fields = written()
+    fields[key][2] = bad
+    with pytest.raises(PlanError, match=rf"^file: {key}\[2\] is .*; it must be a finite number of 0 or more, or null"):
+        parse_profile(fields, "file")
+
+
+@pytest.mark.parametrize("bad", BAD_NUMBERS, ids=str)
+def test_a_bad_number_of_a_field_that_may_be_left_out_is_named_too(bad):
+    with pytest.raises(
+        PlanError, match=r"^file: serial_overhead_seconds is .*; it must be a finite number of 0 or more"
+    ):
+        parse_profile(written(serial_overhead_seconds=bad), "file")
+    with pytest.raises(PlanError, match=r"^file: overhead\.seconds is .*; it must be a finite number of 0 or more"):
+        parse_profile(written(overhead={"seconds_per_byte": 0.0, "seconds": bad}), "file")
+    with pytest.raises(PlanError, match=r"^file: serial_edge_seconds\[1\] is .*; it must be a finite number"):
+        parse_profile(written(serial_edge_seconds=[None, bad, None, None, None]), "file")
+
+
+@pytest.mark.parametrize("length", [0, 4, 6])
+@pytest.mark.parametrize(
+    "key", ["feature_bytes", "gradient_bytes", "edge_seconds", "cloud_seconds", "min_bits", "serial_edge_seconds"]
 )
-
-
-def test_what_is_written_is_read_again():
-    assert parse_profile(json.loads(profile_to_json(PROFILE)), "p.json") == PROFILE
+def test_a_list_of_another_length_is_refused(key, length):
+    with pytest.raises(PlanError, match=rf"^file: {key} has {length} entries; with 4 blocks it must have 5"):
+        parse_profile(written(**{key: [8] * length}), "file")
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("schema", "isthmus.profile/v9"),
+        ("model", 3),
         ("batch_size", 0),
-        ("batch_size", None),
-        ("edge_seconds", [None, -0.01, 0.02]),
-        ("edge_seconds", [None, 0.01]),
-        ("cloud_seconds", [None, "fast", 0.0]),
+        ("batch_size", 2.5),
+        ("batch_size", True),
         ("max_staleness", -1),
+        ("max_staleness", None),
         ("max_staleness", 1.5),
         ("blocks", []),
+        ("blocks", "b0"),
+        ("edge_seconds", {"0": 1}),
+        ("encode", 0.1),
+        ("encode", {"seconds": 1.0}),
+        ("overhead", 0.1),
+        ("overhead", {"seconds": 1.0}),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(key, value):
-    mapping = json.loads(profile_to_json(PROFILE)) | {key: value}
-    with pytest.raises(PlanError, match=key.split("_")[0]) as refusal:
-        parse_profile(mapping, "p.json")
-    assert str(refusal.value).startswith("p.json")
+def test_a_field_of_the_wrong_kind_is_named(key, value):
+    with pytest.raises(PlanError, match=rf"^file: {key} is .*; it must be"):
+        parse_profile(written(**{key: value}), "file")
 
 
-def test_a_profile_in_which_nothing_was_measured_is_refused():
-    mapping = json.loads(profile_to_json(PROFILE)) | {"edge_seconds": [None, None, None]}
-    with pytest.raises(PlanError, match="nothing to choose from"):
-        parse_profile(mapping, "p.json")
+@pytest.mark.parametrize("bad", [0, 33, "8", 1.5, True, [8]], ids=str)
+def test_a_width_that_none_can_be_is_refused(bad):
+    with pytest.raises(PlanError, match=r"^file: min_bits\[1\] is .*; it must be an integer of 1 to 32"):
+        parse_profile(written(min_bits=[None, bad, 8, 8, None]), "file")
+
+
+@pytest.mark.parametrize(
+    "block", [None, {"name": "b"}, {"bytes": 1}, {"name": 1, "bytes": 1}, {"name": "b", "bytes": None}]
+)
+def test_a_bad_block_is_named(block):
+    fields = written()
+    fields["blocks"][3] = block
+    with pytest.raises(PlanError, match=r"^file: blocks\[3\]"):
+        parse_profile(fields, "file")
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, None])
+def test_a_bad_encode_cost_is_named(bad):
+    with pytest.raises(PlanError, match=r"^file: encode.seconds_per_byte"):
+        parse_profile(written(encode={"seconds_per_byte": bad, "seconds": 0.0}), "file")
+
+
+@pytest.mark.parametrize("key", ["edge_seconds", "cloud_seconds", "feature_bytes", "gradient_bytes"])
+def test_a_profile_with_nothing_to_choose_from_is_refused(key):
+    nothing = written(
+        **{key: [1.0, None, None, None, None], "edge_seconds": [1.0, 1.0, 1.0, 1.0, None]} | {key: [1.0] + [None] * 4}
+    )
+    with pytest.raises(PlanError, match="no cut from 1 to 4 has all of"):
+        parse_profile(nothing, "file")
+
+
+def test_edge_only_alone_is_enough_to_plan_with():
+    profile = parse_profile(written(edge_seconds=[None, None, None, None, 5.0]), "file")
+    assert profile.edge_seconds[4] == 5.0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", '{"schema": NaN', "[" * 100_000, "\x00"], ids=lambda text: text[:10]
+)
+def test_a_file_that_is_no_profile_is_refused(tmp_path, text):
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    with pytest.raises(PlanError, match=r"profile\.json: "):
+        load_profile(path)
+
+
+def test_a_file_that_is_not_text_or_not_there_is_refused(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for name in ("binary", "absent", "."):
+        with pytest.raises(PlanError, match=str(tmp_path)):
+            load_profile(tmp_path / name)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from(sorted(written())), json_values)
+def test_whatever_stands_in_a_field_is_a_profile_or_one_sentence(key, value):
+    said = ""
+    try:
+        parse_profile(written(**{key: value}), "file")
+    except PlanError as error:
+        said = str(error)
+    assert said == "" or (said.startswith("file: ") and "\n" not in said)
+
+
+def test_error_gradients_of_fewer_bits_are_so_much_smaller_and_nothing_else_is():
+    profile = small_profile(gradient_bytes=(None, 4e6, None, 1e6, None))
+    halved = profile.with_gradient_bits(16)
+    assert halved.gradient_bytes == (None, 2e6, None, 5e5, None)
+    assert dataclasses.replace(halved, gradient_bytes=profile.gradient_bytes) == profile

@@ -6,7 +6,18 @@ from grpc.aio import AioRpcError, Metadata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.errors import BusyError, ConfigError, ExitCode, ModelError, ProtocolError, one_line
+from shared.errors import (
+    BusyError,
+    ConfigError,
+    ExitCode,
+    ModelError,
+    PlanError,
+    ProtocolError,
+    RefusedError,
+    StoppedError,
+    UnreachableError,
+    one_line,
+)
 from shared.transport.rpc.status import (
     DamagedMessageError,
     Refusal,
@@ -123,3 +134,16 @@ def test_what_is_damaged_is_not_used():
     assert undamaged("as it was") == "as it was"
     with pytest.raises(DamagedMessageError, match="damaged message: its checksum is wrong"):
         undamaged(Damaged("its checksum is wrong"))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (PlanError("x"), Code.INVALID_ARGUMENT),
+        (UnreachableError("x"), Code.UNAVAILABLE),
+        (RefusedError("x"), Code.FAILED_PRECONDITION),
+        (StoppedError("x"), Code.ABORTED),
+    ],
+)
+def test_an_error_of_the_agents_has_its_status(error, code):
+    assert status_of(error) is code

@@ -1,13 +1,10 @@
-"""Checkpoints are whole or not there, whatever stops their writing and whatever spoils them."""
+"""Checkpoints are whole or not there, whatever stops their writing and whatever damages them."""
 
 import errno
 import multiprocessing
 import os
 import signal
-import time
-from pathlib import Path
 
-import fsspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,58 +13,13 @@ from shared.checkpoint import (
     CheckpointName,
     CheckpointStore,
     DamagedCheckpointError,
-    FsspecFiles,
     LocalFiles,
-    open_files,
     seal,
-    state_directory,
 )
 from shared.checkpoint.store import FORMAT
-from shared.errors import ConfigError, StorageError
+from shared.errors import StorageError
 
 NAMES = st.builds(CheckpointName, st.integers(0, 3), st.integers(0, 2**40))
-
-
-@pytest.fixture(params=["local", "memory", "file url"])
-def files(request, tmp_path):
-    if request.param == "local":
-        yield LocalFiles(tmp_path / "a" / "b")
-    elif request.param == "file url":
-        yield open_files(f"file://{tmp_path}/c", "key")
-    else:
-        memory = open_files("memory://isthmus/tests", "key")
-        assert isinstance(memory, FsspecFiles)
-        yield memory
-        fsspec.filesystem("memory").store.clear()
-
-
-def test_what_is_written_can_be_read_and_is_gone_when_removed(files):
-    assert (files.names(), files.folders(), files.read("x")) == ([], [], None)
-    files.write("x", b"one")
-    files.write("x", b"two")
-    files.folder("inner").write("y", b"three")
-    assert (files.names(), files.folders()) == (["x"], ["inner"])
-    assert (files.read("x"), files.folder("inner").read("y")) == (b"two", b"three")
-    files.remove("x")
-    files.remove("x")
-    assert files.read("x") is None
-    files.clear()
-    assert (files.names(), files.folders()) == ([], [])
-    files.clear()
-
-
-def test_a_folder_says_when_it_was_last_written(files):
-    assert files.written_seconds() is None
-    began = time.time()
-    files.write("x", b"one")
-    first = files.written_seconds()
-    assert first == pytest.approx(began, abs=60)
-    files.write("y", b"two")
-    assert first <= files.written_seconds() == pytest.approx(began, abs=60)
-    files.folder("inner").write("z", b"three")
-    files.remove("x")
-    files.remove("y")
-    assert files.written_seconds() is None
 
 
 def test_a_checkpoint_comes_back_as_it_went(files):
@@ -227,14 +179,3 @@ def test_a_process_killed_in_the_middle_of_a_save(tmp_path, call, name):
     store.prune()
     assert store.whole() == [CheckpointName(0, 30)]
     assert len(store.files.names()) == 2
-
-
-def test_a_url_without_a_driver_is_one_sentence():
-    with pytest.raises(ConfigError, match=r"checkpoints.location: nowhere://x cannot be opened"):
-        open_files("nowhere://x", "checkpoints.location")
-
-
-def test_auto_is_the_services_or_the_users_state_directory():
-    assert state_directory({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b"}) == Path("/var/lib/a")
-    assert state_directory({"XDG_STATE_HOME": "/x"}) == Path("/x/isthmus")
-    assert state_directory({}) == Path.home() / ".local/state/isthmus"

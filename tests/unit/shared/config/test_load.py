@@ -1,23 +1,15 @@
-"""Configuration: who wins, what the sentences say, and that the example file is the defaults."""
+"""Loading a configuration: who wins, and what the sentences say."""
 
-import re
-import tomllib
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cloud_trainer.config import TrainerConfig
 from edge_agent.config import EdgeConfig
-from shared.config import Config, Section, example_toml, load_config, parse_toml
-from shared.config.describe import toml_value
-from shared.config.toml import MAX_DEPTH
+from shared.config import Config, load_config
 from shared.errors import ConfigError
 
 ROOTS: list[type[Config]] = [EdgeConfig, TrainerConfig]
-
 STALENESS = "an integer of 0 or more, or a list of [from, value] pairs that begins with 0"
 
 
@@ -38,45 +30,6 @@ def complaint(tmp_path: Path, file_text: str = "", overrides=(), environ=None) -
 @pytest.mark.parametrize("cls", ROOTS)
 def test_without_any_source_the_defaults_hold(cls: type[Config]):
     assert load_config(cls, None, environ={"PATH": "/bin", "HOME": "/root"}) == cls()
-
-
-@pytest.mark.parametrize("cls", ROOTS)
-def test_the_example_file_loads_back_to_the_defaults(cls: type[Config], tmp_path: Path):
-    path = tmp_path / "example.toml"
-    path.write_text(example_toml(cls))
-    assert load_config(cls, path, environ={}) == cls()
-
-
-@pytest.mark.parametrize("cls", ROOTS)
-def test_every_key_stands_in_the_example_file_and_its_commented_keys_load_too(cls: type[Config], tmp_path: Path):
-    uncommented = re.sub(r"(?m)^#(?! )", "", example_toml(cls))
-    path = tmp_path / "example.toml"
-    path.write_text(uncommented)
-    loaded = load_config(cls, path, overrides=USERS_OF_OPTIONAL_KEYS[cls], environ={})
-    assert None not in leaves(loaded).values()
-    assert keys(tomllib.loads(uncommented), loaded) == set(leaves(loaded))
-
-
-USERS_OF_OPTIONAL_KEYS: dict[type[Config], list[str]] = {
-    EdgeConfig: ["training.optimizer.name=adam", "training.schedule.name=cosine"],
-    TrainerConfig: [],
-}
-
-
-def leaves(section: Section, at: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name in type(section).model_fields:
-        value = getattr(section, name)
-        found |= leaves(value, f"{at}{name}.") if isinstance(value, Section) else {f"{at}{name}": value}
-    return found
-
-
-def keys(table: dict, section: Section, at: str = "") -> set[str]:
-    found: set[str] = set()
-    for name, value in table.items():
-        inner = getattr(section, name)
-        found |= keys(value, inner, f"{at}{name}.") if isinstance(inner, Section) else {f"{at}{name}"}
-    return found
 
 
 def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path):
@@ -258,53 +211,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
         load_config(EdgeConfig, binary, environ={})
 
 
-def test_the_trainer_accepts_any_chunk_that_an_edge_may_send():
-    largest_chunk = EdgeConfig.model_validate({"link": {"chunk_bytes": 4 * 1024 * 1024}}).link.chunk_bytes
-    with pytest.raises(
-        ConfigError, match=r"server\.max_message_bytes is 4_194_304; it must be an integer of 4_259_840"
-    ):
-        load_config(TrainerConfig, None, [f"server.max_message_bytes={largest_chunk}"], {})
-
-
-def test_only_factories_and_packages_can_be_allowed():
-    allowed = load_config(TrainerConfig, None, ['models.allowed=["a", "b.c", "b.c:make"]'], {}).models.allowed
-    assert allowed == ("a", "b.c", "b.c:make")
-    for wrong in ("a.*", "a:", "a:b.c", "a:b:c"):
-        with pytest.raises(ConfigError, match=r"it must be package\.module:factory, or a dotted package name"):
-            load_config(TrainerConfig, None, [f'models.allowed=["{wrong}"]'], {})
-
-
 def test_a_configuration_cannot_be_changed():
     with pytest.raises(ValueError, match="frozen"):
         EdgeConfig().deployment.staleness = 3  # type: ignore[misc]
-
-
-VALUES = st.recursive(
-    st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=10,
-)
-
-
-@given(VALUES)
-def test_a_value_written_as_toml_reads_back(value):
-    assert tomllib.loads(f"value = {toml_value(value)}")["value"] == value
-
-
-@pytest.mark.parametrize(
-    "value", ["[" * 100_000, "x." * 65 + "x = 1", "{a=" * 65 + "1" + "}" * 65, "9" * 5000, "0x" + "f" * 5000]
-)
-def test_a_file_that_python_would_choke_on_is_refused_in_words(tmp_path: Path, value: str):
-    path = tmp_path / "edge.toml"
-    path.write_text(value if " = " in value else f"x = {value}")
-    with pytest.raises(ConfigError, match=r"edge.toml is not valid TOML: "):
-        load_config(EdgeConfig, path, environ={})
-    with pytest.raises(ConfigError, match=r"model\.kwargs"):
-        load_config(EdgeConfig, None, [f"model.kwargs={value}"], environ={})
-
-
-@pytest.mark.parametrize(("levels", "fits"), [(MAX_DEPTH, True), (MAX_DEPTH + 1, False)])
-def test_tables_are_nested_so_deep_and_no_deeper(levels: int, fits: bool):
-    text = "x = " + "[" * (levels - 1) + "]" * (levels - 1)
-    with nullcontext() if fits else pytest.raises(ValueError, match="nested more than 64 levels deep"):
-        parse_toml(text)

@@ -6,7 +6,7 @@ import pytest
 
 from shared.transport.stream.round_trip import MEMORY_SECONDS, RoundTrip
 from tests.support.virtual import Wire, run_virtually
-from tests.unit.shared.transport.test_stream_control import DEEP, busy_stream
+from tests.unit.shared.transport.stream.test_duplex import DEEP, busy_stream
 
 ACK_SECONDS = 0.003
 """What an ack may wait for a message that carries it, and what it takes on the link itself."""

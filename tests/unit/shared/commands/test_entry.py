@@ -1,55 +1,18 @@
-"""The exit codes that the documentation promises are those that the code has."""
+"""How a command ends: an error with one line and its code, a defect with its traceback."""
 
-import re
 import sys
 
 import pytest
 import typer
 
+from shared import errors
 from shared.commands.entry import run_command
 from shared.errors import ExitCode, IsthmusError, ModelError
-from tests.conftest import ROOT
 
-DOCUMENT = ROOT / "docs" / "exit-codes.md"
-ROW = re.compile(r"^\| (\d+) \| ([A-Z]+) \| (.+?) \|", re.MULTILINE)
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, IsthmusError)]
 
 
-def documented():
-    """Name to (code, what happened) of every row, in order."""
-    return {name: (int(code), text) for code, name, text in ROW.findall(DOCUMENT.read_text(encoding="utf-8"))}
-
-
-def errors(base=IsthmusError):
-    """Every kind of error that is ours."""
-    for kind in base.__subclasses__():
-        yield kind
-        yield from errors(kind)
-
-
-def test_the_table_and_the_enum_have_the_same_codes_in_the_same_order():
-    assert [(name, code) for name, (code, _) in documented().items()] == [(code.name, code.value) for code in ExitCode]
-
-
-def test_codes_are_what_a_process_can_return_and_each_means_one_thing():
-    assert len({code.value for code in ExitCode}) == len(ExitCode.__members__)
-    assert all(0 <= code <= 255 for code in ExitCode)
-    a_shells_own = {code for code in ExitCode if code >= 126}
-    assert a_shells_own == {ExitCode.INTERRUPTED, ExitCode.TERMINATED}, "they mean what a shell means by them"
-
-
-def test_every_error_that_a_user_can_cause_has_a_code_of_its_own_kind():
-    # A kind below another one ends a process as that one does.
-    own = {
-        kind: kind.exit_code
-        for kind in errors()
-        if kind.__module__ == "shared.errors" and kind.__base__ is IsthmusError
-    }
-    assert len(own) > 5
-    assert all(code not in (ExitCode.OK, ExitCode.INTERNAL) for code in own.values())
-    assert len(set(own.values())) == len(own), "two kinds of error share a code"
-
-
-@pytest.mark.parametrize("kind", [kind for kind in errors() if kind.__module__ == "shared.errors"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_error_ends_a_process_with_one_line_and_its_code(kind, capsys):
     def fail():
         raise kind("section.key is 5; it must be 4")

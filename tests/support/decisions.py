@@ -1,0 +1,82 @@
+"""A decision loop with a deployer and a clock that tests set."""
+
+import asyncio
+
+from prometheus_client import CollectorRegistry
+
+from edge_agent.adaptation.decisions import DecisionLoop
+from edge_agent.adaptation.link_probe import LinkProbe, LinkRates
+from edge_agent.config import EngineSection
+from edge_agent.observability.metrics import EngineMetrics
+from edge_agent.observability.step_meter import StepMeter
+from shared.planning import Block, SearchSpace
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+from tests.support.planning_cases import MBIT, small_profile
+
+LIGHT = small_profile(blocks=tuple(Block(f"b{i}", 1e4) for i in range(4)))
+
+
+class Deployer:
+    """Does at once what it is asked for; a move is done when the test says so."""
+
+    def __init__(self, **deployment):
+        self.deployment = Deployment(
+            **({"cut": 1, "staleness": 3, "codec": "fp32", "downlink_codec": "fp32"} | deployment)
+        )
+        self.wanted = None
+        self.give_up_seconds = None
+
+    @property
+    def moving(self):
+        return self.wanted is not None
+
+    def change(self, *, staleness=None, codec=None):
+        self.deployment.staleness, self.deployment.codec = staleness, codec
+
+    def move(self, cut, give_up_seconds=None):
+        self.wanted, self.give_up_seconds = cut, give_up_seconds
+
+    def settle(self, *, done=True):
+        if done:
+            self.deployment.cut = self.wanted
+        self.wanted = None
+
+
+class Run:
+    """A loop, its deployer, and a second after another."""
+
+    def __init__(self, profile=LIGHT, settings=None, **deployment):
+        self.meter, self.deployer = StepMeter(), Deployer(**deployment)
+        self.metrics = EngineMetrics(CollectorRegistry())
+        settings = settings or EngineSection(bits=(2, 4, 8, 32), allow_edge_only=False)
+        self.probed, self.probes = LinkRates(), 0
+        deployment, probe = self.deployer.deployment, LinkProbe(self._probe)
+        space = SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only)
+        self.loop = DecisionLoop(
+            profile, settings, space, deployment.codec, deployment, 10_000, self.meter, self.metrics, probe
+        )
+        self.seconds = 0.0
+        self.meter.is_flowing = True
+
+    async def _probe(self):
+        self.probes += 1
+        return self.probed
+
+    async def watch_with_probes(self, seconds, mbit, steps_a_second=1.0):
+        """`watch`, with time for a probe after each look."""
+        for _ in range(seconds):
+            self.watch(1, mbit, steps_a_second)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if self.deployer.moving:
+                return
+
+    def watch(self, seconds, mbit, steps_a_second=1.0):
+        """So many looks, a second apart; ends early when a move was asked for."""
+        self.meter.uplink_bits_per_second = self.meter.downlink_bits_per_second = mbit * MBIT
+        for _ in range(seconds):
+            self.seconds += 1.0
+            self.meter.steps = int(self.seconds * steps_a_second)
+            self.loop.look(self.deployer, self.seconds)
+            if self.deployer.moving:
+                return

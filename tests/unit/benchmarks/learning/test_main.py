@@ -1,0 +1,55 @@
+"""The learning benchmark as a command."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from benchmarks.learning.__main__ import main
+from benchmarks.learning.plan import BATCH_SIZE, NETWORKS
+from benchmarks.learning.results import read_results
+from shared.model.build import build_checked_chain, check_cut
+from tests.support.running import ROOT
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_cut_of_every_network_leaves_both_sides_something_to_learn(name):
+    network = NETWORKS[name]
+    chain = build_checked_chain(network.factory, network.kwargs, 0, torch.zeros(2, 3, 32, 32))
+    check_cut(network.cut, chain)
+    assert network.cut in (len(chain.blocks) // 2, -(-len(chain.blocks) // 2))
+    assert any(block.trainable for block in chain.blocks[: network.cut])
+
+
+@pytest.mark.slow
+def test_what_is_done_is_not_done_again(archive, tmp_path, capsys):
+    path = tmp_path / "results.jsonl"
+    call = ["--data", str(archive), "--out", str(path), "--networks", "separable", "--epochs", "1", "--seeds", "3"]
+    call += ["--train-samples", str(2 * BATCH_SIZE + 1)]
+    main([*call, "--configs", "serial"])
+    main([*call, "--configs", "serial", "k5-2bit", "--workers", "2"])
+    results = read_results(path)
+    assert [one.trial.config for one in results] == ["serial", "k5-2bit"]
+    assert {one.trial.seed for one in results} == {3}
+    assert all(one.test_samples == 100 and one.train_loss for one in results)
+    main([*call, "--configs", "k5", "--stop-seconds", "0"])
+    assert len(read_results(path)) == 2
+    assert capsys.readouterr().out.count("seed 3:") == 2
+
+
+def test_it_runs_where_the_rest_of_the_product_cannot():
+    absent = [
+        "grpc",
+        "google",
+        "structlog",
+        "prometheus_client",
+        "rich",
+        "typer",
+        "sklearn",
+        "edge_agent",
+        "cloud_trainer",
+    ]
+    script = f"import sys\nfor name in {absent}: sys.modules[name] = None\nimport benchmarks.learning.__main__"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,86 @@
+"""Stored results of the learning benchmark, and their tables."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.learning import table
+from benchmarks.learning.plan import Trial
+from benchmarks.learning.results import Result, append_result, read_results
+from benchmarks.support.report import replaced
+from shared.errors import DataError
+
+
+def result(config="serial", seed=0, accuracy=0.5, network="residual", epochs=8) -> Result:
+    trial = Trial(network, config, seed, epochs, train_samples=50_000, learning_rate=0.05)
+    return Result(trial, accuracy, test_samples=10_000, train_loss=1.0, seconds=1.0, device="cpu")
+
+
+def test_results_come_back_from_their_file(tmp_path):
+    path = tmp_path / "new" / "results.jsonl"
+    assert read_results(path) == []
+    kept = [result(), result(seed=1), replace(result(seed=2), train_loss=None)]
+    for one in kept:
+        append_result(path, one)
+    assert read_results(path) == kept
+    with path.open("a") as file:
+        file.write('{"accuracy": 1}\n')
+    with pytest.raises(DataError, match="line 4 is no result"):
+        read_results(path)
+
+
+def test_the_table_compares_seed_by_seed():
+    serial = [result(seed=0, accuracy=0.70), result(seed=1, accuracy=0.80)]
+    late = [result("k5-8bit", seed=0, accuracy=0.69), result("k5-8bit", seed=1, accuracy=0.794)]
+    text = table.tables([*late, *serial])
+    assert "| serial | 0 |  | fp32 |  | fp32 | 75.00 ± 7.07 |  | 2 |" in text
+    assert "| k5-8bit | 5 | replay | uniform8 | batch | fp32 | 74.20 ± 7.35 | -0.80 ± 0.20 | 2 |" in text
+    assert text.endswith("kept, -0.80.")
+    assert "separable" not in text
+    missed = [replace(one, accuracy=one.accuracy - 0.0021) for one in late]
+    assert table.tables([*missed, *serial]).endswith("missed, -1.01.")
+
+
+def test_a_row_without_all_seeds_is_not_shown_and_is_named():
+    serial, late = [result(seed=seed) for seed in (0, 1)], [result("k5", seed=seed) for seed in (0, 1)]
+    text = table.tables([*serial, *late, result("k5-8bit", accuracy=0.1)])
+    assert "| k5 |" in text
+    assert "| k5-8bit |" not in text
+    assert "Not shown, because seeds are missing: k5-8bit." in text
+    assert "Goal" not in text
+
+
+@pytest.mark.parametrize(("rate", "said"), [(0.05, True), (0.01, True), (0.02, False)])
+def test_a_learning_rate_at_the_edge_of_what_was_tried_is_said(rate, said):
+    one = result()
+    text = table.tables([replace(one, trial=replace(one.trial, learning_rate=rate))])
+    assert ("at the edge of those that were tried (0.01, 0.02, 0.05)" in text) == said
+
+
+def test_results_that_do_not_belong_together_make_no_table():
+    with pytest.raises(DataError, match="2 settings"):
+        table.tables([result(), result("k5", epochs=4)])
+    with pytest.raises(DataError, match="more than once"):
+        table.tables([result(), result()])
+    with pytest.raises(DataError, match="0 settings"):
+        table.tables([])
+
+
+def test_the_table_replaces_what_stood_in_its_place(tmp_path):
+    results, document = tmp_path / "results.jsonl", tmp_path / "results.md"
+    append_result(results, result())
+    document.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    for _ in range(2):
+        table.main(["--results", str(results), "--into", str(document)])
+        text = document.read_text()
+        assert text.startswith("before\n")
+        assert text.endswith("\nafter\n")
+        assert "old" not in text
+        assert text.count("| serial |") == 1
+    with pytest.raises(DataError, match="no place"):
+        replaced(f"{table.END}{table.BEGIN}", "text", "it", table.BEGIN, table.END)
+
+
+def test_stored_results_make_tables():
+    if results := read_results(table.RESULTS):
+        assert "| serial |" in table.tables(results)

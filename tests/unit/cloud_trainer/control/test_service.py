@@ -1,0 +1,46 @@
+"""The trainer's control service: who sees which session."""
+
+import asyncio
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+from cloud_trainer.control.service import TrainerControl
+from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session_store import Quota, SessionStore
+from shared.transport.auth.callers import ANYONE, Caller, set_caller
+from shared.transport.auth.tokens import AN_AGENTS, Scope
+from shared.transport.rpc.status import Refusal
+from shared.wire.isthmus.v1 import control_pb2 as pb
+
+OURS, THEIRS = Caller("ours", frozenset(AN_AGENTS)), Caller("theirs", frozenset(AN_AGENTS))
+OPERATOR = Caller("ops", frozenset([Scope.READ, Scope.CONTROL, Scope.OPERATE]))
+
+
+def trainer_control(sessions):
+    async def end(session_id, _resumable):
+        sessions.remove(session_id)
+
+    store = SessionStore(None, 1, Quota(1, 1))
+    return TrainerControl(sessions, store, TrainerMetrics(CollectorRegistry()), end, asyncio.Event(), "cpu")
+
+
+@pytest.mark.parametrize(("who", "sees"), [(OURS, True), (THEIRS, False), (OPERATOR, True), (ANYONE, True)])
+async def test_a_session_is_there_for_its_subject_and_for_who_operates(who, sees):
+    sessions = SessionRegistry(3, 60.0, 60.0, lambda _: None)
+    control = trainer_control(sessions)
+    set_caller(OURS)
+    session_id = sessions.reserve()
+    set_caller(who)
+    listed = (await control.list_sessions(pb.TrainerControlServiceListSessionsRequest())).sessions
+    watched = (await control.get_status(pb.TrainerControlServiceGetStatusRequest())).status
+    assert [session.session_id for session in listed] == ([session_id] if sees else [])
+    assert [session.subject for session in watched.sessions] == (["ours"] if sees else [])
+    assert watched.open_sessions == 1, "how full the trainer is, everybody may know who would come in"
+    with pytest.raises(Refusal) as refused:
+        await control.close_session(pb.TrainerControlServiceCloseSessionRequest(session_id=session_id))
+    expected = grpc.StatusCode.UNAVAILABLE if sees else grpc.StatusCode.NOT_FOUND
+    assert refused.value.code is expected, "its model is being built; to others it is not there"
+    assert session_id in sessions

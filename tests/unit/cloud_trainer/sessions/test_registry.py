@@ -1,0 +1,65 @@
+"""The open sessions: each is its owner's alone, and places are bounded for all and for each."""
+
+import grpc
+import pytest
+
+from cloud_trainer.sessions.registry import SessionRegistry
+from shared.transport.auth.callers import ANYONE, Caller, set_caller
+from shared.transport.rpc.status import Refusal
+
+
+class Built:
+    begun = True
+    """A session, as far as `Sessions` looks at it."""
+
+    def __init__(self, session_id):
+        self.id = session_id
+
+
+@pytest.fixture
+def calls_as():
+    yield lambda subject: set_caller(Caller(subject))
+    set_caller(ANYONE)
+
+
+def sessions_of(limit, limit_per_subject=None):
+    return SessionRegistry(limit, 60.0, 60.0, lambda _expired: None, limit_per_subject)
+
+
+async def test_a_session_is_there_for_its_owner_alone(calls_as):
+    sessions = sessions_of(3)
+    calls_as("a")
+    session = Built(sessions.reserve())
+    sessions.add(session)
+    with sessions.using(session.id) as found:
+        assert found is session
+    calls_as("b")
+    with pytest.raises(Refusal) as asked, sessions.using(session.id):
+        pass
+    with pytest.raises(Refusal) as closed:
+        sessions.check_owner(session.id)
+    with pytest.raises(Refusal) as nobodys, sessions.using("never-was"):
+        pass
+    for theirs in (asked, closed):
+        assert theirs.value.code is grpc.StatusCode.NOT_FOUND
+        said = str(theirs.value).replace(session.id, "never-was")
+        assert said == str(nobodys.value), "nothing tells an id that is another's from one that never was"
+    sessions.check_owner("never-was")
+    sessions.remove(session.id)
+
+
+def test_places_are_bounded_for_all_and_for_each(calls_as):
+    sessions = sessions_of(3, 2)
+    calls_as("a")
+    sessions.reserve()
+    own = sessions.reserve()
+    with pytest.raises(Refusal, match="2 sessions of 'a' are open") as refused:
+        sessions.reserve()
+    assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refused.value.retry_after_seconds > 0
+    calls_as("b")
+    sessions.reserve()
+    with pytest.raises(Refusal, match="3 sessions are open"):
+        sessions.reserve()
+    sessions.remove(own)
+    sessions.reserve()

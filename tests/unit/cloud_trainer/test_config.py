@@ -1,0 +1,24 @@
+"""The trainer's configuration, where it is about more than one key."""
+
+import pytest
+
+from cloud_trainer.config import TrainerConfig
+from edge_agent.config import EdgeConfig
+from shared.config import load_config
+from shared.errors import ConfigError
+
+
+def test_the_trainer_accepts_any_chunk_that_an_edge_may_send():
+    largest_chunk = EdgeConfig.model_validate({"link": {"chunk_bytes": 4 * 1024 * 1024}}).link.chunk_bytes
+    with pytest.raises(
+        ConfigError, match=r"server\.max_message_bytes is 4_194_304; it must be an integer of 4_259_840"
+    ):
+        load_config(TrainerConfig, None, [f"server.max_message_bytes={largest_chunk}"], {})
+
+
+def test_only_factories_and_packages_can_be_allowed():
+    allowed = load_config(TrainerConfig, None, ['models.allowed=["a", "b.c", "b.c:make"]'], {}).models.allowed
+    assert allowed == ("a", "b.c", "b.c:make")
+    for wrong in ("a.*", "a:", "a:b.c", "a:b:c"):
+        with pytest.raises(ConfigError, match=r"it must be package\.module:factory, or a dotted package name"):
+            load_config(TrainerConfig, None, [f'models.allowed=["{wrong}"]'], {})

@@ -1,0 +1,79 @@
+"""Pins: what an operator holds, with an engine that chooses the rest and without one."""
+
+import grpc
+import pytest
+
+from edge_agent.config import DeploymentConfig
+from edge_agent.control.pins import Pinning, Pins
+from shared.errors import PlanError
+from shared.transport.rpc.status import Refusal
+from tests.support.decisions import Deployer, Run
+
+
+class Chain:
+    blocks = (None,) * 4
+    first_cut = 1
+
+
+def pinning(deployer, decisions=None, **configured):
+    made = Pinning(DeploymentConfig(**configured))
+    made.begin(Chain, deployer, decisions)
+    return made
+
+
+def test_without_an_engine_a_pin_changes_what_is_pinned_and_nothing_else():
+    deployer = Deployer(cut=1, staleness=3, codec="fp32")
+    pins = pinning(deployer)
+    pins.pin(Pins(bits=8))
+    assert (deployer.deployment.codec, deployer.deployment.staleness, deployer.wanted) == ("uniform8", 3, None)
+    pins.pin(Pins(cut=2, staleness=1))
+    assert (deployer.deployment.codec, deployer.deployment.staleness, deployer.wanted) == ("uniform8", 1, 2)
+    assert pins.now == Pins(2, 8, 1), "what was pinned before stays pinned"
+    deployer.settle()
+    pins.release(["bits"])
+    assert pins.now == Pins(2, None, 1)
+    assert (deployer.deployment.codec, deployer.moving) == ("uniform8", False)
+
+
+def test_what_is_pinned_is_asked_for_again_where_training_went_back():
+    deployer = Deployer(cut=1, staleness=3, codec="fp32")
+    pins = pinning(deployer)
+    pins.pin(Pins(cut=2, bits=8))
+    deployer.settle()
+    deployer.deployment.cut, deployer.deployment.codec = 1, "fp32"
+    pins.enforce()
+    assert (deployer.deployment.codec, deployer.wanted) == ("uniform8", 2)
+
+
+def test_a_pin_of_todays_cut_ends_a_move_to_another():
+    deployer = Deployer(cut=1)
+    deployer.move(3)
+    pinning(deployer).pin(Pins(cut=1))
+    assert deployer.wanted == 1
+
+
+def test_a_k_that_follows_a_schedule_cannot_be_pinned():
+    pins = pinning(Deployer(), staleness=((0, 1), (4, 2)))
+    with pytest.raises(Refusal, match=r"K follows the schedule in deployment\.staleness") as refused:
+        pins.check(Pins(staleness=1))
+    assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
+    pins.check(Pins(cut=1))
+
+
+def test_with_an_engine_what_it_has_not_measured_is_refused_and_changes_nothing():
+    run = Run()
+    pins = pinning(run.deployer, run.loop)
+    pins.pin(Pins(cut=2))
+    with pytest.raises(PlanError):
+        pins.pin(Pins(cut=9))
+    assert pins.now == Pins(cut=2)
+    assert run.deployer.wanted == 2
+
+
+def test_a_pin_before_the_link_was_measured_holds_too():
+    run = Run()
+    pinning(run.deployer, run.loop).pin(Pins(cut=2, bits=8, staleness=1))
+    run.deployer.settle()
+    run.loop.look(run.deployer, 1.0)
+    run.watch(900, 1.0, 1 / 32)
+    assert (run.deployer.deployment.cut, run.deployer.moving) == (2, False)

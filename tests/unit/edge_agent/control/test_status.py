@@ -1,0 +1,46 @@
+"""The status of a run and of its sessions, in the words of the contract."""
+
+import pytest
+
+from edge_agent.adaptation.decisions import Planner
+from edge_agent.control.status import session_statuses
+from edge_agent.observability.activity import Activity
+from edge_agent.training.session_store import SessionRecord
+from shared.checkpoint import CheckpointName
+from shared.wire.isthmus.v1 import control_pb2 as pb
+
+
+def test_every_activity_and_planner_has_its_name_in_the_contract():
+    def names(enum, prefix):
+        return {name.removeprefix(prefix) for name in enum.DESCRIPTOR.values_by_name} - {"UNSPECIFIED"}
+
+    assert {activity.name for activity in Activity} == names(pb.RunState, "RUN_STATE_")
+    assert {planner.name for planner in Planner} == names(pb.Planner, "PLANNER_")
+
+
+@pytest.mark.parametrize(
+    ("newest", "is_open", "state"),
+    [
+        (None, False, pb.EDGE_SESSION_STATE_NOTHING_KEPT),
+        (CheckpointName(0, 7), False, pb.EDGE_SESSION_STATE_RESUMABLE),
+        (CheckpointName(0, 7), True, pb.EDGE_SESSION_STATE_RUNNING),
+    ],
+)
+def test_an_unfinished_session_says_whether_it_goes_on(newest, is_open, state):
+    record = SessionRecord(
+        session_id="5e55",
+        session_epoch=2,
+        config={},
+        samples=10,
+        schedule_steps=9,
+        start_digest=None,
+        trainer="gpu:1",
+        model="a.b:c",
+        total_steps=9,
+        began="2026-01-31T10:00:00.000001+00:00",
+        shared=None if newest is None else (0, 7),
+    )
+    (status,) = session_statuses([(record, newest, is_open)])
+    assert status.state == state
+    assert status.HasField("checkpoint_step") == (newest is not None)
+    assert status.began.ToJsonString() == "2026-01-31T10:00:00.000001Z"

@@ -1,0 +1,72 @@
+"""The status of a run as an operator sees it: whole in a table, and on one line."""
+
+import io
+
+from google.protobuf.duration_pb2 import Duration
+from rich.console import Console
+
+from edge_agent.control.tables import status_line, status_table
+from shared.wire.isthmus.v1 import control_pb2 as pb
+
+FULL = pb.EdgeStatus(
+    state=pb.RUN_STATE_PAUSED,
+    session_id="5e55" * 8,
+    trainer="gpu:1",
+    model="a.b:c",
+    step=50,
+    total_steps=200,
+    running=Duration(seconds=90),
+    deployment=pb.DeploymentStatus(
+        cut=2,
+        blocks=5,
+        staleness_limit=3,
+        codec="uniform8",
+        bits=8,
+        downlink_codec="fp32",
+        downlink_bits=32,
+        moving_to_cut=4,
+    ),
+    pinned=pb.Pins(cut=4, staleness=3),
+    planner=pb.PLANNER_GREEDY,
+    staleness=1,
+    stages=pb.StageSeconds(edge=0.004, uplink=0.008, cloud=0.002),
+    uplink_bits_per_second=2.5e7,
+    round_trip_seconds=0.0405,
+    loss=0.5,
+    accuracy=0.875,
+    seconds_per_step=0.009,
+    predicted_seconds_per_step=0.0085,
+    last_checkpoint=pb.CheckpointStatus(step=40, age=Duration(seconds=7300)),
+    log_level=pb.LOG_LEVEL_INFO,
+)
+
+
+def test_a_status_is_shown_whole_and_on_one_line():
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(status_table(FULL))
+    shown = console.export_text()
+    for says in (
+        "5e55" * 8,
+        "paused, 90.0 s",
+        "50 of 200 (25%), 9.0 ms each",
+        "gpu:1, not attached",
+        "2 of 5 blocks here, moving to 4, pinned to 4",
+        "1, at most 3, pinned to 3",
+        "up uniform8 (8 bits), down fp32 (32 bits)",
+        "greedy, which predicted 8.5 ms a step",
+        "8.00 ms " + "█" * 30,
+        "4.00 ms " + "█" * 15 + " ",
+        "up 25.0 Mbit/s, down not known yet, 40.5 ms there and back",
+        "87.50%",
+        "step 40, 2.0 h ago",
+    ):
+        assert says in shown, says
+    assert status_line(FULL) == ("paused: step 50 of 200, 9.0 ms each, cut 2, K 3, 8 bits, loss 0.5, accuracy 87.5%")
+
+
+def test_what_is_not_known_is_shown_as_that():
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(status_table(pb.EdgeStatus(state=pb.RUN_STATE_OPENING)))
+    shown = console.export_text()
+    assert "none on both sides yet" in shown
+    assert "planner" not in shown

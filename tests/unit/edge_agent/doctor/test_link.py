@@ -1,0 +1,84 @@
+"""What the doctor makes of the link: its round trip and its rates."""
+
+import grpc
+import pytest
+
+from edge_agent.adaptation import link_measurement as link_measuring
+from edge_agent.adaptation.link_measurement import SIZES_BYTES
+from edge_agent.doctor import link
+from edge_agent.doctor.finding import Status
+from edge_agent.doctor.link import (
+    LONG_ROUND_TRIP_SECONDS,
+    NARROW_BITS_PER_SECOND,
+    judge_rate,
+    judge_round_trip,
+)
+from shared.client.call import Answer
+
+OK, ADVICE, MEND, SKIPPED = Status.OK, Status.ADVICE, Status.MEND, Status.SKIPPED
+Code = grpc.StatusCode
+
+
+def test_a_round_trip_is_long_from_its_bound_on():
+    assert judge_round_trip(LONG_ROUND_TRIP_SECONDS * 0.99).status is OK
+    assert judge_round_trip(LONG_ROUND_TRIP_SECONDS).status is ADVICE
+
+
+@pytest.mark.parametrize(
+    ("direction", "key"), [("uplink", "deployment.codec"), ("downlink", "deployment.downlink_codec")]
+)
+def test_a_link_is_narrow_below_its_bound(direction, key):
+    assert judge_rate(direction, NARROW_BITS_PER_SECOND).status is OK
+    narrow = judge_rate(direction, NARROW_BITS_PER_SECOND * 0.99)
+    assert narrow.status is ADVICE
+    assert f'{key} = "' in narrow.remedy
+
+
+def test_a_rate_is_shown_in_three_digits_and_not_beyond_what_can_be_told():
+    assert judge_rate("uplink", 94.36e6).result == "at least 94.4 Mbit/s"
+    assert judge_rate("uplink", 999e6).result == "at least 999 Mbit/s"
+    assert judge_rate("uplink", 1e9).result == "1 Gbit/s or more"
+
+
+class OneAnswer:
+    """A trainer that answers every question alike, after a while by a clock of its own."""
+
+    def __init__(self, answer, seconds_per_byte, clock):
+        self._answer, self._seconds_per_byte, self._clock = answer, seconds_per_byte, clock
+        self.asked_bytes = []
+
+    async def ask(self, _method, request):
+        self.asked_bytes.append(request.ByteSize())
+        self._clock.now += request.ByteSize() * self._seconds_per_byte
+        return self._answer
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(link_measuring, "time", made)
+    return made
+
+
+async def test_the_uplink_is_measured_with_ever_more_until_it_takes_a_while(clock):
+    slow = OneAnswer(Answer(Code.NOT_FOUND), 8 / 1e6, clock)
+    assert (await link.check_uplink(slow, 0.0)).result == "at least 1 Mbit/s"
+    assert len(slow.asked_bytes) == 2, "64 KiB took more than half a second"
+    fast = OneAnswer(Answer(Code.NOT_FOUND), 8 / 100e6, clock)
+    assert (await link.check_uplink(fast, 0.0)).result == "at least 100 Mbit/s"
+    assert len(fast.asked_bytes) == len(SIZES_BYTES)
+    assert sum(fast.asked_bytes) < 6e6
+
+
+async def test_an_uplink_that_cannot_be_measured_is_no_fault_of_the_device(clock):
+    refused = await link.check_uplink(OneAnswer(Answer(Code.RESOURCE_EXHAUSTED, "too many calls"), 0.0, clock), 0.0)
+    assert (refused.status, refused.result) == (SKIPPED, "not measured: too many calls")
+    late = await link.check_uplink(OneAnswer(Answer(Code.DEADLINE_EXCEEDED), 10 / 65536, clock), 0.0)
+    assert (late.status, late.result) == (ADVICE, "less than 0.0524 Mbit/s")

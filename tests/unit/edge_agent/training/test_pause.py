@@ -1,0 +1,18 @@
+"""Pausing a run: who waits for it to stand still is told when it never does."""
+
+import asyncio
+
+import pytest
+
+from edge_agent.training.pause import Pause
+from shared.errors import StoppedError
+
+
+async def test_who_waits_for_a_standstill_is_told_when_none_comes():
+    pause = Pause()
+    waiting = asyncio.create_task(pause.pause())
+    await asyncio.sleep(0)
+    assert pause.requested
+    pause.release()
+    with pytest.raises(StoppedError, match="resumed, or ended, before it stood still"):
+        await waiting
