@@ -108,6 +108,10 @@ class ProtocolError(IsthmusError):
     exit_code = ExitCode.PROTOCOL
 
 
+class OutOfTurnError(ProtocolError):
+    """A tensor of another step, or of another deployment, than the one that is due."""
+
+
 class RefusedError(IsthmusError):
     """A request that the trainer understood and refused."""
 

@@ -1,15 +1,10 @@
-"""What an edge may send next: every announced tensor is judged here before memory is taken for it."""
-
-import grpc
+"""What an edge may send next of its batches; `shared.runtime` judges every announced tensor against it."""
 
 from cloud_trainer.sessions.session import Session
-from shared.codec import Codec, codec_by_name
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
-from shared.tensor_wire import check_announcement, most_bytes, torch_dtype
+from shared.runtime import Due, judge
 from shared.training.losses import check_labels
-from shared.transport.rpc.status import Refusal
-from shared.transport.stream.framing import role_name
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
@@ -20,8 +15,8 @@ class BatchAnnouncements:
     def __init__(self, session: Session, next_number: int, max_tensor_bytes: int) -> None:
         self._session = session
         self._number = next_number
-        self._due: Role.ValueType = Role.ROLE_LABEL
-        self._samples = 0
+        self._labels: TensorSpec | None = None
+        """Of the batch whose feature is due; None where labels are."""
         self._max_bytes = max_tensor_bytes
         self._announced: Deployment | None = None
 
@@ -41,55 +36,23 @@ class BatchAnnouncements:
         self._announced = deployment
 
     def accept(self, frame: Frame) -> None:
-        """Agree to a tensor, or raise ProtocolError or Refusal."""
-        deployment = self.deployment
-        check_epoch(frame, deployment)
-        if frame.step != self._number:
-            raise Refusal(
-                grpc.StatusCode.FAILED_PRECONDITION, f"step {frame.step} came where step {self._number} was due"
-            )
-        if frame.role != self._due:
-            raise ProtocolError(
-                f"step {frame.step}: the {role_name(frame.role)} came where the {role_name(self._due)} was due"
-            )
-        if self._due == Role.ROLE_LABEL:
-            self._accept_label(frame)
-            self._due = Role.ROLE_FEATURE
+        """Agree to a tensor, or raise what `judge` does; Refusal where there is no memory for labels like these."""
+        deployment, feature = self.deployment, self._session.feature
+        if self._labels is None:
+            due = Due(self._number, Role.ROLE_LABEL, deployment.epoch, "raw", self._check_labels, self._max_bytes)
+            labels = judge(frame, due)
+            self._session.memory.take_labels(labels.bytes, self._session.deployment)
+            self._labels = labels
         else:
-            self._accept_feature(frame, deployment)
-            self._due = Role.ROLE_LABEL
+            tensor = TensorSpec((self._labels.shape[0], *feature.shape[1:]), feature.dtype)
+            role, codec = Role.ROLE_FEATURE, deployment.codec
+            judge(frame, Due(self._number, role, deployment.epoch, codec, tensor, self._max_bytes))
+            self._labels = None
             self._number += 1
 
-    def _accept_label(self, frame: Frame) -> None:
-        session, shape = self._session, tuple(frame.tensor.shape)
+    def _check_labels(self, labels: TensorSpec) -> None:
+        session = self._session
         most = session.feature.shape[0]
-        if not shape or not 1 <= shape[0] <= most:
-            raise ProtocolError(f"step {frame.step}: labels {shape} came; a batch has 1 to {most} samples")
-        labels = TensorSpec(shape, torch_dtype(frame.tensor.dtype))
+        if not labels.shape or not 1 <= labels.shape[0] <= most:
+            raise ProtocolError(f"step {self._number}: labels {labels.shape} came; a batch has 1 to {most} samples")
         check_labels(session.recipe.loss, session.chain.features[0], session.chain.features[-1], labels)
-        self._check_size(frame, codec_by_name("raw"), labels)
-        session.memory.take_labels(labels.bytes, self.deployment)
-        self._samples = shape[0]
-
-    def _accept_feature(self, frame: Frame, deployment: Deployment) -> None:
-        expected = self._session.feature
-        shape = tuple(frame.tensor.shape)
-        if shape != (due := (self._samples, *expected.shape[1:])):
-            raise ProtocolError(
-                f"step {frame.step}: a feature {shape} came; at cut {deployment.cut}, for {self._samples} labels, it is {due}"
-            )
-        if torch_dtype(frame.tensor.dtype) != expected.dtype:
-            raise ProtocolError(f"step {frame.step}: the feature's type is not {expected.dtype}")
-        self._check_size(frame, codec_by_name(deployment.codec), TensorSpec(shape, expected.dtype))
-
-    def _check_size(self, frame: Frame, codec: Codec, tensor: TensorSpec) -> None:
-        check_announcement(frame, codec, min(self._max_bytes, most_bytes(tensor, codec)))
-
-
-def check_epoch(frame: Frame, deployment: Deployment) -> None:
-    """Refuse what was made under another deployment than the one in force."""
-    if frame.deployment_epoch != deployment.epoch:
-        raise Refusal(
-            grpc.StatusCode.FAILED_PRECONDITION,
-            f"a frame of deployment {frame.deployment_epoch} came; deployment {deployment.epoch} is in force",
-        )

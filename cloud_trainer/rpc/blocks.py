@@ -4,14 +4,15 @@ from collections.abc import AsyncIterator
 
 import torch
 
-from cloud_trainer.rpc.announcements import check_epoch
 from cloud_trainer.sessions.session import Session
 from shared.codec import aligned_buffer, codec_by_name
 from shared.concurrency.shared_worker import Lane
 from shared.errors import ProtocolError
-from shared.tensor_wire import check_announcement, to_wire
+from shared.model.spec import TensorSpec
+from shared.runtime import Due, judge
+from shared.tensor_wire import to_wire
 from shared.training import block_state
-from shared.transport.stream.framing import Assembler, WireTensor, chunks, role_name
+from shared.transport.stream.framing import Assembler, WireTensor, chunks
 from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, Fence, UploadBlockRequest
@@ -51,13 +52,15 @@ class BlockReceiver:
 
     def _accept(self, frame: Frame) -> None:
         index = self.session.check_arriving(frame.step)
-        if frame.role != Role.ROLE_BLOCK:
-            raise ProtocolError(f"the {role_name(frame.role)} of step {frame.step} came where a block was due")
-        check_epoch(frame, self.session.deployment)
         limit = block_state.max_serialized_bytes(self.session.chain.blocks[index], self.session.recipe.optimizer)
-        check_announcement(frame, codec_by_name("raw"), limit)
+        judge(frame, Due(index, Role.ROLE_BLOCK, self.session.deployment.epoch, "raw", _check_bytes, limit))
         self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.deployment)
         self._reserved_bytes += frame.tensor.encoded_bytes
+
+
+def _check_bytes(tensor: TensorSpec) -> None:
+    if tensor.dtype != torch.uint8 or len(tensor.shape) != 1:
+        raise ProtocolError(f"a block's state came as {tensor.dtype} {tensor.shape}; it is a row of bytes")
 
 
 async def send_block(

@@ -91,10 +91,11 @@ class TrainingStream:
         """
         missing: list[StepReport] = []
         if position is not None:
-            missing = self._session.resend_buffer.reports_from(position.report_step)
-            for gradient in self._session.resend_buffer.gradients_from(position.gradient_step):
+            answers = self._session.answers
+            missing = [report for _, report in answers.reports.since(position.report_step)]
+            for step, (deployment, gradient) in answers.gradients.since(position.gradient_step):
                 self._in_flight += 1
-                self._gradients.put_nowait(gradient)
+                self._gradients.put_nowait((step, deployment, gradient))
         self._metrics.streams.add(self)
         try:
             await run_together(self._receive(), self._compute(), self._report(missing), self._send())
@@ -187,13 +188,13 @@ class TrainingStream:
     def _train(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> StepReport:
         """One step, on the compute thread. The edge waits for the gradient, so that leaves before the cloud's own update."""
         started = time.monotonic_ns()
-        session, kept = self._session, self._session.resend_buffer
-        kept.admitted(batch.step, batch.deployment.staleness)
+        session, answers = self._session, self._session.answers
+        answers.admitted(batch.step, batch.deployment.staleness)
         session.deployment = batch.deployment
         try:
             done = session.compute(batch.step, batch.feature, batch.labels)
             if done.gradient is not None:
-                kept.computed(batch.step, batch.deployment, done.gradient)
+                answers.gradients.keep(batch.step, (batch.deployment, done.gradient))
                 loop.call_soon_threadsafe(self._gradients.put_nowait, (batch.step, batch.deployment, done.gradient))
             seconds = done.graph_seconds + session.update(batch.step)
             if session.step_log is not None:
@@ -209,7 +210,7 @@ class TrainingStream:
             compute_start_nanoseconds=started,
             no_gradient=session.detached,
         )
-        kept.reported(report)
+        answers.reports.keep(batch.step, report)
         self._metrics.steps.inc()
         self._metrics.samples.inc(done.loss.samples)
         session.loss = done.loss.loss

@@ -4,7 +4,6 @@ import asyncio
 import functools
 import time
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import grpc
 import structlog
@@ -22,6 +21,7 @@ from shared.codec import aligned_buffer
 from shared.concurrency.tasks import run_together
 from shared.config import LinkConfig
 from shared.errors import ProtocolError, one_line
+from shared.runtime import StallWatch
 from shared.telemetry.logs import bind_session
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import Refusal, undamaged
@@ -138,26 +138,19 @@ class TrainingCalls:
         lane, codec = self._compute.of(session.id), self._compute.codec_of(session.id)
         training = TrainingStream(session, stream, announcements, lane, codec, self._metrics, take)
         self._streams[session.id] = training
-        watch = asyncio.create_task(self._end_a_stall(stream, serving=asyncio.current_task()))
+        serving = asyncio.current_task()
+        assert serving is not None, "a coroutine runs in a task"
+        watch = StallWatch(lambda: stream.quiet_seconds, link.stall_seconds, lambda _seconds: serving.cancel())
         try:
             # The answer goes first; an edge that does not read it is none the slower served for that.
             late = [training.say_stopping()] if self._stopping else []
             await run_together(stream.write(pb.TrainResponse(attached=answer)), training.serve(position), *late)
         finally:
-            watch.cancel()
+            watch.stop()
             if self._streams.get(session.id) is training:
                 del self._streams[session.id]
         # A lost edge looks at first like one that has ended its stream; a last word tells them apart, for it cannot be sent.
         await stream.write(pb.TrainResponse())
-
-    async def _end_a_stall(self, stream: Duplex[Any, Any], serving: "asyncio.Task[None] | None") -> None:
-        """End a stream of which nothing is heard although an answer is due: a half-open connection has no other sign."""
-        stall_seconds = self._link.stall_seconds
-        while stream.quiet_seconds < stall_seconds:  # noqa: ASYNC110 - what does not happen sets no event
-            await asyncio.sleep(stall_seconds / 8)
-        _log.warning("nothing is heard of what was sent", seconds=round(stream.quiet_seconds, 1))
-        if serving is not None:
-            serving.cancel()
 
 
 def _reason(serving: "asyncio.Task[None]") -> str:

@@ -15,10 +15,10 @@ import torch
 from google.protobuf import json_format
 from torch import Tensor, device
 
+from cloud_trainer.sessions.answers import Answers
 from cloud_trainer.sessions.failures import failures_of, failures_of_loss
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
-from cloud_trainer.sessions.resend_buffer import ResendBuffer
 from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import ProtocolError, StorageError
 from shared.model.build import check_cut, check_range
@@ -78,7 +78,7 @@ class Session:
         """The stream that is attached."""
         self.lost_seconds: float | None = None
         """When its edge was lost, by time.monotonic; None while it is there."""
-        self.resend_buffer = ResendBuffer()
+        self.answers = Answers()
         self.step_log: StepLog | None = None
         """Where every update is written down, if anywhere."""
         self.spoilt = False
@@ -128,7 +128,7 @@ class Session:
             attach.HasField("position")
             and position.lineage == self.lineage
             and not self.spoilt
-            and self.resend_buffer.covers(position, self.next_step, gradients_go=self.sends_gradients)
+            and self.answers.cover(position, self.next_step, gradients_go=self.sends_gradients)
         )
 
     def copy(self) -> tuple[CheckpointName, dict[str, Any], dict[str, Tensor]]:
@@ -152,7 +152,7 @@ class Session:
         self.next_step, self.lineage = checkpoint.name.step, lineage
         if self.step_log is not None:
             self.step_log.went_back(self.next_step)
-        self.resend_buffer.clear()
+        self.answers.clear()
         self._forget_arriving()
         self.spoilt = False
 

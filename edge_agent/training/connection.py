@@ -3,7 +3,6 @@
 Knows what the edge has by its steps and names only; who holds the state is told where to go on.
 """
 
-import asyncio
 from collections.abc import Callable
 
 import structlog
@@ -31,8 +30,6 @@ from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
-_WATCHES = 8
-"""How often a stall is looked for in the time that makes one."""
 
 
 class WentBack(Exception):
@@ -59,7 +56,6 @@ class Connection:
         on_delivered: Callable[[WireTensor, float, int], None],
         on_attached: Callable[[Stream], None],
         on_lost: Callable[[], None],
-        stall_seconds: float,
     ) -> None:
         self._client = client
         self._stored = stored
@@ -69,10 +65,8 @@ class Connection:
         self._on_delivered = on_delivered
         self._on_attached = on_attached
         self._on_lost = on_lost
-        self._stall_seconds = stall_seconds
         self.lineage = 0
         self._call: TrainingCall | None = None
-        self._watch: asyncio.Task[None] | None = None
         self._fruitless = Fruitless()
         self._unused_epoch: int | None = None
         """Counted up and then not taken by the trainer, which was busy; the next attempt has it."""
@@ -134,7 +128,6 @@ class Connection:
         self._call = call
         if attached.HasField("restored"):
             self.lineage = epoch
-        self._watch = asyncio.create_task(self._end_a_stall(self._call))
         self._on_attached(self._call.stream)
         return attached
 
@@ -168,29 +161,15 @@ class Connection:
         """Tell the trainer that no more comes, and wait until it has ended the stream."""
         call, self._call = self._call, None
         if call is not None:
-            self._stop_watching()
             self._on_lost()
             await call.end()
 
     def drop(self) -> None:
         """Give the stream up, if there is one."""
-        self._stop_watching()
         if self._call is not None:
             self._call.cancel()
             self._call = None
             self._on_lost()
-
-    def _stop_watching(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-
-    async def _end_a_stall(self, call: TrainingCall) -> None:
-        """A half-open connection has no end that one could notice, only no progress."""
-        while call.stream.quiet_seconds < self._stall_seconds:  # noqa: ASYNC110 - what does not happen sets no event
-            await asyncio.sleep(self._stall_seconds / _WATCHES)
-        _log.warning("nothing is heard of what was sent", seconds=round(call.stream.quiet_seconds, 1))
-        call.give_up(self._stall_seconds)
 
 
 def _may_pass(failure: IsthmusError) -> bool:

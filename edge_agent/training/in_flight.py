@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from shared.codec import Encoded, codec_by_name
+from shared.codec import Encoded
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
-from shared.tensor_wire import check_announcement, most_bytes, torch_dtype
-from shared.transport.stream.framing import role_name
+from shared.runtime import Due, judge
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
@@ -87,26 +86,15 @@ class InFlight:
 
     def accept(self, frame: Frame) -> None:
         """Agree to a tensor that the trainer announces, or raise ProtocolError."""
-        due = self._gradients_due[0] if self._gradients_due else None
-        if frame.role != Role.ROLE_ERROR_GRADIENT or frame.step != due:
-            raise ProtocolError(
-                f"the trainer sends the {role_name(frame.role)} of step {frame.step}; "
-                + ("nothing is due" if due is None else f"the error gradient of step {due} is due")
-            )
-        batch = self._by_step.get(frame.step)
-        if batch is None:
-            raise ProtocolError(f"the trainer has reported step {frame.step} twice before its error gradient came")
-        if frame.deployment_epoch != batch.deployment.epoch:
-            raise ProtocolError(
-                f"the error gradient of step {frame.step} comes under deployment {frame.deployment_epoch}; its feature went "
-                f"under {batch.deployment.epoch}"
-            )
-        shape, feature = tuple(frame.tensor.shape), batch.feature
-        if shape != feature.shape or torch_dtype(frame.tensor.dtype) != feature.dtype:
-            raise ProtocolError(
-                f"the error gradient of step {frame.step} is {torch_dtype(frame.tensor.dtype)} {shape}; its feature is "
-                f"{feature.dtype} {feature.shape}"
-            )
-        codec = codec_by_name(batch.deployment.downlink_codec)
-        check_announcement(frame, codec, most_bytes(feature, codec))
+        judge(frame, self._due())
         self._gradients_due.popleft()
+
+    def _due(self) -> Due | None:
+        """The error gradient of the oldest batch that lacks one, as its feature went up."""
+        if not self._gradients_due:
+            return None
+        step = self._gradients_due[0]
+        if (batch := self._by_step.get(step)) is None:
+            raise ProtocolError(f"the trainer has reported step {step} twice before its error gradient came")
+        deployment, role = batch.deployment, Role.ROLE_ERROR_GRADIENT
+        return Due(step, role, deployment.epoch, deployment.downlink_codec, batch.feature)

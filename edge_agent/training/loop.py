@@ -201,7 +201,6 @@ class TrainingRun:
             self._observer.delivered,
             self._attached,
             self._observer.detached,
-            config.link.stall_seconds,
         )
         if config.checkpoints.step_log is not None:
             self._pipeline.step_log = StepLog(config.checkpoints.step_log, self._session.id, "edge")

@@ -1,6 +1,7 @@
 """The training stream as the edge sees it: attached, watched for progress, and ended in our own words."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
@@ -11,6 +12,7 @@ from shared.client.idle_timeout import IdleTimeout, silence
 from shared.codec import aligned_buffer
 from shared.config import LinkConfig
 from shared.errors import ClosedError, IsthmusError, ProtocolError, SessionLostError
+from shared.runtime import StallWatch
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, WireTensor
@@ -56,9 +58,11 @@ class TrainingCall:
         self._trainer = trainer
         self._owed = owed
         self._attached = False
-        self._heard = False
+        self._owed_step: int | None = None
+        self._owed_since = self._heard_at = 0.0
         self._given_up_after_seconds: float | None = None
-        self._watching: asyncio.TimerHandle | None = None
+        self._watches: list[StallWatch] = []
+        self._stall_seconds = link.stall_seconds
         self.stream: Stream = Duplex(
             pb.TrainRequest,
             read=self._read,
@@ -76,7 +80,10 @@ class TrainingCall:
         if event is None or not event[0].HasField("attached"):
             raise ProtocolError(f"the trainer at {self._trainer.address} did not answer the attach message")
         self._attached = True
-        self._watch(None)
+        self._watches = [
+            StallWatch(self._owing_seconds, self._trainer.call_timeout_seconds, self._give_up),
+            StallWatch(lambda: self.stream.quiet_seconds, self._stall_seconds, self._give_up),
+        ]
         return event[0].attached
 
     async def end(self) -> None:
@@ -87,7 +94,7 @@ class TrainingCall:
             while await self.stream.receive() is not None:
                 idle_timeout.renew()
 
-    def give_up(self, seconds: float) -> None:
+    def _give_up(self, seconds: float) -> None:
         """End the stream, of which nothing was heard for so long; whoever waits on it gets an UnreachableError."""
         self._given_up_after_seconds = seconds
         self.cancel()
@@ -97,18 +104,16 @@ class TrainingCall:
         self._watch_no_more()
         self._call.cancel()
 
-    def _watch(self, owed_before: int | None) -> None:
-        """Give a trainer up that owes what it owed before, and has said nothing since: no ack, no report, no chunk."""
-        owed = self._owed()
-        if owed is not None and owed == owed_before and not self._heard:
-            self.give_up(self._trainer.call_timeout_seconds)
-            return
-        self._heard = False
-        self._watching = asyncio.get_running_loop().call_later(self._trainer.call_timeout_seconds, self._watch, owed)
+    def _owing_seconds(self) -> float:
+        """How long the trainer has owed the same step and said nothing: no ack, no report, no chunk; 0 where it owes none."""
+        owed, now = self._owed(), time.monotonic()
+        if owed is None or owed != self._owed_step:
+            self._owed_step, self._owed_since = owed, now
+        return now - max(self._owed_since, self._heard_at)
 
     def _watch_no_more(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
+        for watch in self._watches:
+            watch.stop()
 
     async def _read(self) -> Packet[pb.TrainResponse] | Damaged | None:
         # Not by call.read(): after a failed write that would say so, and leave what came before the end unread.
@@ -120,7 +125,7 @@ class TrainingCall:
         except asyncio.CancelledError:
             self._check_patience()
             raise
-        self._heard = True
+        self._heard_at = time.monotonic()
         return packet
 
     async def _write(self, packet: Packet[pb.TrainRequest]) -> None:

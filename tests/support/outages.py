@@ -145,7 +145,6 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
             lambda *_: None,
             lambda _: None,
             lambda: None,
-            stall_seconds=1e12,
         )
         began = time.monotonic()
         await connection.attach(position)

@@ -17,6 +17,7 @@ from shared.errors import (
     IsthmusError,
     ModelError,
     NotAllowedError,
+    OutOfTurnError,
     PlanError,
     ProtocolError,
     RefusedError,
@@ -88,6 +89,8 @@ def status_of(error: IsthmusError) -> grpc.StatusCode:
             return grpc.StatusCode.RESOURCE_EXHAUSTED
         case DeviceError():  # no refusal that a second try may disprove: it would end the next process of the trainer, too
             return grpc.StatusCode.ABORTED
+        case OutOfTurnError():
+            return grpc.StatusCode.FAILED_PRECONDITION
         case ConfigError() | ModelError() | PlanError() | ProtocolError():
             return grpc.StatusCode.INVALID_ARGUMENT
         case UnreachableError():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cloud_trainer.rpc.announcements import BatchAnnouncements
 from edge_agent.training.prefetch import PREFETCHED
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
-from shared.errors import IsthmusError, ProtocolError
+from shared.errors import IsthmusError, OutOfTurnError, ProtocolError
 from shared.tensor_wire import to_wire
 from shared.training.policies import POLICIES
 from shared.transport.rpc.status import Refusal
@@ -348,16 +348,22 @@ def test_a_deployment_with_a_codec_that_is_not_there_is_refused():
 
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_a_frame_of_another_deployment_is_refused(epoch):
-    refused([deployment(epoch=1), (0, LABEL, epoch)], Refusal, f"a frame of deployment {epoch} .* 1 is in force")
+    refused(
+        [deployment(epoch=1), (0, LABEL, epoch)],
+        OutOfTurnError,
+        f"under deployment {epoch}; .* under deployment 1 was due",
+    )
 
 
 @pytest.mark.parametrize("step", [1, 7])
 def test_a_step_that_is_not_due_is_refused(step):
-    refused([(step, LABEL, 0)], Refusal, f"step {step} came where step 0 was due")
+    refused([(step, LABEL, 0)], OutOfTurnError, f"step {step} came where the label of step 0 was due")
 
 
 def test_a_step_that_comes_twice_is_refused():
-    split = refused([*batches(1), (0, LABEL, 0)], Refusal, "step 0 came where step 1 was due", staleness=3)
+    split = refused(
+        [*batches(1), (0, LABEL, 0)], OutOfTurnError, "step 0 came where the label of step 1 was due", staleness=3
+    )
     assert split.record.updated in ([], [0])
 
 

@@ -68,13 +68,13 @@ def test_gradients_in_order_and_reports_settle_every_step_in_any_interleaving(fi
 
 
 REFUSALS = [
-    (gradient(6), "sends the error gradient of step 6; the error gradient of step 5 is due"),
-    (gradient(4), "sends the error gradient of step 4; the error gradient of step 5 is due"),
-    (gradient(5, role=Role.ROLE_FEATURE), "sends the feature of step 5; the error gradient of step 5 is due"),
+    (gradient(6), "the error gradient of step 6 came where the error gradient of step 5 was due"),
+    (gradient(4), "the error gradient of step 4 came where the error gradient of step 5 was due"),
+    (gradient(5, role=Role.ROLE_FEATURE), "the feature of step 5 came where the error gradient of step 5 was due"),
     (gradient(5, role=77), "tensor of unknown role 77"),
-    (gradient(5, epoch=3), "comes under deployment 3; its feature went under 2"),
-    (gradient(5, shape=[4, 4], strides=[4, 1], encoded_bytes=64), r"float32 \(4, 4\); .* \(4, 3\)"),
-    (gradient(5, dtype=DataType.DATA_TYPE_FLOAT64), r"float64 \(4, 3\); its feature is torch.float32"),
+    (gradient(5, epoch=3), "came under deployment 3; .* under deployment 2 was due"),
+    (gradient(5, shape=[4, 4], strides=[4, 1], encoded_bytes=64), r"float32 \(4, 4\); torch.float32 \(4, 3\) was due"),
+    (gradient(5, dtype=DataType.DATA_TYPE_FLOAT64), r"float64 \(4, 3\); torch.float32 \(4, 3\) was due"),
     (gradient(5, codec="fp16"), "encoded as 'fp16'; 'fp32' is agreed"),
     (gradient(5, encoded_bytes=44), "announces 44 bytes; fp32 of .* has 48"),
 ]
@@ -91,7 +91,7 @@ def test_what_is_not_the_gradient_that_is_due_is_refused(frame, sentence):
 def test_a_gradient_that_comes_twice_is_refused():
     flying = in_flight(range(5, 6))
     flying.accept(gradient(5))
-    with pytest.raises(ProtocolError, match="nothing is due"):
+    with pytest.raises(ProtocolError, match="nothing was due"):
         flying.accept(gradient(5))
 
 
@@ -108,5 +108,5 @@ def test_where_no_gradient_comes_reports_come_in_order():
     with pytest.raises(ProtocolError, match="reports step 6; the report of step 5 is due"):
         flying.answered(6)
     assert [flying.answered(step).step for step in range(5, 8)] == [5, 6, 7]
-    with pytest.raises(ProtocolError, match="nothing is due"):
+    with pytest.raises(ProtocolError, match="nothing was due"):
         flying.accept(gradient(8))

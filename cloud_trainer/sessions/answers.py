@@ -1,0 +1,40 @@
+"""What the trainer has computed and the edge may still ask for after a lost link: gradients and reports of the last steps.
+
+Bounded by the staleness limit: an edge that starts step t has applied the gradients of all steps before t - K, so no more
+than K + 1 can be missing. Called from the compute thread.
+"""
+
+from torch import Tensor
+
+from shared.runtime import ResendBuffer
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Position, StepReport
+
+REPORTS = 128
+"""Reports that are kept: many more than an edge can have under way, and small."""
+
+
+class Answers:
+    """The answers of one session."""
+
+    def __init__(self) -> None:
+        self.gradients: ResendBuffer[tuple[Deployment, Tensor]] = ResendBuffer()
+        """The error gradient of a step, and the deployment that it travels under."""
+        self.reports: ResendBuffer[StepReport] = ResendBuffer(REPORTS)
+
+    def admitted(self, step: int, staleness: int) -> None:
+        """A batch that started under this limit K has come: older gradients than it can wait for have arrived."""
+        self.gradients.settle(step - staleness)
+
+    def clear(self) -> None:
+        """The session has gone back: what it had computed is of another life."""
+        self.gradients.clear()
+        self.reports.clear()
+
+    def cover(self, position: Position, next_step: int, *, gradients_go: bool) -> bool:
+        """Whether all that an edge at this position lacks is here."""
+        return (
+            position.gradient_step <= next_step
+            and position.report_step <= next_step
+            and (not gradients_go or self.gradients.covers(position.gradient_step, next_step))
+            and self.reports.covers(position.report_step, next_step)
+        )

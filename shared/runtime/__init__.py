@@ -1,0 +1,11 @@
+"""What runs on every worker of a session, whichever side it is: the watch over a silent peer, the judge of what it announces,
+what is remembered to be sent again, and what of a session outlives the process.
+
+Later it executes the programs of `shared.placement`. Knows nothing of who dials whom.
+"""
+
+from shared.runtime.announcements import Due, judge
+from shared.runtime.resend_buffer import ResendBuffer
+from shared.runtime.stall_watch import StallWatch
+
+__all__ = ["Due", "ResendBuffer", "StallWatch", "judge"]

@@ -1,0 +1,43 @@
+"""What was made for the peer and may have to be sent again after a lost link, by step.
+
+Each side keeps what it has sent until the peer is known to have it; on the next stream the peer says where it stands.
+"""
+
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ResendBuffer(Generic[T]):
+    """Items in the order of their steps. Used by one thread at a time."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        """limit: how many of the newest steps are kept; None where `settle` alone bounds them."""
+        self._items: dict[int, T] = {}
+        self._limit = limit
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def keep(self, step: int, item: T) -> None:
+        """Remember what belongs to a step, which is later than all that are here."""
+        self._items[step] = item
+        if self._limit is not None:
+            self._items.pop(step - self._limit, None)
+
+    def settle(self, before: int) -> None:
+        """The peer has what belongs to every step before this one: forget it."""
+        for step in [step for step in self._items if step < before]:
+            del self._items[step]
+
+    def clear(self) -> None:
+        """Forget all: this side goes back to before it was made."""
+        self._items.clear()
+
+    def covers(self, first: int, stop: int) -> bool:
+        """Whether the items of all steps [first, stop) are here, so that a peer at `first` can be brought to `stop`."""
+        return stop - first <= len(self._items) and all(step in self._items for step in range(first, stop))
+
+    def since(self, step: int) -> list[tuple[int, T]]:
+        """The items of this step and later ones, with their steps, in order."""
+        return [(known, item) for known, item in self._items.items() if known >= step]

@@ -1,0 +1,41 @@
+"""The watch over a peer that owes an answer: a half-open connection has no end that one could notice, only no progress."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+_LOOKS = 64
+"""How often a stall is looked for, at most, in the time that makes one."""
+
+
+class StallWatch:
+    """Tells once that the peer has been silent for too long. Made and stopped on the event loop."""
+
+    def __init__(
+        self, quiet_seconds: Callable[[], float], limit_seconds: float, on_stall: Callable[[float], object]
+    ) -> None:
+        """quiet_seconds: how long the peer has been silent although it owes an answer; 0 while it owes none.
+
+        on_stall: told limit_seconds, when that was reached. A watch begins at once and goes on until then, or until `stop`.
+        """
+        self._quiet_seconds = quiet_seconds
+        self._limit_seconds = limit_seconds
+        self._on_stall = on_stall
+        self._timer = asyncio.get_running_loop().call_later(limit_seconds, self._look)
+
+    def stop(self) -> None:
+        """Watch no more; nothing happens where the watch has ended."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        quiet = self._quiet_seconds()
+        if quiet < self._limit_seconds:
+            rest = max(
+                self._limit_seconds - quiet, self._limit_seconds / _LOOKS
+            )  # a rounding error must not look for ever
+            self._timer = asyncio.get_running_loop().call_later(rest, self._look)
+            return
+        _log.warning("nothing is heard of what was sent", seconds=round(quiet, 1))
+        self._on_stall(self._limit_seconds)

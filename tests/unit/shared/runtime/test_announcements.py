@@ -1,0 +1,76 @@
+"""The judge of announcements. What each side makes of it is tested with that side."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.codec import codec_by_name, codec_names
+from shared.errors import IsthmusError, OutOfTurnError, ProtocolError
+from shared.model.spec import TensorSpec
+from shared.runtime import Due, judge
+from shared.tensor_wire import to_wire
+from shared.transport.stream.framing import chunks
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
+
+FEATURE = TensorSpec((4, 3), torch.float32)
+STEP, VERSION = 5, 2
+
+
+def announced(step=STEP, role=Role.ROLE_FEATURE, version=VERSION, codec="fp32", shape=(4, 3)) -> Frame:
+    tensor = codec_by_name(codec).encode(torch.zeros(shape))
+    return next(chunks(to_wire(tensor, step, role, version), 1 << 20))[0]
+
+
+def due(**changed) -> Due:
+    wanted = {"step": STEP, "role": Role.ROLE_FEATURE, "deployment": VERSION, "codec": "fp32", "tensor": FEATURE}
+    return Due(**{**wanted, **changed})
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple), st.sampled_from(codec_names()))
+def test_what_is_due_is_agreed_to(shape, codec):
+    wanted = due(tensor=TensorSpec(shape, torch.float32), codec=codec)
+    assert judge(announced(shape=shape, codec=codec), wanted) == wanted.tensor
+
+
+OUT_OF_TURN = [
+    (announced(step=6), "the feature of step 6 came where the feature of step 5 was due"),
+    (announced(version=3), "came under deployment 3; the feature of step 5 under deployment 2 was due"),
+]
+WRONG = [
+    (announced(role=Role.ROLE_LABEL), "the label of step 5 came where the feature of step 5 was due"),
+    (announced(role=99), "unknown role 99 of step 5 came"),
+    (announced(shape=(4, 4)), r"float32 \(4, 4\); torch.float32 \(4, 3\) was due"),
+    (announced(codec="fp16"), "encoded as 'fp16'; 'fp32' is agreed"),
+]
+
+
+@pytest.mark.parametrize(("frame", "sentence"), [*OUT_OF_TURN, *WRONG])
+def test_what_is_not_due_is_refused(frame, sentence):
+    with pytest.raises(ProtocolError, match=sentence) as refused:
+        judge(frame, due())
+    assert isinstance(refused.value, OutOfTurnError) == ((frame, sentence) in OUT_OF_TURN)
+
+
+def test_nothing_may_come_where_nothing_is_due():
+    with pytest.raises(OutOfTurnError, match="where nothing was due"):
+        judge(announced(), None)
+
+
+@pytest.mark.parametrize("most", [47, 48])
+def test_no_tensor_has_more_bytes_than_the_operator_lets_it_have(most):
+    may = nullcontext() if most >= 48 else pytest.raises(ProtocolError)
+    with may:
+        judge(announced(), due(max_bytes=most))
+
+
+def test_a_shape_that_the_peer_chooses_needs_permission():
+    def permit(tensor: TensorSpec) -> None:
+        if tensor.shape[0] > 4:
+            raise IsthmusError("too many")
+
+    assert judge(announced(), due(tensor=permit)) == FEATURE
+    with pytest.raises(IsthmusError, match="too many"):
+        judge(announced(shape=(5, 3)), due(tensor=permit))

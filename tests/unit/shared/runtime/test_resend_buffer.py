@@ -1,0 +1,45 @@
+"""What is remembered in order to be sent again."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.runtime import ResendBuffer
+
+steps = st.integers(0, 40)
+
+
+@given(steps, st.integers(0, 20), steps, steps)
+def test_what_a_peer_lacks_is_there_until_it_is_settled(first, count, settled, position):
+    buffer: ResendBuffer[str] = ResendBuffer()
+    stop = first + count
+    for step in range(first, stop):
+        buffer.keep(step, str(step))
+    buffer.settle(settled)
+    lacking = [(step, str(step)) for step in range(position, stop)]
+    assert buffer.covers(position, stop) == all(step >= max(first, settled) for step, _ in lacking)
+    if buffer.covers(position, stop):
+        assert buffer.since(position) == lacking
+
+
+@given(st.integers(1, 10), st.integers(0, 30))
+def test_no_more_than_the_limit_is_kept(limit, count):
+    buffer: ResendBuffer[int] = ResendBuffer(limit)
+    for step in range(count):
+        buffer.keep(step, step)
+    assert [step for step, _ in buffer.since(0)] == list(range(count))[-limit:]
+    assert buffer.covers(max(count - limit, 0), count)
+    assert not buffer.covers(count - limit - 1, count)
+
+
+def test_a_position_as_far_away_as_a_number_can_be_is_judged_at_once():
+    buffer: ResendBuffer[int] = ResendBuffer()
+    buffer.keep(2**63, 0)
+    assert not buffer.covers(0, 2**63)
+
+
+def test_nothing_is_left_of_what_was_forgotten():
+    buffer: ResendBuffer[int] = ResendBuffer()
+    buffer.keep(4, 0)
+    buffer.clear()
+    assert buffer.since(0) == []
+    assert buffer.covers(5, 5)
