@@ -262,7 +262,7 @@ def patient_but_for(monkeypatch):
     def choose(method):
         monkeypatch.setattr(
             TrainerClient,
-            "patience",
+            "idle_timeout",
             lambda self, call, of=1: idle_timeout(self, call, of if call == method else 100 * of),
         )
 
