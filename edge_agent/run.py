@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from typing import NamedTuple
 
 import structlog
 import torch
@@ -16,23 +17,32 @@ from edge_agent.adaptation.decisions import DecisionLoop, open_decisions
 from edge_agent.adaptation.engine_inputs import profile_of
 from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
-from edge_agent.control import Controlled, serving_control
+from edge_agent.control import Controlled, Pinning, serving_control
 from edge_agent.experiment.building import Experiment
-from edge_agent.observability.metrics import EdgeMetrics
-from edge_agent.observability.observer import Progress, RunObserver
+from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
+from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
+from edge_agent.training.boundary import Boundary
 from edge_agent.training.deployer import Deployer
-from edge_agent.training.loop import TrainingRun
+from edge_agent.training.opening import open_session, resume_session
+from edge_agent.training.pause import Pause
 from edge_agent.training.result import TrainingResult
 from edge_agent.training.resuming import Resume, prepare
-from edge_agent.training.session_store import sessions_folder
+from edge_agent.training.session import OpenSession
+from edge_agent.training.session_store import StoredSession, sessions_folder
 from edge_agent.training.shutdown import Shutdown
+from edge_agent.training.statistics import Statistics
+from edge_agent.training.training_run import TrainingRun
 from edge_agent.training.workers import Workers
+from shared.checkpoint import LocalFiles
 from shared.client.credentials import trainer_access
+from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import ClosedError, GoneError, ProtocolError
+from shared.planning import Profile
 from shared.telemetry.metrics import serving_metrics
 from shared.transport.rpc.malloc import keep_message_memory
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 _log = structlog.get_logger(__name__)
 
@@ -41,7 +51,7 @@ def _ignore(_news: object) -> None:
     pass
 
 
-def train(config: EdgeConfig, on_progress: Callable[[Progress], None] = _ignore) -> TrainingResult:
+def train(config: EdgeConfig, on_progress: Callable[[Statistics], None] = _ignore) -> TrainingResult:
     """Train as `config` says and return the figures and the trained module. Blocks until it is done.
 
     Works in a notebook, whose own event loop is left alone. on_progress: called after every step, on another thread.
@@ -68,7 +78,7 @@ def train(config: EdgeConfig, on_progress: Callable[[Progress], None] = _ignore)
 
 async def run_training(
     config: EdgeConfig,
-    on_progress: Callable[[Progress], None] = _ignore,
+    on_progress: Callable[[Statistics], None] = _ignore,
     on_start: Callable[[Deployer], None] = _ignore,
     on_engine: Callable[[DecisionLoop], None] = _ignore,
     *,
@@ -83,27 +93,45 @@ async def run_training(
     session is resumable until that is done. Raises StoppedError when `stop` asked for it.
     """
     shutdown = shutdown or Shutdown()
-    shutdown.when_requested()
+    shutdown.cancel_on_request()
+    kept = "nothing was trained"
     try:
-        return await _trained(config, on_progress, on_start, on_engine, on_result, resume, shutdown)
+        prepared = await _prepare(config, resume)
+        if prepared.stored is not None:
+            kept = f"session {prepared.stored.record.session_id} is as it was, and `{shutdown.resume_command}` goes on"
+        hooks = _Hooks(on_start, on_engine, on_result)
+        return await _train(prepared, on_progress, hooks, shutdown)
     except asyncio.CancelledError:
         if shutdown.requested:
-            raise shutdown.error("before the first step; nothing was trained") from None
+            raise shutdown.error(f"before the first step; {kept}") from None
         raise
     finally:
-        shutdown.patience_ended()
+        shutdown.cancel_no_more()
 
 
-async def _trained(
-    config: EdgeConfig,
-    on_progress: Callable[[Progress], None],
-    on_start: Callable[[Deployer], None],
-    on_engine: Callable[[DecisionLoop], None],
-    on_result: Callable[[TrainingResult], object],
-    resume: Resume | None,
-    shutdown: Shutdown,
-) -> TrainingResult:
-    """`run_training`; a stop that is asked for before the run takes care of it cancels this."""
+class _Hooks(NamedTuple):
+    """What callers of `run_training` want to be given."""
+
+    on_start: Callable[[Deployer], None]
+    on_engine: Callable[[DecisionLoop], None]
+    on_result: Callable[[TrainingResult], object]
+
+
+class _Prepared(NamedTuple):
+    """What is known before the trainer is asked."""
+
+    config: EdgeConfig
+    experiment: Experiment
+    profile: Profile | None
+    start: Deployment | None
+    """What a new session begins with, where that was planned."""
+    folder: LocalFiles | None
+    """Where this agent keeps its sessions."""
+    stored: StoredSession | None
+    """The session to go on with."""
+
+
+async def _prepare(config: EdgeConfig, resume: Resume | None) -> _Prepared:
     keep_message_memory()
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
@@ -113,61 +141,105 @@ async def _trained(
     start = await planned_start(experiment, profile) if profile is not None and stored is None else None
     if start is not None:
         experiment.begin_with(start)
-    metrics = EdgeMetrics(CollectorRegistry())
+    return _Prepared(config, experiment, profile, start, folder, stored)
+
+
+async def _train(
+    prepared: _Prepared, on_progress: Callable[[Statistics], None], hooks: _Hooks, shutdown: Shutdown
+) -> TrainingResult:
+    """Serve metrics and control while the run trains; a stop that is asked for before a session is open cancels this."""
+    config = prepared.config
+    statistics = Statistics(prepared.experiment.steps)
+    metrics = EdgeMetrics(CollectorRegistry(), statistics)
     access = trainer_access(config.trainer, config.tls)
     metrics.watch_token_file(access.token_broken)
     timeline = Timeline() if config.output.trace is not None else None
-    observer = RunObserver(metrics, Progress(experiment.steps), on_progress, timeline)
-    decisions = await asyncio.to_thread(open_decisions, experiment, profile, observer.meter, metrics.engine)
-    controlled = Controlled(config, observer, shutdown, folder)
+    pause, pinning = Pause(Boundary(), shutdown), Pinning(config.deployment)
+    observer = RunObserver(statistics, metrics, timeline, on_progress, pinning.enforce)
+    controlled = Controlled(config, statistics, shutdown, pause, pinning, prepared.folder)
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
         async with (
-            serving_control(controlled),
+            serving_control(controlled, observer.activity_news),
             TrainerClient(config.trainer, config.link, metrics.failed, access) as client,
         ):
-            anew = False
-            while True:
-                run = TrainingRun(
-                    experiment,
-                    observer,
-                    workers,
-                    client,
-                    on_start,
-                    controlled.shutdown,
-                    controlled.pause,
-                    controlled.changed.set,
-                )
-                controlled.begin(experiment, run, decisions)
-                shutdown.when_requested()
-                await run.open(stored, folder)
-                try:
-                    async with AsyncExitStack() as stack:
-                        stack.push_async_callback(workers.load.run, experiment.close)
-                        if decisions is not None:
-                            decisions.attach(run.deployer)
-                            on_engine(decisions)
-                            await stack.enter_async_context(decisions.running())
-                        result = await run.run(on_result, resumed=stored is not None)
-                    break
-                except GoneError as gone:
-                    if run.resumable:
-                        raise type(gone)(_gone(run.session_id, gone)) from gone
-                    if anew and isinstance(gone.__cause__, ProtocolError):
-                        raise gone.__cause__ from None  # the trainer fails at it, and would again
-                    if isinstance(gone, ClosedError) or (anew and not run.advanced):
-                        raise
-                    # Nothing was on both sides yet, so the beginning is what both share.
-                    _log.warning("the run begins anew", reason=str(gone))
-                    observer.began_anew()
-                    anew, stored, experiment = True, None, await asyncio.to_thread(Experiment, config)
-                    if start is not None:
-                        experiment.begin_with(start)
-                    decisions = await asyncio.to_thread(
-                        open_decisions, experiment, profile, observer.meter, metrics.engine
-                    )
+            runs = _Runs(controlled, observer, metrics.engine, workers, client, hooks)
+            result = await runs.train(prepared)
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)
     return result
+
+
+class _Runs:
+    """The runs of one agent: one, and another from the start where nothing of it was on both sides when it was lost."""
+
+    def __init__(
+        self,
+        controlled: Controlled,
+        observer: RunObserver,
+        metrics: EngineMetrics,
+        workers: Workers,
+        client: TrainerClient,
+        hooks: _Hooks,
+    ) -> None:
+        self._controlled = controlled
+        self._observer = observer
+        self._metrics = metrics
+        self._workers = workers
+        self._client = client
+        self._hooks = hooks
+
+    async def train(self, prepared: _Prepared) -> TrainingResult:
+        """Train in one session after the other, until one comes to its end. Raises IsthmusError."""
+        experiment, stored, statistics = prepared.experiment, prepared.stored, self._controlled.statistics
+        began_again = False
+        while True:
+            self._controlled.shutdown.cancel_on_request()
+            decisions = await asyncio.to_thread(open_decisions, experiment, prepared.profile, statistics, self._metrics)
+            session = await self._open(experiment, stored, prepared.folder)
+            try:
+                return await self._train_in(session, decisions, resumed=stored is not None)
+            except GoneError as gone:
+                self._controlled.leave()
+                if session.resumable:
+                    raise type(gone)(_gone(session.id, gone)) from gone
+                if began_again and isinstance(gone.__cause__, ProtocolError):
+                    raise gone.__cause__ from None  # the trainer fails at it, and would again
+                if isinstance(gone, ClosedError) or (began_again and statistics.steps == 0):
+                    raise
+                # Nothing was on both sides yet, so the beginning is what both share.
+                _log.warning("the run begins again", reason=str(gone))
+                self._observer.began_again()
+                began_again, stored = True, None
+                experiment = await asyncio.to_thread(Experiment, prepared.config)
+                if prepared.start is not None:
+                    experiment.begin_with(prepared.start)
+
+    async def _open(
+        self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None
+    ) -> OpenSession:
+        config, workers = experiment.config, self._workers
+        retry = Retry(config.trainer.give_up_seconds, self._observer.trainer_away)
+        step_log = config.checkpoints.step_log
+        if stored is None:
+            session = await open_session(self._client, experiment, workers, retry, folder, step_log)
+        else:
+            session = await workers.disk.run(resume_session, stored, self._client, experiment, workers, retry, step_log)
+        structlog.contextvars.bind_contextvars(session=session.id)
+        return session
+
+    async def _train_in(self, session: OpenSession, decisions: DecisionLoop | None, *, resumed: bool) -> TrainingResult:
+        controlled, observer = self._controlled, self._observer
+        run = TrainingRun(session, controlled.pause, observer, controlled.statistics)
+        observer.opened(session, run.pipeline)
+        controlled.begin(run, decisions)
+        self._hooks.on_start(run.deployer)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._workers.load.run, session.experiment.close)
+            if decisions is not None:
+                decisions.attach(run.deployer)
+                self._hooks.on_engine(decisions)
+                await stack.enter_async_context(decisions.running())
+            return await run.run(self._hooks.on_result, resumed=resumed)
 
 
 def _gone(session_id: str, gone: GoneError) -> str:

@@ -20,8 +20,8 @@ import torch
 
 from edge_agent import EdgeConfig, run_training
 from edge_agent.experiment.building import Experiment
-from edge_agent.observability.observer import Progress
 from edge_agent.training.deployer import Deployer
+from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.training.losses import LossHead
@@ -99,7 +99,7 @@ def trained(config: EdgeConfig, moves: Mapping[int, int], on_begun: Callable[[],
     rates: list[tuple[float | None, float | None]] = []
     deployers: list[Deployer] = []
 
-    def note(progress: Progress) -> None:
+    def note(progress: Statistics) -> None:
         if progress.steps > len(ends):
             ends.append(time.monotonic())
             if len(ends) == 1:

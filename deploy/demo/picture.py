@@ -11,7 +11,7 @@ from rich.console import Console
 
 from edge_agent import EdgeConfig, train
 from edge_agent.commands.terminal import live_bar, summary_table
-from edge_agent.observability.observer import Progress
+from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 
 PICTURE = demo.HERE.parent.parent / "docs" / "session.svg"
@@ -33,7 +33,7 @@ def main() -> None:
                 config = load_config(EdgeConfig, demo.HERE / "edge.toml", [f"trainer.address={address}"], environ={})
                 with live_bar(screen) as bar:
 
-                    def on_progress(progress: Progress) -> None:
+                    def on_progress(progress: Statistics) -> None:
                         bar.show(progress)
                         if progress.steps == SHOWN_AFTER_STEPS:
                             drawn.print(bar.renderable)

@@ -20,7 +20,7 @@ from edge_agent.adaptation.link_probe import LinkProbe, LinkRates, link_probe
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
-from edge_agent.observability.step_meter import StepMeter
+from edge_agent.training.statistics import MeanSince, Statistics
 from shared.codec import codec_bits, codec_of_bits
 from shared.errors import PlanError
 from shared.planning import (
@@ -76,7 +76,7 @@ class DecisionLoop:
         codec: str,
         deployment: trainer_pb2.Deployment,
         total_steps: int,
-        meter: StepMeter,
+        statistics: Statistics,
         metrics: EngineMetrics,
         probe: LinkProbe,
     ) -> None:
@@ -100,7 +100,8 @@ class DecisionLoop:
         self._only_cut: int | None = None
         """Which the engine may not leave."""
         self._probe = probe
-        self._meter = meter
+        self._statistics = statistics
+        self._edge, self._encode, self._cloud = map(MeanSince, (statistics.edge, statistics.encode, statistics.cloud))
         self._metrics = metrics
         self._deployer: Changes | None = None
         self._proposal: Decision | None = None
@@ -185,20 +186,20 @@ class DecisionLoop:
         """Observe once, and do what follows from it. seconds: any clock that never goes back."""
         if not deployer.moving:
             self._notice(deployer, seconds)
-            if not self._meter.is_flowing:
+            if not self._statistics.is_flowing:
                 self._engine.rested(seconds)
                 return
-        rates, meter = self._rates(deployer, seconds), self._meter
+        rates, statistics = self._rates(deployer, seconds), self._statistics
         if rates.uplink is None or rates.downlink is None:
             return
         decision = self._engine.observe(
             seconds,
-            meter.steps,
+            statistics.steps,
             rates.uplink,
             rates.downlink,
             rates.round_trip_seconds,
             self._edge_seconds(deployer.deployment),
-            meter.cloud_seconds.take(),
+            self._cloud.take(),
         )
         self._export()
         if decision is not None:
@@ -211,17 +212,17 @@ class DecisionLoop:
         elif deployer.deployment.cut == len(self._profile):
             if self._only_cut != len(self._profile):
                 self._probe.want(seconds)
-        elif self._meter.knows_the_link:
+        elif self._statistics.knows_the_link:
             self._probe.forget()
-        elif self._meter.steps >= TELLING_STEPS:
+        elif self._statistics.steps >= TELLING_STEPS:
             self._probe.want(seconds)
-        meter = self._meter
-        measured = LinkRates(meter.uplink_bits_per_second, meter.downlink_bits_per_second, meter.round_trip_seconds)
+        found = self._statistics
+        measured = LinkRates(found.uplink_bits_per_second, found.downlink_bits_per_second, found.round_trip_seconds)
         return self._probe.found.merged_over(measured)
 
     def _edge_seconds(self, deployment: trainer_pb2.Deployment) -> float | None:
         """T1 as the cost model has it: with the encoding of what is not float32."""
-        compute, encode = self._meter.compute_seconds.take(), self._meter.encode_seconds.take()
+        compute, encode = self._edge.take(), self._encode.take()
         if compute is None or codec_bits(deployment.codec) >= FLOAT32_BITS:
             return compute
         return None if encode is None else compute + encode
@@ -280,7 +281,7 @@ class DecisionLoop:
 
 
 def open_decisions(
-    experiment: Experiment, profile: Profile | None, meter: StepMeter, metrics: EngineMetrics
+    experiment: Experiment, profile: Profile | None, statistics: Statistics, metrics: EngineMetrics
 ) -> DecisionLoop | None:
     """The loop of an experiment, where it has a profile to decide by. Raises PlanError when that leaves nothing to choose."""
     if profile is None:
@@ -288,7 +289,9 @@ def open_decisions(
     config, start, steps = experiment.config, experiment.deployment, experiment.steps
     probe = link_probe(config)
     space = space_of(config.engine, experiment.chain)
-    return DecisionLoop(profile, config.engine, space, config.deployment.codec, start, steps, meter, metrics, probe)
+    return DecisionLoop(
+        profile, config.engine, space, config.deployment.codec, start, steps, statistics, metrics, probe
+    )
 
 
 def _numbers(deployment: trainer_pb2.Deployment) -> Deployment:

@@ -4,17 +4,17 @@ import time
 from collections.abc import Callable
 
 from edge_agent.config import EdgeConfig
-from edge_agent.observability.observer import Progress
 from edge_agent.run import run_training
 from edge_agent.training.result import TrainingResult
 from edge_agent.training.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
+from edge_agent.training.statistics import Statistics
 from shared.commands.service_manager import ServiceManager
 
 
 async def run_service(
     config: EdgeConfig,
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[Statistics], None],
     on_result: Callable[[TrainingResult], object],
     resume: Resume | None,
     resume_command: str = "edge-agent run --resume",
@@ -28,7 +28,7 @@ async def run_service(
     started_seconds = time.monotonic()
     opened = False
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: Statistics) -> None:
         nonlocal opened
         on_progress(progress)
         if not opened:
@@ -44,7 +44,7 @@ async def run_service(
         manager.stopping()
 
 
-def status_line(progress: Progress, seconds: float) -> str:
+def status_line(progress: Statistics, seconds: float) -> str:
     """Step, rate and cut in one line. seconds: since the run began."""
     rate = progress.samples / seconds if seconds > 0 else 0.0
     line = f"step {progress.steps} of {progress.total_steps}, {rate:.0f} samples/s, cut {progress.cut}"

@@ -10,8 +10,8 @@ from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
-from edge_agent.observability.observer import Progress
 from edge_agent.training.result import Summary
+from edge_agent.training.statistics import Statistics
 from shared.control.formatting import size
 
 
@@ -35,7 +35,7 @@ class LiveBar:
             "training", start=False, total=None, loss=float("nan"), rate=0.0, up="0 B", down="0 B", accuracy=""
         )
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Statistics) -> None:
         """Called after every step, and when something else has changed; drawn from the first step on."""
         if progress.steps == 0:
             return

@@ -1,4 +1,4 @@
-"""The run that an operator sees and steers, whichever it is: one may begin anew where nothing was kept of the one before."""
+"""The run that an operator sees and steers, whichever it is: one may begin again where nothing was kept of the one before."""
 
 import asyncio
 import time
@@ -6,12 +6,11 @@ import time
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import EdgeConfig
 from edge_agent.control.pins import Pinning
-from edge_agent.experiment.building import Experiment
-from edge_agent.observability.activity import Activity
-from edge_agent.observability.observer import RunObserver
-from edge_agent.training.loop import TrainingRun
+from edge_agent.training.listener import Activity
 from edge_agent.training.pause import Pause
 from edge_agent.training.shutdown import Shutdown
+from edge_agent.training.statistics import Statistics
+from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import LocalFiles
 
 
@@ -19,30 +18,37 @@ class Controlled:
     """Used on the event loop."""
 
     def __init__(
-        self, config: EdgeConfig, observer: RunObserver, shutdown: Shutdown, folder: LocalFiles | None
+        self,
+        config: EdgeConfig,
+        statistics: Statistics,
+        shutdown: Shutdown,
+        pause: Pause,
+        pinning: Pinning,
+        folder: LocalFiles | None,
     ) -> None:
         """folder: where this agent keeps its sessions."""
         self.config = config
-        self.observer = observer
+        self.statistics = statistics
         self.shutdown = shutdown
+        self.pause = pause
+        self.pinning = pinning
         self.folder = folder
-        self.pause = Pause()
-        self.pinning = Pinning(config.deployment)
         self.run: TrainingRun | None = None
-        """None until there is one."""
+        """None until there is one with an open session."""
         self.decisions: DecisionLoop | None = None
         """None where nobody changes the deployment by himself."""
-        self.changed = asyncio.Event()
-        """Set when the activity has changed; whoever waits for it clears it."""
         self.ended = asyncio.Event()
         """Set when nothing more comes."""
         self._began_seconds = time.monotonic()
-        observer.on_went_back = self.pinning.enforce
 
-    def begin(self, experiment: Experiment, run: TrainingRun, decisions: DecisionLoop | None) -> None:
+    def begin(self, run: TrainingRun, decisions: DecisionLoop | None) -> None:
         """This run is it from now on; what was pinned is pinned in it too."""
         self.run, self.decisions = run, decisions
-        self.pinning.begin(experiment.chain, run.deployer, decisions)
+        self.pinning.begin(run.session.experiment.chain, run.deployer, decisions)
+
+    def leave(self) -> None:
+        """That run is no more; another may begin."""
+        self.run = None
 
     def end(self) -> None:
         """Nothing more comes."""
@@ -54,7 +60,9 @@ class Controlled:
         """What the run is doing."""
         if self.ended.is_set():
             return Activity.ENDED
-        return Activity.OPENING if self.run is None else self.run.activity
+        if self.shutdown.requested:
+            return Activity.STOPPING
+        return Activity.AWAY if self.statistics.is_away else self.statistics.activity
 
     @property
     def running_seconds(self) -> float:

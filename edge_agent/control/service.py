@@ -10,9 +10,9 @@ import structlog
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
 from edge_agent.control.status import PLANNERS, edge_status, pins_message, session_statuses
-from edge_agent.observability.activity import Activity
-from edge_agent.training.loop import TrainingRun
+from edge_agent.training.listener import Activity
 from edge_agent.training.session_store import kept_sessions
+from edge_agent.training.training_run import TrainingRun
 from shared.control.levels import set_level
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.control.watching import watch
@@ -52,18 +52,18 @@ class EdgeControl:
         """Let training stand still."""
         await self._of.pause.pause()
         await self._tell_health()
-        return pb.PauseResponse(step=self._of.observer.progress.steps)
+        return pb.PauseResponse(step=self._of.statistics.steps)
 
     async def resume(self, _request: pb.ResumeRequest) -> pb.ResumeResponse:
         """Let it go on."""
         self._of.pause.release()
-        return pb.ResumeResponse(step=self._of.observer.progress.steps)
+        return pb.ResumeResponse(step=self._of.statistics.steps)
 
     async def drain(self, _request: pb.EdgeControlServiceDrainRequest) -> pb.EdgeControlServiceDrainResponse:
         """End the run."""
         _log.info("told to drain")
         self._of.shutdown.drain()
-        self._of.changed.set()
+        await self._tell_health()
         return pb.EdgeControlServiceDrainResponse()
 
     async def pin(self, request: pb.PinRequest) -> pb.PinResponse:
@@ -75,7 +75,7 @@ class EdgeControl:
         )
         run = self._open_run()
         self._of.pinning.check(wanted)
-        if wanted.staleness is not None and wanted.staleness > (limit := await run.max_staleness()):
+        if wanted.staleness is not None and wanted.staleness > (limit := await run.session.max_staleness()):
             raise Refusal(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"staleness is {wanted.staleness}; the trainer's limit is {limit} (server.max_staleness)",
@@ -129,33 +129,36 @@ class EdgeControl:
         """Log more or less."""
         return pb.EdgeControlServiceSetLogLevelResponse(previous=set_level(request.level))
 
-    async def keep_health(self) -> None:
-        """Say at every change whether steps are done."""
+    async def keep_health(self, activity_news: asyncio.Event) -> None:
+        """Say at every change of the activity whether steps are done."""
         while True:
-            self._of.changed.clear()
+            activity_news.clear()
             await self._tell_health()
-            await self._of.changed.wait()
+            await activity_news.wait()
 
     async def _tell_health(self) -> None:
         await self._health.say(self._of.activity is Activity.TRAINING, TRAINING)
 
     def _open_run(self) -> TrainingRun:
         run = self._of.run
-        if run is None or run.stored is None or self._of.ended.is_set():
+        if run is None or self._of.ended.is_set():
             raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, "no session is open now; try again when one is")
         return run
 
 
 @asynccontextmanager
-async def serving_control(of: Controlled) -> AsyncIterator[None]:
-    """Answer control calls while the block runs, as `control.listen` says. Raises ListenError."""
+async def serving_control(of: Controlled, activity_news: asyncio.Event) -> AsyncIterator[None]:
+    """Answer control calls while the block runs, as `control.listen` says. Raises ListenError.
+
+    activity_news: set when the activity has changed, and cleared here.
+    """
     health = Health()
     control = EdgeControl(of, health)
     answering = handlers_of(SERVICE, control, "the agent", lambda _code: None)
     names = ("", SERVICE.full_name)
     await health.say(True, *names)
     async with serving_locally(of.config.control.listen, "edge-agent", answering, SERVICE, health):
-        keeping = asyncio.create_task(control.keep_health())
+        keeping = asyncio.create_task(control.keep_health(activity_news))
         try:
             yield
         finally:

@@ -8,9 +8,9 @@ from datetime import datetime
 from edge_agent.adaptation.decisions import Planner
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
-from edge_agent.observability.step_meter import Recent
-from edge_agent.training.loop import TrainingRun
 from edge_agent.training.session_store import SessionRecord
+from edge_agent.training.statistics import Statistics, Timing
+from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import CheckpointName
 from shared.codec import codec_bits
 from shared.control.levels import level_now
@@ -21,27 +21,27 @@ PLANNERS = {planner: pb.Planner.Value(f"PLANNER_{planner.name}") for planner in 
 
 def edge_status(of: Controlled) -> pb.EdgeStatus:
     """What the run is doing now."""
-    progress, config = of.observer.progress, of.config
+    statistics, config = of.statistics, of.config
     status = pb.EdgeStatus(
         state=pb.RunState.Value(f"RUN_STATE_{of.activity.name}"),
         trainer=config.trainer.address,
         model=config.model.factory,
-        step=progress.steps,
-        total_steps=progress.total_steps,
+        step=statistics.steps,
+        total_steps=statistics.total_steps,
         pinned=pins_message(of.pinning.now),
-        staleness=of.observer.figures.staleness,
-        stages=_stages(of),
-        uplink_bits_per_second=progress.uplink_bits_per_second,
-        downlink_bits_per_second=progress.downlink_bits_per_second,
-        round_trip_seconds=progress.round_trip_seconds,
-        bytes_up=progress.bytes_up,
-        bytes_down=progress.bytes_down,
-        loss=None if math.isnan(progress.loss) else progress.loss,
-        accuracy=progress.accuracy,
-        seconds_per_step=_shown(of.observer.figures.step_seconds),
+        staleness=statistics.staleness,
+        stages=_stages(statistics),
+        uplink_bits_per_second=statistics.uplink_bits_per_second,
+        downlink_bits_per_second=statistics.downlink_bits_per_second,
+        round_trip_seconds=statistics.round_trip_seconds,
+        bytes_up=statistics.bytes_up,
+        bytes_down=statistics.bytes_down,
+        loss=None if math.isnan(statistics.loss) else statistics.loss,
+        accuracy=statistics.accuracy,
+        seconds_per_step=_shown(statistics.step),
         log_level=level_now(),
     )
-    if (seconds := of.observer.figures.step_seconds.value) is not None and seconds > 0:
+    if (seconds := statistics.step.recent) is not None and seconds > 0:
         status.samples_per_second = float(f"{config.data.batch_size / seconds:.6g}")
     status.running.FromNanoseconds(int(of.running_seconds * 1e9))
     if of.decisions is not None:
@@ -49,8 +49,8 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
         outcome = of.decisions.outcome
         if outcome is not None and not math.isnan(outcome.predicted_seconds_per_step):
             status.predicted_seconds_per_step = outcome.predicted_seconds_per_step
-    if of.run is not None and of.run.stored is not None:
-        _add_session(status, of.run, of.run.stored.record)
+    if of.run is not None:
+        _add_session(status, of.run)
     return status
 
 
@@ -79,15 +79,14 @@ def session_statuses(
     return statuses
 
 
-def _add_session(status: pb.EdgeStatus, run: TrainingRun, record: SessionRecord) -> None:
-    pipeline, waiting = run.pipeline, run.pipeline.waiting
-    today = pipeline.deployment
+def _add_session(status: pb.EdgeStatus, run: TrainingRun) -> None:
+    today, record = run.deployer.deployment, run.session.stored.record
     status.session_id = record.session_id
-    status.attached = run.attached
+    status.attached = run.attachment.attached
     status.deployment.CopyFrom(
         pb.DeploymentStatus(
             cut=today.cut,
-            blocks=run.blocks,
+            blocks=len(run.session.experiment.chain.blocks),
             staleness_limit=today.staleness,
             codec=today.codec,
             bits=codec_bits(today.codec),
@@ -96,8 +95,8 @@ def _add_session(status: pb.EdgeStatus, run: TrainingRun, record: SessionRecord)
             moving_to_cut=run.deployer.moving_to,
         )
     )
-    status.batches_in_flight = pipeline.unsettled
-    status.queues.CopyFrom(pb.EdgeQueues(**waiting))
+    status.batches_in_flight = run.pipeline.in_flight
+    status.queues.CopyFrom(pb.EdgeQueues(**run.pipeline.waiting))
     if record.shared is not None:
         status.last_checkpoint.step = record.shared[1]
         if (at := run.checkpointer.shared_seconds) is not None:
@@ -105,16 +104,15 @@ def _add_session(status: pb.EdgeStatus, run: TrainingRun, record: SessionRecord)
             status.last_checkpoint.age.FromNanoseconds(max(0, int((time.time() - at) * 1e9)))
 
 
-def _stages(of: Controlled) -> pb.StageSeconds:
-    figures = of.observer.figures
+def _stages(statistics: Statistics) -> pb.StageSeconds:
     return pb.StageSeconds(
-        edge=_shown(figures.edge),
-        uplink=_shown(figures.uplink),
-        cloud=_shown(figures.cloud),
-        downlink=_shown(figures.downlink),
+        edge=_shown(statistics.edge),
+        uplink=_shown(statistics.uplink),
+        cloud=_shown(statistics.cloud),
+        downlink=_shown(statistics.downlink),
     )
 
 
-def _shown(recent: Recent) -> float | None:
+def _shown(timing: Timing) -> float | None:
     """Six digits: more of a time would be noise."""
-    return None if recent.value is None else float(f"{recent.value:.6g}")
+    return None if timing.recent is None else float(f"{timing.recent:.6g}")

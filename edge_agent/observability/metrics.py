@@ -1,10 +1,11 @@
-"""What an edge exports besides what both sides do. Most of it is read from the pipeline at the moment of a scrape."""
+"""What an edge exports besides what both sides do. Gauges are read from where the figure is kept, at a scrape."""
 
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from edge_agent.training.pipeline import Pipeline
+from edge_agent.training.statistics import Statistics
 from shared.codec import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
 
@@ -30,18 +31,20 @@ class EngineMetrics:
 class EdgeMetrics(TrainingMetrics):
     """The metrics of one run."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, statistics: Statistics) -> None:
         super().__init__(registry)
-        self.planned_steps = Gauge("isthmus_planned_steps", "Steps that the run is to have.", registry=registry)
+        planned_steps = Gauge("isthmus_planned_steps", "Steps that the run is to have.", registry=registry)
+        planned_steps.set(statistics.total_steps)
         self.step_seconds = Histogram(
             "isthmus_step_seconds",
             "Seconds from one finished step to the next, while the pipeline runs.",
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
-        self.attached = Gauge(
+        attached = Gauge(
             "isthmus_attached", "1 while the training stream to the trainer is there, 0 otherwise.", registry=registry
         )
+        attached.set_function(lambda: statistics.is_attached)
         self.attaches = Counter(
             "isthmus_attaches",
             "Training streams attached: the first of a run, and one after each loss.",
@@ -70,7 +73,9 @@ class EdgeMetrics(TrainingMetrics):
             ["direction"],
             registry=registry,
         )
-        self.uplink_rate, self.downlink_rate = (rate.labels(direction) for direction in DIRECTIONS)
+        uplink_rate, downlink_rate = (rate.labels(direction) for direction in DIRECTIONS)
+        uplink_rate.set_function(lambda: (statistics.uplink_bits_per_second or 0.0) / 8)
+        downlink_rate.set_function(lambda: (statistics.downlink_bits_per_second or 0.0) / 8)
         self.staleness = Histogram(
             "isthmus_staleness_steps",
             "Staleness of every applied error gradient.",
@@ -80,16 +85,20 @@ class EdgeMetrics(TrainingMetrics):
         self._in_flight = Gauge(
             "isthmus_batches_in_flight", "Batches between their forward and their settling.", registry=registry
         )
-        self._cut = Gauge("isthmus_cut_blocks", "Blocks that run on the edge.", registry=registry)
+        cut = Gauge("isthmus_cut_blocks", "Blocks that run on the edge.", registry=registry)
+        cut.set_function(lambda: statistics.cut)
         self.blocks = Gauge("isthmus_model_blocks", "Blocks of the whole model.", registry=registry)
-        self._limit = Gauge("isthmus_staleness_limit_steps", "K, which no staleness exceeds.", registry=registry)
+        limit = Gauge("isthmus_staleness_limit_steps", "K, which no staleness exceeds.", registry=registry)
+        limit.set_function(lambda: statistics.deployment.staleness)
         bits = Gauge(
             "isthmus_codec_bit_width",
             "Bits that an element has on the link, by direction.",
             ["direction"],
             registry=registry,
         )
-        self._bits_up, self._bits_down = (bits.labels(direction) for direction in DIRECTIONS)
+        bits_up, bits_down = (bits.labels(direction) for direction in DIRECTIONS)
+        bits_up.set_function(lambda: _bits(statistics.deployment.codec))
+        bits_down.set_function(lambda: _bits(statistics.deployment.downlink_codec))
         migrations = Counter(
             "isthmus_migrations",
             "Times that the cut was to be moved: done, or failed with both sides as they were.",
@@ -103,26 +112,29 @@ class EdgeMetrics(TrainingMetrics):
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
-        self.loss = Gauge("isthmus_loss", "Mean training loss of the last step.", registry=registry)
-        self.accuracy = Gauge(
+        loss = Gauge("isthmus_loss", "Mean training loss of the last step.", registry=registry)
+        loss.set_function(lambda: statistics.loss if statistics.steps else 0.0)
+        accuracy = Gauge(
             "isthmus_accuracy_ratio",
             "Share of the test samples that the last evaluation got right; 0 before it.",
             registry=registry,
         )
+        accuracy.set_function(lambda: statistics.accuracy or 0.0)
         for queue in QUEUES:
             self.queue_items.labels(queue)
         self.engine = EngineMetrics(registry)
 
     def watch(self, pipeline: Pipeline) -> None:
-        """Read the deployment and what is under way from `pipeline`, at each scrape and on the scraper's thread."""
-        self._cut.set_function(lambda: pipeline.announced.cut)
-        self._limit.set_function(lambda: pipeline.announced.staleness)
-        self._bits_up.set_function(lambda: codec_bits(pipeline.announced.codec))
-        self._bits_down.set_function(lambda: codec_bits(pipeline.announced.downlink_codec))
-        self._in_flight.set_function(lambda: pipeline.unsettled)
+        """Read what is under way from `pipeline`, at each scrape and on the scraper's thread."""
+        self._in_flight.set_function(lambda: pipeline.in_flight)
         for queue in QUEUES:
             self.queue_items.labels(queue).set_function(partial(_waiting, pipeline, queue))
 
 
 def _waiting(pipeline: Pipeline, queue: str) -> int:
     return pipeline.waiting[queue]
+
+
+def _bits(codec: str) -> int:
+    """0 until there is a deployment."""
+    return codec_bits(codec) if codec else 0

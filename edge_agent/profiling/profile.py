@@ -31,7 +31,8 @@ from edge_agent.profiling.calibration_trainings import (
 from edge_agent.profiling.memory import available_bytes
 from edge_agent.profiling.profile_parts import MeasuredCut, Measurements, PartFile
 from edge_agent.profiling.trial import busy_seconds, turn_seconds
-from edge_agent.training.session import EdgeSession
+from edge_agent.training.opening import open_session
+from edge_agent.training.session import OpenSession
 from edge_agent.training.workers import Workers
 from shared.checkpoint import LocalFiles
 from shared.client.credentials import trainer_access
@@ -73,7 +74,7 @@ class Profiler:
         blocks = len(self._experiment.chain.blocks)
         parts = await asyncio.to_thread(self._parts.load, self._identity())
         retry = Retry(0)  # a lost trainer ends the measurement, which goes on when asked again
-        session = await EdgeSession.open(client, self._experiment, self._workers, retry)
+        session = await open_session(client, self._experiment, self._workers, retry)
         try:
             async with session.keep_alive():
                 for cut in range(1, blocks + 1):
@@ -91,7 +92,7 @@ class Profiler:
         round_trip_seconds = await probe_round_trip(self._experiment.config)
         return self._profile(done, encode, decode, state_bytes, overheads, round_trip_seconds)
 
-    async def _measure_cut(self, session: EdgeSession, cut: int) -> MeasuredCut:
+    async def _measure_cut(self, session: OpenSession, cut: int) -> MeasuredCut:
         if cut < self._experiment.chain.first_cut:
             _log.warning("cut skipped: it would send raw samples", cut=cut)
             return MeasuredCut(skipped="would send raw samples")

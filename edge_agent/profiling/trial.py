@@ -7,15 +7,17 @@ import statistics
 import time
 from typing import NoReturn
 
-from prometheus_client import CollectorRegistry
-
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
-from edge_agent.observability.metrics import EdgeMetrics
-from edge_agent.observability.observer import Progress, RunObserver
+from edge_agent.training.attachment import Attachment
+from edge_agent.training.boundary import Boundary
+from edge_agent.training.edge_compute import EdgeCompute
+from edge_agent.training.listener import RunListener
+from edge_agent.training.live_deployment import LiveDeployment
+from edge_agent.training.opening import open_session
 from edge_agent.training.pipeline import Pipeline
 from edge_agent.training.prefetch import Prefetcher
-from edge_agent.training.session import EdgeSession
+from edge_agent.training.window import Window
 from edge_agent.training.workers import Workers
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
@@ -24,8 +26,7 @@ from shared.codec import FeedbackMode
 from shared.errors import IsthmusError
 from shared.training.policies import POLICIES
 from shared.transport.stream.framing import WireTensor
-from shared.version import PROTOCOL_VERSION
-from shared.wire.isthmus.v1.trainer_pb2 import Attach, Fence, Position
+from shared.wire.isthmus.v1.trainer_pb2 import StepReport, TrainResponse
 
 STALENESS = 5
 """Enough for the slowest phase to be what a step takes."""
@@ -52,32 +53,27 @@ async def turn_seconds(client: TrainerClient, config: EdgeConfig, cut: int, work
     return statistics.fmean(watch.turns[WARM_UP_STEPS:])
 
 
-class _Watch(RunObserver):
+class _Watch(RunListener):
     """When steps were done, how long the edge's turns took, and how many gradients waited for it."""
 
-    def __init__(self, steps: int) -> None:
-        super().__init__(EdgeMetrics(CollectorRegistry()), Progress(steps), self._note, None)
+    def __init__(self, window: Window) -> None:
+        self._window = window
         self.ends: list[float] = []
         self.turns: list[float] = []
         self.waiting: list[int] = []
         self._arrived = time.monotonic()
 
-    def watch(self, pipeline: Pipeline) -> None:
-        """Look at this pipeline's queues."""
-        self._pipeline = pipeline
-
-    def _note(self, _progress: Progress) -> None:
+    def step_reported(self, report: StepReport, samples: int) -> None:  # noqa: ARG002
+        """A step is done."""
         self.ends.append(time.monotonic())
-        self.waiting.append(self._pipeline.waiting["apply"])
+        self.waiting.append(self._window.to_apply)
 
-    def downloaded(self, tensor: WireTensor, raw_bytes: int) -> None:
+    def downloaded(self, tensor: WireTensor, raw_bytes: int) -> None:  # noqa: ARG002
         """A turn of the edge begins."""
-        super().downloaded(tensor, raw_bytes)
         self._arrived = time.monotonic()
 
-    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
+    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:  # noqa: ARG002
         """A turn ends with what is encoded."""
-        super().span(phase, what, step, start_seconds, end_seconds)
         if what == "encode":
             self.turns.append(end_seconds - self._arrived)
 
@@ -88,9 +84,13 @@ class _OneStream:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
 
-    async def resume(self, failure: IsthmusError, position: object) -> NoReturn:  # noqa: ARG002 - nothing is resumed
+    async def reattach(self, failure: IsthmusError) -> NoReturn:
         """See `Link`."""
         raise failure
+
+
+def _ignore(_message: TrainResponse) -> None:
+    pass
 
 
 async def _train(
@@ -101,26 +101,25 @@ async def _train(
     changed = config.deployment.model_copy(update=deployment)
     experiment = Experiment(config.model_copy(update={"deployment": changed}))
     stop_step = WARM_UP_STEPS + steps + staleness
-    watch = _Watch(stop_step)
-    feedback = FeedbackMode(config.deployment.feedback)
-    pipeline = Pipeline(POLICIES["replay"](experiment.stage), experiment.deployment, feedback, workers, watch)
-    watch.watch(pipeline)
-    session = await EdgeSession.open(client, experiment, workers, Retry(0))
-    session.fence = lambda: Fence(session_epoch=1)
+    window = Window()
+    watch = _Watch(window)
+    compute = EdgeCompute(
+        lambda: POLICIES["replay"](experiment.stage), FeedbackMode(config.deployment.feedback), workers
+    )
+    live = LiveDeployment(experiment.deployment, watch)
+    pipeline = Pipeline(compute, window, live, Boundary(), watch, _ignore)
+    session = await open_session(client, experiment, workers, Retry(0))
+    attachment = Attachment(client, session.stored, workers.disk, window, watch)
     try:
-        attach = Attach(session_id=session.id, session_epoch=1, protocol_version=PROTOCOL_VERSION, position=Position())
-        call, _ = await client.attach(attach, pipeline.in_flight.accept, pipeline.in_flight.oldest, watch.delivered)
-        watch.attached(call.stream)
+        await attachment.attach(window.position)
         try:
-            async with Prefetcher(experiment.loader.iterate(0, stop_step), workers.load) as batches:
-                await pipeline.run(_OneStream(call.stream), batches, 0, stop_step)
-            await call.end()
-        except BaseException:
-            call.cancel()
-            raise
+            async with Prefetcher(experiment.loader.iterate(0, stop_step), workers.load, pipeline.wake) as batches:
+                await pipeline.run(_OneStream(attachment.stream), batches, stop_step)
+            await attachment.end()
         finally:
             await workers.load.run(experiment.close)
     except BaseException:
+        attachment.drop()
         await session.abandon()
         raise
     await session.close()

@@ -11,7 +11,9 @@ from typing import Any
 import structlog
 
 from edge_agent.config import EdgeCheckpointsConfig
-from edge_agent.training.connection import Connection
+from edge_agent.training.attachment import Attachment
+from edge_agent.training.boundary import Boundary
+from edge_agent.training.listener import RunListener
 from edge_agent.training.session_store import StoredSession
 from edge_agent.training.workers import Workers
 from shared.checkpoint import CheckpointName
@@ -31,15 +33,14 @@ class Checkpointer:
         config: EdgeCheckpointsConfig,
         stored: StoredSession,
         workers: Workers,
-        on_due: Callable[[], None],
-        on_shared: Callable[[], None],
+        boundary: Boundary,
+        listener: RunListener,
     ) -> None:
-        """on_due: told when a checkpoint should be taken at the next boundary. on_shared: told when both sides have one."""
         self._config = config
         self._stored = stored
         self._workers = workers
-        self._on_due = on_due
-        self._on_shared = on_shared
+        self._boundary = boundary
+        self._listener = listener
         self._asked = False
         self._last_step = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -88,7 +89,7 @@ class Checkpointer:
         """Take one at the next boundary, whatever the configuration says."""
         if self._stored.store is not None:
             self._asked = True
-            self._on_due()
+            self._boundary.request()
 
     def ask_here(self) -> None:
         """Take one at this boundary."""
@@ -112,12 +113,12 @@ class Checkpointer:
         due = self._asked or (every is not None and step % every == 0)
         return due and self._stored.store is not None and (step > self._last_step or bool(self._ordered))
 
-    async def take(self, step: int, connection: Connection, stage: Stage, facts: dict[str, Any]) -> None:
+    async def take(self, step: int, attachment: Attachment, stage: Stage, facts: dict[str, Any]) -> None:
         """Copy the edge's state and ask for the trainer's half; both are written while training goes on.
 
         Where the link is down or the last one is still being written, it stays due.
         """
-        store, name = self._stored.store, CheckpointName(connection.lineage, step)
+        store, name = self._stored.store, CheckpointName(attachment.lineage, step)
         if store is None:
             return
         self._asked = True
@@ -133,7 +134,7 @@ class Checkpointer:
         if (shared := self._stored.shared) is not None:
             request.shared.CopyFrom(pb.CheckpointName(lineage=shared.lineage, step=shared.step))
         try:
-            await connection.stream.write(pb.TrainRequest(checkpoint=request))
+            await attachment.stream.write(pb.TrainRequest(checkpoint=request))
         except IsthmusError as failure:
             _log.warning("no checkpoint: the link is down", step=step, reason=str(failure))
             _fail(self._taken_for, UnreachableError(f"no checkpoint was taken at step {step}: {failure}"))
@@ -159,13 +160,13 @@ class Checkpointer:
             self._theirs = False
             self._conclude()
 
-    async def settled(self, connection: Connection) -> None:
+    async def settled(self, attachment: Attachment) -> None:
         """Wait until both sides have written what was taken last, hearing the trainer; nothing else may be due from it.
 
         Raises IsthmusError when the link is lost.
         """
         while self._pending is not None and self._theirs is None:
-            event = await connection.stream.receive()
+            event = await attachment.stream.receive()
             if event is None:
                 self.stream_lost()
             elif event[0].HasField("checkpointed"):
@@ -193,7 +194,7 @@ class Checkpointer:
         name, self._pending = self._pending, None
         ordered, self._taken_for = self._taken_for, []
         if self._asked or self._ordered:
-            self._on_due()
+            self._boundary.request()
         if self._ours and self._theirs:
             _log.info("checkpoint on both sides", step=name.step)
             self._saving = asyncio.create_task(self._share(name, ordered))
@@ -210,7 +211,7 @@ class Checkpointer:
             _fail(ordered, failure)
             return
         self.shared_seconds = time.time()
-        self._on_shared()
+        self._listener.checkpoint_shared()
         _deliver(ordered, name)
 
 

@@ -3,17 +3,15 @@
 The decision engine and an operator both go through here.
 """
 
-from collections.abc import Callable
-
 import structlog
 
+from edge_agent.training.boundary import Boundary
+from edge_agent.training.listener import RunListener
+from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.migration import migrate
-from edge_agent.training.pipeline import Pipeline
-from edge_agent.training.session import EdgeSession
+from edge_agent.training.session import OpenSession
 from shared.errors import IsthmusError
 from shared.model.build import check_cut
-from shared.model.chain import Chain
-from shared.training.stage import Stage
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 _log = structlog.get_logger(__name__)
@@ -22,12 +20,13 @@ _log = structlog.get_logger(__name__)
 class Deployer:
     """Called on the event loop."""
 
-    def __init__(self, pipeline: Pipeline, chain: Chain, stage: Stage, on_failure: Callable[[], None]) -> None:
-        """on_failure: told of every move that failed and left the old cut."""
-        self._on_failure = on_failure
-        self._pipeline = pipeline
-        self._chain = chain
-        self._stage = stage
+    def __init__(
+        self, session: OpenSession, deployment: LiveDeployment, boundary: Boundary, listener: RunListener
+    ) -> None:
+        self._session = session
+        self._live = deployment
+        self._boundary = boundary
+        self._listener = listener
         self._wanted_cut: int | None = None
         self._give_up_seconds: float | None = None
         self._settling = False
@@ -36,7 +35,7 @@ class Deployer:
     @property
     def deployment(self) -> Deployment:
         """What holds for the next batch."""
-        return self._pipeline.deployment
+        return self._live.now
 
     @property
     def moving(self) -> bool:
@@ -52,52 +51,51 @@ class Deployer:
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
     ) -> None:
         """Change K or codecs; nothing is drained. Raises ConfigError for a codec that is not there."""
-        self._pipeline.change(staleness=staleness, codec=codec, downlink_codec=downlink_codec)
+        self._live.change(staleness=staleness, codec=codec, downlink_codec=downlink_codec)
 
     def move(self, cut: int, give_up_seconds: float | None = None) -> None:
         """Move the cut once the batches in flight are settled. Raises ModelError for a cut out of range.
 
         give_up_seconds: when the blocks are still under way after so long, the cut stays.
         """
-        check_cut(cut, self._chain)
+        check_cut(cut, self._session.experiment.chain)
         self._wanted_cut, self._give_up_seconds = cut, give_up_seconds
-        self._pipeline.drain()
+        self._boundary.request()
 
-    async def settle(self, session: EdgeSession, next_step: int) -> float | None:
-        """Do what `move` asked for, with nothing in flight.
+    async def settle(self, next_step: int) -> bool:
+        """Do what `move` asked for, with nothing in flight; returns whether the cut is another now.
 
-        Returns the seconds that it took, None when nothing was to do or when it failed and both sides are as they were.
-        Raises IsthmusError when what the trainer holds cannot be found out or is not what it was.
+        It is not when nothing was to do, or when it failed and both sides are as they were. Raises IsthmusError when what
+        the trainer holds cannot be found out or is not what it was.
         """
         self._settling = True
         try:
-            return await self._settle(session, next_step)
+            return await self._settle(next_step)
         finally:
             self._settling, self._under_way = False, None
 
-    async def _settle(self, session: EdgeSession, next_step: int) -> float | None:
+    async def _settle(self, next_step: int) -> bool:
         wanted, self._wanted_cut = self._wanted_cut, None
-        old = self._pipeline.announced
+        old = self._live.announced
         if wanted is None or wanted == old.cut:
-            return None
+            return False
         self._under_way = wanted
         new = Deployment()
-        new.CopyFrom(self._pipeline.deployment)
+        new.CopyFrom(self._live.now)
         new.epoch, new.cut = new.epoch + 1, wanted
         try:
-            seconds = await migrate(
-                session, self._chain, self._stage, self._pipeline.workers, next_step, old, new, self._give_up_seconds
-            )
+            seconds = await migrate(self._session, next_step, old, new, self._give_up_seconds)
         except IsthmusError as failure:
             try:
-                unchanged = await session.deployment() == old
+                unchanged = await self._session.deployment() == old
             except IsthmusError:
                 self._wanted_cut = wanted  # when it is known again where both sides are
                 raise
             if not unchanged:
                 raise
-            self._on_failure()
+            self._listener.migration_failed()
             _log.warning("the cut stays", cut=old.cut, wanted=wanted, reason=str(failure))
-            return None
-        self._pipeline.redeploy(new)
-        return seconds
+            return False
+        self._live.redeploy(new)
+        self._listener.migrated(seconds)
+        return True

@@ -10,7 +10,7 @@ import structlog
 import torch
 from torch import nn
 
-from shared.errors import DivergedError
+from shared.errors import DivergedError, StorageError
 
 _log = structlog.get_logger(__name__)
 
@@ -56,9 +56,16 @@ def check_weights(module: nn.Module, on_nan: OnNan, step: int) -> None:
         raise DivergedError(f"{ruined} holds values that are no finite numbers, so training has diverged", step)
 
 
-def last_word(diverged: DivergedError, good_step: int | None) -> DivergedError:
-    """The whole sentence for the user. good_step: the step before which the weights were good that the result holds."""
+def last_word(
+    diverged: DivergedError, good_step: int | None = None, unwritten: StorageError | None = None
+) -> DivergedError:
+    """The whole sentence for the user.
+
+    good_step: the step before which the weights were good that the result holds. unwritten: why it could not be written.
+    """
     kept = "no checkpoint of good weights was taken before it, so none are kept"
     if good_step is not None:
         kept = f"the result holds the last good weights, those before step {good_step}"
+    if unwritten is not None:
+        kept = f"the last good weights, those before step {good_step}, could not be written: {unwritten}"
     return DivergedError(f'{diverged}; {kept} (training.on_nan = "warn" goes on)', diverged.step)

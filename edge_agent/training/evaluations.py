@@ -1,10 +1,9 @@
-"""When a run evaluates its model on the test set, and what came out last."""
+"""When a run evaluates its model on the test set."""
 
 import structlog
 
-from edge_agent.experiment.building import Experiment
-from edge_agent.observability.observer import RunObserver
-from edge_agent.training.session import EdgeSession
+from edge_agent.training.listener import RunListener
+from edge_agent.training.session import OpenSession
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 _log = structlog.get_logger(__name__)
@@ -13,13 +12,12 @@ _log = structlog.get_logger(__name__)
 class Evaluations:
     """The evaluations of one run."""
 
-    def __init__(self, experiment: Experiment, observer: RunObserver) -> None:
-        self._experiment = experiment
-        self._observer = observer
+    def __init__(self, session: OpenSession, listener: RunListener) -> None:
+        self._session = session
+        self._experiment = session.experiment
+        self._listener = listener
         self.step = 0
         """The step before which the last one was made."""
-        self.loss: float | None = None
-        """Its mean loss; None before the first."""
 
     def due(self, step: int) -> bool:
         """Whether the weights before `step` are to be evaluated."""
@@ -29,12 +27,12 @@ class Evaluations:
         last = step == self._experiment.steps
         return self._experiment.evaluation is not None and step != self.step and (last or regular)
 
-    async def evaluate(self, session: EdgeSession, deployment: Deployment, step: int) -> None:
+    async def evaluate(self, deployment: Deployment, step: int) -> None:
         """Evaluate the weights before `step` through the cut."""
         assert self._experiment.evaluation is not None
-        totals = await session.evaluate(self._experiment.evaluation, deployment)
+        totals = await self._session.evaluate(self._experiment.evaluation, deployment)
         accuracy = totals.correct / totals.samples if totals.HasField("correct") else None
-        self._observer.evaluated(accuracy)
+        self._listener.evaluated(accuracy, totals.loss)
         epoch = -(-step // self._experiment.loader.steps_per_epoch)
         _log.info("evaluated", epoch=epoch, loss=round(totals.loss, 4), accuracy=accuracy)
-        self.loss, self.step = totals.loss, step
+        self.step = step

@@ -11,12 +11,10 @@ from typing import TypeVar
 
 import structlog
 
-from edge_agent.training.session import EdgeSession
-from edge_agent.training.workers import Workers
+from edge_agent.training.session import OpenSession
 from shared.errors import UnreachableError
-from shared.model.chain import Block, Chain
+from shared.model.chain import Block
 from shared.training import block_state
-from shared.training.stage import Stage
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 _log = structlog.get_logger(__name__)
@@ -28,14 +26,7 @@ AT_ONCE = 4
 
 
 async def migrate(
-    session: EdgeSession,
-    chain: Chain,
-    stage: Stage,
-    workers: Workers,
-    next_step: int,
-    old: Deployment,
-    new: Deployment,
-    give_up_seconds: float | None = None,
+    session: OpenSession, next_step: int, old: Deployment, new: Deployment, give_up_seconds: float | None = None
 ) -> float:
     """Move the cut from `old` to `new` between two steps, with nothing in flight; returns the seconds it took.
 
@@ -43,27 +34,27 @@ async def migrate(
     it could not be done, or the blocks were still under way after `give_up_seconds`; then both sides are as they were.
     """
     started = time.monotonic()
+    stage, compute = session.experiment.stage, session.workers.compute
     try:
         async with asyncio.timeout(give_up_seconds):
-            arriving = await _transfer(session, chain, stage, old, new)
+            arriving = await _transfer(session, old, new)
     except TimeoutError:
         raise UnreachableError(f"the blocks were still under way after {give_up_seconds:.1f} s") from None
-    await workers.compute.run(stage.take_in, new.cut, arriving)
+    await compute.run(stage.take_in, new.cut, arriving)
     try:
         await session.commit_migration(next_step, new)
     except BaseException:
-        await workers.compute.run(stage.let_go)
+        await compute.run(stage.let_go)
         raise
-    await workers.compute.run(stage.move, 0, new.cut, {})
+    await compute.run(stage.move, 0, new.cut, {})
     seconds = time.monotonic() - started
     _log.info("cut moved", step=next_step, from_cut=old.cut, to_cut=new.cut, seconds=round(seconds, 3))
     return seconds
 
 
-async def _transfer(
-    session: EdgeSession, chain: Chain, stage: Stage, old: Deployment, new: Deployment
-) -> dict[int, block_state.BlockTensors]:
+async def _transfer(session: OpenSession, old: Deployment, new: Deployment) -> dict[int, block_state.BlockTensors]:
     """Send what leaves the edge; returns what comes to it, by block and by name."""
+    chain, stage = session.experiment.chain, session.experiment.stage
 
     async def upload(block: Block) -> None:
         await session.upload_block(block, stage.block_tensors(block.index), old.epoch)

@@ -1,14 +1,17 @@
-"""A run that stands still by an operator's word, at a step boundary and with its session open."""
+"""An operator's pause: the run stands still at a step boundary, with its session open."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 import structlog
 
-from edge_agent.training.connection import Connection
-from edge_agent.training.pipeline import Pipeline
+from edge_agent.training.boundary import Boundary
+from edge_agent.training.pipeline import Link
+from edge_agent.training.recovery import WentBack
 from edge_agent.training.shutdown import Shutdown
+from shared.client.training_call import Stream
 from shared.errors import IsthmusError, ProtocolError, StoppedError
+from shared.wire.isthmus.v1.trainer_pb2 import TrainResponse
 
 _log = structlog.get_logger(__name__)
 
@@ -16,10 +19,10 @@ _log = structlog.get_logger(__name__)
 class Pause:
     """Asked for by an operator, kept by the run. Used on the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, boundary: Boundary, shutdown: Shutdown) -> None:
+        self.boundary = boundary
+        self.shutdown = shutdown
         self.requested = False
-        self.on_request: Callable[[], None] = lambda: None
-        """Called when the run is to stand still."""
         self._stands = asyncio.Event()
         self._let_go = asyncio.Event()
 
@@ -27,7 +30,7 @@ class Pause:
         """Ask the run to stand still, and wait until it does. Raises StoppedError when it is let go, or ends, before."""
         self.requested = True
         self._let_go.clear()
-        self.on_request()
+        self.boundary.request()
         await _first(self._stands.wait(), self._let_go.wait())
         if not self._stands.is_set():
             raise StoppedError("the run was resumed, or ended, before it stood still")
@@ -37,38 +40,39 @@ class Pause:
         self.requested = False
         self._let_go.set()
 
-    async def wait(
-        self, shutdown: Shutdown, pipeline: Pipeline, connection: Connection, at_boundary: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def stand_still(
+        self, link: Link, at_boundary: Callable[[], Awaitable[None]], take_message: Callable[[TrainResponse], None]
+    ) -> WentBack | None:
         """Stand still until the run is let go or has to stop; called with nothing in flight.
 
-        at_boundary: does what is wanted of such a moment, and is called whenever something is.
+        at_boundary: does what is wanted of such a moment, and is called whenever something is. take_message: hears the
+        trainer. Returns early when a lost stream has made the trainer go back.
         """
         _log.info("standing still")
         self._stands.set()
         try:
-            while self.requested and not shutdown.requested:
-                pipeline.boundary_wanted.clear()
+            while self.requested and not self.shutdown.requested:
+                self.boundary.reached()
                 await at_boundary()
-                await self._news(pipeline, connection)
+                try:
+                    await self._wait(link.stream, take_message)
+                except IsthmusError as lost:
+                    if isinstance(outcome := await link.reattach(lost), WentBack):
+                        return outcome
         finally:
             self._stands.clear()
         _log.info("going on")
+        return None
 
-    async def _news(self, pipeline: Pipeline, connection: Connection) -> None:
+    async def _wait(self, stream: Stream, take_message: Callable[[TrainResponse], None]) -> None:
         """Wait until training may go on, a boundary is wanted, or the trainer has said something."""
-        try:
-            stream = connection.stream
-            heard = stream.receive_ahead()
-            await _first(self._let_go.wait(), pipeline.boundary_wanted.wait(), heard)
-            if heard.done():
-                event = await stream.receive()
-                if event is None:
-                    raise ProtocolError("the trainer ended the stream while training stood still")
-                pipeline.on_note(event[0])
-        except IsthmusError as lost:
-            attached = await connection.resume(lost, pipeline.position)
-            pipeline.announced = attached.deployment
+        heard = stream.receive_ahead()
+        await _first(self._let_go.wait(), self.boundary.wait_for_request(), heard)
+        if heard.done():
+            event = await stream.receive()
+            if event is None:
+                raise ProtocolError("the trainer ended the stream while training stood still")
+            take_message(event[0])
 
 
 async def _first(*waits: Awaitable[object]) -> None:

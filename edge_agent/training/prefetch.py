@@ -20,12 +20,12 @@ class Prefetcher:
     A dataset's error is raised where its batch would have been taken.
     """
 
-    def __init__(self, source: Generator[Batch], worker: Worker) -> None:
+    def __init__(self, source: Generator[Batch], worker: Worker, on_ready: Callable[[], None]) -> None:
+        """on_ready: called when a batch has become ready."""
         self._source = source
         self._worker = worker
         self._ready: asyncio.Queue[Batch | Exception] = asyncio.Queue(PREFETCHED)
-        self.on_ready: Callable[[], None] = lambda: None
-        """Called when a batch has become ready."""
+        self._on_ready = on_ready
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._fetch())
@@ -64,7 +64,7 @@ class Prefetcher:
             if batch is None:
                 return
             await self._ready.put(batch)
-            self.on_ready()
+            self._on_ready()
             if isinstance(batch, Exception):
                 return
 

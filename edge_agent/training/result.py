@@ -10,8 +10,8 @@ import safetensors.torch
 import structlog
 from torch import nn
 
-from edge_agent.observability.observer import Progress
 from edge_agent.training.divergence import first_not_finite
+from edge_agent.training.statistics import Statistics
 from shared.files.whole_file import write_whole
 from shared.model.chain import Chain
 from shared.training.block_state import savable
@@ -51,26 +51,19 @@ class Summary:
 
     @classmethod
     def of(
-        cls,
-        session: str,
-        progress: Progress,
-        test_loss: float | None,
-        seconds: float,
-        chain: Chain,
-        cut: int,
-        diverged_at_step: int | None = None,
+        cls, statistics: Statistics, seconds: float, chain: Chain, cut: int, diverged_at_step: int | None = None
     ) -> "Summary":
-        """The figures of a run that has got as far as `progress` says, with blocks [0, cut) on the edge."""
+        """The figures of a run that took so many seconds and ended with blocks [0, cut) on the edge."""
         return cls(
-            session=session,
-            accuracy=progress.accuracy,
-            test_loss=test_loss,
-            train_loss=progress.loss,
+            session=statistics.session,
+            accuracy=statistics.accuracy,
+            test_loss=statistics.test_loss,
+            train_loss=statistics.loss,
             seconds=round(seconds, 3),
-            steps=progress.steps,
-            samples_per_second=round(progress.samples / seconds, 1),
-            bytes_up=progress.bytes_up,
-            bytes_down=progress.bytes_down,
+            steps=statistics.steps,
+            samples_per_second=round(statistics.samples / seconds, 1),
+            bytes_up=statistics.bytes_up,
+            bytes_down=statistics.bytes_down,
             cut=cut,
             blocks=[
                 BlockPlace(

@@ -9,6 +9,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Self
@@ -98,14 +99,16 @@ class StoredSession:
         self._lock: IO[bytes] | None = None
         self._whole: set[CheckpointName] = set()
 
-    @classmethod
-    def begin(cls, record: SessionRecord, folder: LocalFiles | None, keep: int) -> Self:
-        """Keep a new session. Raises StorageError."""
-        stored = cls(record, folder.folder(record.session_id) if folder is not None else None, keep)
-        stored._write()
-        if not stored._take_lock():
-            raise StorageError(f"session {record.session_id} is open in another process")
-        return stored
+    def begin(self) -> None:
+        """Keep a new session from now on. Raises StorageError, and nothing is kept then."""
+        try:
+            self._write()
+        except StorageError:
+            with suppress(StorageError):
+                self.remove()
+            raise
+        if not self._take_lock():
+            raise StorageError(f"session {self.record.session_id} is open in another process")
 
     @classmethod
     def reopen(cls, folder: LocalFiles, session_id: str, keep: int) -> Self | None:

@@ -27,7 +27,7 @@ class Shutdown:
         loop.add_signal_handler(signal.SIGTERM, self.request, ExitCode.TERMINATED)
         loop.add_signal_handler(signal.SIGINT, self.request, ExitCode.INTERRUPTED)
 
-    def when_requested(self, begin_to_end: Callable[[], float] | None = None) -> None:
+    def cancel_on_request(self, begin_to_end: Callable[[], float] | None = None) -> None:
         """Have the task that calls this cancelled when a stop is asked for, or was; it ends by a CancelledError then.
 
         begin_to_end: called before, and returns how many seconds the task has to end by itself. None: it has no time.
@@ -37,7 +37,7 @@ class Shutdown:
         if self.requested:
             self._end()
 
-    def patience_ended(self) -> None:
+    def cancel_no_more(self) -> None:
         """The task has ended by itself, or goes on with what has to be done in any case: it is cancelled no more."""
         self._task = None
         if self._cancelling is not None:
@@ -51,7 +51,7 @@ class Shutdown:
         self._request(exit_code, "interrupted" if exit_code is ExitCode.INTERRUPTED else "stopped by SIGTERM")
 
     def drain(self) -> None:
-        """Stop at the next boundary by an operator's word."""
+        """An operator asks for a stop at the next boundary."""
         self._request(ExitCode.TERMINATED, "drained")
 
     def error(self, where: str) -> StoppedError:

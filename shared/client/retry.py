@@ -18,7 +18,7 @@ FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.05, 0.5, 900.0
 is back is noticed, together with gRPC's own waits (`shared/transport/rpc/options.py`)."""
 
 
-def _ignore() -> None:
+def _ignore(_away: bool) -> None:
     pass
 
 
@@ -28,13 +28,13 @@ def waits() -> Backoff:
 
 
 class Retry:
-    """The patience of one run. `away`: whether it is waiting just now."""
+    """How long a run waits for its trainer. `away`: whether it is waiting just now."""
 
-    def __init__(self, give_up_seconds: float | None, on_change: Callable[[], None] = _ignore) -> None:
-        """give_up_seconds: None never gives up. on_change: told when `away` changes."""
+    def __init__(self, give_up_seconds: float | None, on_away: Callable[[bool], None] = _ignore) -> None:
+        """give_up_seconds: None never gives up. on_away: told what `away` is when it changes."""
         self.give_up_seconds = give_up_seconds
         self.away = False
-        self._on_change = on_change
+        self._on_away = on_away
 
     async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """What `attempt` returns, tried again for as long as it raises UnreachableError or BusyError.
@@ -64,7 +64,7 @@ class Retry:
     def _set(self, *, away: bool, reason: str) -> None:
         if away != self.away:
             self.away = away
-            self._on_change()
+            self._on_away(away)
             if away:
                 _log.warning("trainer away; trying again", reason=reason)
             else:

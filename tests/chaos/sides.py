@@ -49,7 +49,7 @@ def agent(flags: list[str], moves: dict[int, int], planned: list[Planned], folde
     config = load_config(edge_agent.run.EdgeConfig, None, flags, environ={})
     deployers: list[edge_agent.run.Deployer] = []
 
-    def on_progress(progress: edge_agent.run.Progress) -> None:
+    def on_progress(progress: edge_agent.run.Statistics) -> None:
         if progress.steps in moves:
             deployers[-1].move(moves[progress.steps])
 

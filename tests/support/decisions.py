@@ -8,7 +8,7 @@ from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.link_probe import LinkProbe, LinkRates
 from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EngineMetrics
-from edge_agent.observability.step_meter import StepMeter
+from edge_agent.training.statistics import Statistics
 from shared.planning import Block, SearchSpace
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 from tests.support.planning_cases import MBIT, small_profile
@@ -46,17 +46,17 @@ class Run:
     """A loop, its deployer, and a second after another."""
 
     def __init__(self, profile=LIGHT, settings=None, **deployment):
-        self.meter, self.deployer = StepMeter(), Deployer(**deployment)
+        self.statistics, self.deployer = Statistics(10_000), Deployer(**deployment)
         self.metrics = EngineMetrics(CollectorRegistry())
         settings = settings or EngineSection(bits=(2, 4, 8, 32), allow_edge_only=False)
         self.probed, self.probes = LinkRates(), 0
         deployment, probe = self.deployer.deployment, LinkProbe(self._probe)
         space = SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only)
         self.loop = DecisionLoop(
-            profile, settings, space, deployment.codec, deployment, 10_000, self.meter, self.metrics, probe
+            profile, settings, space, deployment.codec, deployment, 10_000, self.statistics, self.metrics, probe
         )
         self.seconds = 0.0
-        self.meter.is_flowing = True
+        self.statistics.is_flowing = True
 
     async def _probe(self):
         self.probes += 1
@@ -73,10 +73,10 @@ class Run:
 
     def watch(self, seconds, mbit, steps_a_second=1.0):
         """So many looks, a second apart; ends early when a move was asked for."""
-        self.meter.uplink_bits_per_second = self.meter.downlink_bits_per_second = mbit * MBIT
+        self.statistics.uplink_bits_per_second = self.statistics.downlink_bits_per_second = mbit * MBIT
         for _ in range(seconds):
             self.seconds += 1.0
-            self.meter.steps = int(self.seconds * steps_a_second)
+            self.statistics.steps = int(self.seconds * steps_a_second)
             self.loop.look(self.deployer, self.seconds)
             if self.deployer.moving:
                 return

@@ -1,6 +1,6 @@
 """Two months of an agent whose trainer comes and goes, in virtual time: `python -m tests.support.outages` prints what it costs.
 
-The agent's side is the real one: its connection, its patience and its record on disk. The trainer is as simple as the
+The agent's side is the real one: its recovery, its waits and its record on disk. The trainer is as simple as the
 contract lets it be: it takes an attach with a higher epoch than any before, unless it is away or has no room.
 """
 
@@ -15,10 +15,14 @@ from typing import Any, cast
 
 import structlog
 
-from edge_agent.training.connection import Connection
-from edge_agent.training.ends import Position
-from edge_agent.training.in_flight import InFlight
+from edge_agent.training.attachment import Attachment
+from edge_agent.training.checkpointer import Checkpointer
+from edge_agent.training.listener import RunListener
+from edge_agent.training.live_deployment import LiveDeployment
+from edge_agent.training.recovery import Recovery
+from edge_agent.training.session import OpenSession
 from edge_agent.training.session_store import SessionRecord, StoredSession
+from edge_agent.training.window import Window
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
@@ -83,7 +87,7 @@ def weather(seed: int, days: float, kinds: tuple[str, ...] = ("silent", "half", 
 
 
 class _Trainer:
-    """The trainer as `Connection` sees it through a `TrainerClient`."""
+    """The trainer as `Attachment` sees it through a `TrainerClient`."""
 
     address = "trainer"
 
@@ -134,34 +138,32 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
     async def main() -> Months:
         files, months = _CountedFiles(), Months()
         record = SessionRecord.model_construct(session_id="s", session_epoch=0, shared=None)
-        kept = StoredSession(record, files, 1)
-        position = Position(0, 0, 0)
-        connection = Connection(
-            cast(TrainerClient, _Trainer(months)),
-            kept,
-            InlineWorker(),
-            Retry(None),
-            InFlight(),
-            lambda *_: None,
-            lambda _: None,
-            lambda: None,
+        stored, retry, listener, window = StoredSession(record, files, 1), Retry(None), RunListener(), Window()
+        client, disk = cast(TrainerClient, _Trainer(months)), InlineWorker()
+        attachment = Attachment(client, stored, disk, window, listener)
+        recovery = Recovery(
+            cast(OpenSession, SimpleNamespace(retry=retry)),
+            attachment,
+            window,
+            LiveDeployment(pb.Deployment(), listener),
+            cast(Checkpointer, SimpleNamespace(stream_lost=lambda: None)),
         )
         began = time.monotonic()
-        await connection.attach(position)
+        await recovery.attach_first(resumed=False)
         for planned in outages:
             outage = Outage(began + planned.begin_seconds, planned.seconds, planned.kind)
             await asyncio.sleep(max(outage.begin_seconds - time.monotonic(), 0.0))
             steps = round(time.monotonic() - began)
-            position.gradient = position.report = position.forward = steps
+            window.restart(steps)
             months.absences.append(Absence(outage))
             before, lost_seconds = files.writes, time.monotonic()
-            await connection.resume(UnreachableError("the link was lost"), position)
+            await recovery.reattach(UnreachableError("the link was lost"))
             absence = months.absences[-1]
             absence.writes = files.writes - before
             absence.late_seconds = time.monotonic() - max(outage.begin_seconds + outage.seconds, lost_seconds)
         await asyncio.sleep(max(began + seconds - time.monotonic(), 0.0))
-        months.writes, months.seconds, months.attached = files.writes, time.monotonic() - began, connection.attached
-        connection.drop()
+        months.writes, months.seconds, months.attached = files.writes, time.monotonic() - began, attachment.attached
+        attachment.drop()
         return months
 
     return run_virtually(main)

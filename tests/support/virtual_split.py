@@ -8,7 +8,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from hypothesis import strategies as st
@@ -23,9 +23,13 @@ from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
 from cloud_trainer.sessions.session import CloudStep, Session
 from edge_agent.data import Batch
-from edge_agent.training.ends import Position
+from edge_agent.training.boundary import Boundary
+from edge_agent.training.edge_compute import EdgeCompute
+from edge_agent.training.listener import RunListener
+from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.pipeline import Pipeline
 from edge_agent.training.prefetch import Prefetcher
+from edge_agent.training.window import Window
 from edge_agent.training.workers import Workers
 from shared.client.training_call import Stream
 from shared.codec import FeedbackMode, codec_by_name
@@ -44,7 +48,6 @@ from shared.transport.stream.framing import WireTensor, chunks
 from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import (
-    Attached,
     Deployment,
     EvaluateRequest,
     EvaluateResponse,
@@ -152,7 +155,7 @@ class _RecordedPolicy:
 
     def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
         split, record = self._split, self._split.record
-        record.deployments[step] = split.pipeline.deployment
+        record.deployments[step] = split.deployment.now
         record.edge.append(("forward", step))
         record.most_ahead = max(record.most_ahead, record.fetched - len(record.deployments))
         settled = len(record.staleness) if split.stage.trainable else len(record.reported)
@@ -188,7 +191,7 @@ class OneStream:
 
     stream: Stream
 
-    async def resume(self, failure: IsthmusError, _position: Position) -> Attached:
+    async def reattach(self, failure: IsthmusError) -> NoReturn:
         raise failure
 
 
@@ -196,7 +199,7 @@ async def _no_checkpoint(_wanted: TakeCheckpoint, _tell: Callable[[bool], Awaita
     raise AssertionError("nobody asks for one here")
 
 
-class VirtualSplit:
+class VirtualSplit(RunListener):
     """Both sides of one session. Made and used on a virtual loop."""
 
     def __init__(
@@ -226,14 +229,10 @@ class VirtualSplit:
             InlineWorker(delays.edge), InlineWorker(delays.codec), InlineWorker(delays.load), InlineWorker()
         )
         self.policy = POLICIES[policy](self.stage)
-        self.pipeline = Pipeline(
-            _RecordedPolicy(self.policy, self),
-            agreed,
-            feedback,
-            self._workers,
-            observer=self,
-            staleness_changes=staleness_changes,
-        )
+        self.window, self.boundary = Window(), Boundary()
+        self.deployment = LiveDeployment(agreed, self, staleness_changes)
+        compute = EdgeCompute(lambda: _RecordedPolicy(self.policy, self), feedback, self._workers)
+        self.pipeline = Pipeline(compute, self.window, self.deployment, self.boundary, self, lambda _message: None)
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -251,7 +250,7 @@ class VirtualSplit:
         delays = self._delays
         up = Wire(1e9, jitter=delays.up, write_seconds=delays.write)
         down = Wire(1e9, jitter=delays.down, write_seconds=delays.write)
-        edge = edge_end(up, down, self.pipeline.in_flight.accept, chunk_bytes=128)
+        edge = edge_end(up, down, self.window.accept, chunk_bytes=128)
         announcements = BatchAnnouncements(self.session, self.session.next_step, LIMITS.tensor_bytes)
         cloud = cloud_end(up, down, announcements.accept, chunk_bytes=128)
 
@@ -260,13 +259,12 @@ class VirtualSplit:
             down.end()
 
         async def drive() -> None:
-            step = 0
-            async with Prefetcher(self._fetch(stops[-1]), self._workers.load) as batches:
+            async with Prefetcher(self._fetch(stops[-1]), self._workers.load, self.pipeline.wake) as batches:
                 for stop in stops:
-                    while step < stop:
-                        step = await self.pipeline.run(OneStream(edge), batches, step, stop)
+                    while self.window.started < stop:
+                        await self.pipeline.run(OneStream(edge), batches, stop)
                         if between is not None:
-                            await between(step)
+                            await between(self.window.started)
             up.end()
             assert await edge.receive() is None
 
@@ -282,7 +280,7 @@ class VirtualSplit:
 
     async def evaluate(self) -> EvaluateResponse:
         """Evaluate two batches through the cut, as the edge's session does."""
-        deployment = self.pipeline.announced
+        deployment = self.deployment.announced
 
         async def requests() -> AsyncIterator[Packet[EvaluateRequest]]:
             for number in range(2):
@@ -302,24 +300,21 @@ class VirtualSplit:
             self.record.fetched += 1
             yield batch_of(step)
 
-    # What the pipeline tells its observer.
+    # What the pipeline tells its listener.
 
-    def span(self, _module: str, _what: str, _step: int, start_seconds: float, end_seconds: float) -> None:
+    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:  # noqa: ARG002
         assert start_seconds <= end_seconds
-
-    def edge_computed(self, _step: int, _seconds: float) -> None:
-        pass
 
     def gradient_applied(self, step: int, staleness: int) -> None:
         assert step not in self.record.staleness
         self.record.staleness[step] = staleness
 
-    def uploaded(self, _payload_bytes: int, _raw_bytes: int) -> None:
-        self.record.most_shown_in_flight = max(self.record.most_shown_in_flight, self.pipeline.unsettled)
+    def uploaded(self, payload_bytes: int, raw_bytes: int) -> None:  # noqa: ARG002
+        self.record.most_shown_in_flight = max(self.record.most_shown_in_flight, self.pipeline.in_flight)
 
-    def downloaded(self, tensor: WireTensor, _raw_bytes: int) -> None:
+    def downloaded(self, tensor: WireTensor, raw_bytes: int) -> None:  # noqa: ARG002
         self.record.gradients_down.append(tensor.step)
 
-    def reported(self, report: StepReport, samples: int) -> None:
+    def step_reported(self, report: StepReport, samples: int) -> None:
         assert samples == SAMPLES
         self.record.reported.append(report.step)

@@ -6,7 +6,7 @@ import pytest
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.profile import ENCODE_SIZES_BYTES, codec_line, overhead_line, profile_model
-from edge_agent.training.session import EdgeSession
+from edge_agent.training.session import OpenSession
 from shared.errors import RefusedError, UnreachableError
 from shared.planning import Overhead, load_profile
 from shared.planning.profile import NO_OVERHEAD
@@ -72,8 +72,8 @@ async def test_a_profile_that_failed_says_why_and_measures_later_what_is_permitt
     async with running_trainer("server.accept_inputs=true") as server:
         chosen = [*SEQUENCES, f"trainer.address={server.address}"]
         with monkeypatch.context() as broken:
-            broken.setattr(EdgeSession, "measure_cloud", measure_cloud)
-            broken.setattr(EdgeSession, "close", close)
+            broken.setattr(OpenSession, "measure_cloud", measure_cloud)
+            broken.setattr(OpenSession, "close", close)
             with pytest.raises(RefusedError, match="cannot be measured"):
                 await profile_model(edge_config(*chosen), 2, path)
         profile = await profile_model(edge_config(*chosen, PERMITTED), 2, path)

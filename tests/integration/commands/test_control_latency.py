@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks.net.relay import Relay
 from edge_agent import run_training
-from edge_agent.observability.observer import Progress, RunObserver
+from edge_agent.observability.observer import RunObserver
+from edge_agent.training.statistics import Statistics
 from shared.client.trainer import TrainerClient
 from shared.client.training_call import Stream
 from tests.support.running import edge_config, running_trainer
@@ -38,7 +39,7 @@ async def test_control_calls_answer_and_both_rates_are_known_while_the_link_is_f
     streams: list[Stream] = []
     attached, stepped = RunObserver.attached, asyncio.Event()
 
-    def on_progress(progress: Progress) -> None:
+    def on_progress(progress: Statistics) -> None:
         rates.append((progress.uplink_bits_per_second, progress.downlink_bits_per_second))
         if len(rates) == 3:
             stepped.set()

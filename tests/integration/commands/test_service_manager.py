@@ -12,8 +12,9 @@ from contextlib import contextmanager
 import pytest
 
 from edge_agent.commands.service import status_line
-from edge_agent.observability.observer import Progress
+from edge_agent.training.statistics import Statistics
 from shared.errors import ExitCode
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 from tests.support.commands import MLP, assert_one_sentence
 from tests.support.running import ROOT, running_trainer
 
@@ -108,9 +109,14 @@ def test_a_trainer_is_ready_when_it_listens_and_ends_with_zero(manager):
 
 
 def test_a_status_line_says_step_rate_cut_and_loss():
-    progress = Progress(total_steps=440, session="s", cut=2, steps=120, samples=3840, loss=0.12345)
+    progress = Statistics(
+        total_steps=440, session="s", deployment=Deployment(cut=2), steps=120, samples=3840, loss=0.12345
+    )
     assert status_line(progress, 12.0) == "step 120 of 440, 320 samples/s, cut 2, loss 0.1235"
 
 
 def test_a_status_line_before_the_first_step_knows_no_loss():
-    assert status_line(Progress(total_steps=440, session="s", cut=2), 0.0) == "step 0 of 440, 0 samples/s, cut 2"
+    assert (
+        status_line(Statistics(total_steps=440, session="s", deployment=Deployment(cut=2)), 0.0)
+        == "step 0 of 440, 0 samples/s, cut 2"
+    )

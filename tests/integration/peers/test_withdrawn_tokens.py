@@ -241,8 +241,8 @@ def edge_metrics(monkeypatch):
     made = []
     init = EdgeMetrics.__init__
 
-    def keep(self, registry):
-        init(self, registry)
+    def keep(self, *arguments):
+        init(self, *arguments)
         made.append(self)
 
     monkeypatch.setattr(EdgeMetrics, "__init__", keep)

@@ -124,7 +124,9 @@ def test_a_path_means_the_same_file_in_a_record_and_in_a_configuration(tmp_path,
     config = edge_config(*settings, "training.start_from=start.safetensors")
     folder = sessions_folder(config)
     record = SessionRecord.begun_now("a" * 32, Experiment(config))
-    StoredSession.begin(record, folder, 1).release()
+    stored = StoredSession(record, folder.folder(record.session_id), 1)
+    stored.begin()
+    stored.release()
     assert choose_session(folder, lambda _: config, record.session_id).session_id == record.session_id
 
 

@@ -14,7 +14,7 @@ from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session_store import SessionStore
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
-from edge_agent.training.session import EdgeSession
+from edge_agent.training.opening import open_session
 from edge_agent.training.workers import Workers
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles
 from shared.client.config import TrainerAddressConfig
@@ -312,8 +312,8 @@ async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypa
     ):
         config = edge_config(*MLP, f"trainer.address={server.address}")
         with Workers.started() as workers:
-            session = await EdgeSession.open(client, Experiment(config), workers, Retry(0))
-            async with session.kept():
+            session = await open_session(client, Experiment(config), workers, Retry(0))
+            async with session.keep_alive():
                 await peer.open()
                 await until_held(server, peer, 1)
                 assert await peer.next_step(session.id) == 0

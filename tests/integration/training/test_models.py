@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from structlog.testing import capture_logs
 
 from edge_agent import run_training
-from edge_agent.training.session import EdgeSession
+from edge_agent.training.opening import open_session
+from edge_agent.training.session import OpenSession
 from shared.errors import ConfigError, ExitCode, ModelError, RefusedError
 from shared.model.build import build_checked_chain
 from shared.model.zoo import mlp
@@ -130,7 +131,7 @@ async def test_frozen_blocks_of_the_edge_stay_there_until_a_move_gives_them_away
     )
     monkeypatch.syspath_prepend(tmp_path)
     sent, deployers = [], []
-    upload = EdgeSession.upload_block
+    upload = OpenSession.upload_block
 
     async def recorded(self, block, tensors, deployment_epoch):
         sent.append(block.name)
@@ -143,7 +144,7 @@ async def test_frozen_blocks_of_the_edge_stay_there_until_a_move_gives_them_away
         if progress.steps in moves:
             deployers[0].move(moves[progress.steps])
 
-    monkeypatch.setattr(EdgeSession, "upload_block", recorded)
+    monkeypatch.setattr(OpenSession, "upload_block", recorded)
     async with running_trainer('models.allowed=["own_weights"]') as server:
         config = edge_config(
             'model.factory="own_weights:make"',
@@ -213,7 +214,7 @@ async def test_weights_that_only_the_edge_has_are_brought(tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
     chosen = ['model.factory="loads_weights:make"', FLAT_DIGITS, "deployment.cut=1", "training.max_steps=5"]
     there = {name: value + 1.0 for name, value in mlp().state_dict().items()}
-    opened = EdgeSession.open
+    opened = open_session
 
     async def open_without_the_file(*arguments):
         weights.rename(tmp_path / "elsewhere")
@@ -225,7 +226,7 @@ async def test_weights_that_only_the_edge_has_are_brought(tmp_path, monkeypatch)
     save_file(there, weights)
     expected = plain_state(edge_config(*chosen))
     async with running_trainer('models.allowed=["loads_weights"]') as server:
-        monkeypatch.setattr(EdgeSession, "open", open_without_the_file)
+        monkeypatch.setattr("edge_agent.run.open_session", open_without_the_file)
         result = await train_with(server, *chosen)
         assert_same_bits(expected, result.module.state_dict())
         with pytest.raises(RefusedError, match=r"failed with FileNotFoundError.*both sides run the factory"):

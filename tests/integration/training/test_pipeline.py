@@ -96,9 +96,9 @@ def test_every_batch_is_applied_once_in_order_and_never_too_late(
 
     def on_forward(step: int) -> None:
         if step in live:
-            split.pipeline.change(**live[step])
+            split.deployment.change(**live[step])
         if step in drains:
-            split.pipeline.drain()
+            split.boundary.request()
 
     async def between(step: int) -> None:
         check_drained(split, step)
@@ -176,8 +176,9 @@ def check_drained(split: VirtualSplit, step: int) -> None:
     """Nothing is on its way, on either side."""
     assert split.session.next_step == step
     assert not split.policy._history
-    assert not split.pipeline.in_flight._by_step
-    assert not split.pipeline.in_flight._gradients_due
+    assert split.window.in_flight == 0
+    assert split.window.owed() is None
+    assert set(split.window.position) == {step}
     trainer = split.session.stream
     assert trainer._in_flight == trainer._batches.qsize() == trainer._gradients.qsize() == 0
     assert len(split.record.staleness) == len(split.record.deployments) == step
@@ -223,7 +224,7 @@ def test_a_slow_link_makes_every_gradient_as_late_as_allowed(limit):
 def test_a_limit_changed_in_the_middle_holds_from_the_next_batch_on(before, after):
     async def main() -> Record:
         split = VirtualSplit(delays=Delays(up=lambda: 1.0), deployment={"staleness": before})
-        split.on_forward = lambda step: split.pipeline.change(staleness=after) if step == 14 else None
+        split.on_forward = lambda step: split.deployment.change(staleness=after) if step == 14 else None
         await split.train([30])
         return split.record
 
@@ -240,7 +241,7 @@ def test_a_drain_ends_the_run_with_the_batch_that_starts_next(limit):
 
     async def main() -> None:
         split = VirtualSplit(delays=Delays(up=lambda: 1.0), deployment={"staleness": limit})
-        split.on_forward = lambda step: split.pipeline.drain() if step == 5 else None
+        split.on_forward = lambda step: split.boundary.request() if step == 5 else None
 
         async def between(step: int) -> None:
             check_drained(split, step)
@@ -260,8 +261,8 @@ def test_two_changes_between_two_batches_are_one():
         split = VirtualSplit()
 
         async def between(_step: int) -> None:
-            split.pipeline.change(staleness=3)
-            split.pipeline.change(codec="uniform8")
+            split.deployment.change(staleness=3)
+            split.deployment.change(codec="uniform8")
 
         await split.train([2, 4], between)
         return split
@@ -274,7 +275,7 @@ def test_two_changes_between_two_batches_are_one():
 def test_an_evaluation_after_a_change_is_not_refused():
     async def main() -> None:
         split = VirtualSplit()
-        split.on_forward = lambda step: split.pipeline.change(codec="uniform8") if step == 1 else None
+        split.on_forward = lambda step: split.deployment.change(codec="uniform8") if step == 1 else None
 
         async def between(_step: int) -> None:
             await split.evaluate()

@@ -150,7 +150,7 @@ class StalenessPerEpoch:
 async def test_the_staleness_of_every_epoch_keeps_to_the_schedule(monkeypatch):
     seen = StalenessPerEpoch()
     monkeypatch.setattr("edge_agent.run.CollectorRegistry", lambda: seen.registry)
-    monkeypatch.setattr(RunObserver, "evaluated", lambda _self, _accuracy: seen.look())
+    monkeypatch.setattr(RunObserver, "evaluated", lambda _self, _accuracy, _loss: seen.look())
     async with running_trainer() as server:
         result = await train_with(server, *FLAGS, SCHEDULE)
     assert result.summary.steps == len(LIMITS) * EPOCH_STEPS

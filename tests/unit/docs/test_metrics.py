@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from cloud_trainer.metrics import TrainerMetrics
 from edge_agent.observability.metrics import EdgeMetrics
+from edge_agent.training.statistics import Statistics
 from shared.telemetry.metrics import TrainingMetrics
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 from tests.conftest import ROOT
@@ -44,7 +45,7 @@ class HeldSessions:
 
 
 def edge() -> CollectorRegistry:
-    return EdgeMetrics(CollectorRegistry()).registry
+    return EdgeMetrics(CollectorRegistry(), Statistics(0)).registry
 
 
 def trainer(*, session: bool = False) -> CollectorRegistry:

@@ -101,10 +101,10 @@ def waiting_for_the_link():
 
 def test_a_round_trip_that_becomes_long_while_training_is_bridged_by_batches_in_flight():
     run = Run(waiting_for_the_link(), cut=1, staleness=0)
-    run.meter.round_trip_seconds = 0.001
+    run.statistics.round_trip_seconds = 0.001
     run.watch(60, 1000.0, 1 / 0.605)
     assert run.deployer.deployment.staleness == 0
-    run.meter.round_trip_seconds = 1.5
+    run.statistics.round_trip_seconds = 1.5
     run.watch(300, 1000.0, 1 / 2.1)
     assert run.deployer.deployment.staleness == 3
     assert not run.deployer.moving
@@ -114,7 +114,7 @@ async def test_where_training_says_nothing_of_the_link_a_probe_does():
     run = Run(waiting_for_the_link(), cut=1, staleness=0)
     run.probed = LinkRates(1e9, 1e9, 1.5)
     for second in range(300):
-        run.meter.steps = second // 2
+        run.statistics.steps = second // 2
         run.loop.look(run.deployer, float(second))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -136,9 +136,9 @@ async def test_it_does_not_take_all_blocks_where_that_is_not_allowed():
 async def test_a_run_that_begins_with_all_blocks_hears_of_the_link_by_a_probe():
     run = Run(settings=EDGE_ONLY, cut=4)
     run.probed = LinkRates(1e9, 1e9)
-    run.meter.is_flowing = True
+    run.statistics.is_flowing = True
     for second in range(900):
-        run.meter.steps = second // 5
+        run.statistics.steps = second // 5
         run.loop.look(run.deployer, float(second))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -167,7 +167,7 @@ async def test_who_pins_all_blocks_to_the_edge_needs_no_leave(bits):
 def test_while_training_rests_nothing_is_observed_or_decided():
     run = Run()
     run.watch(10, 40.0)
-    run.meter.is_flowing = False
+    run.statistics.is_flowing = False
     run.watch(2000, 0.1, 0.0)
     assert not run.deployer.moving
 
@@ -182,8 +182,8 @@ def test_before_the_link_was_measured_nothing_is_decided():
 def test_encoding_counts_into_t1_only_where_there_is_any():
     for codec, expected in (("fp32", 1.0), ("uniform8", 1.5)):
         run = Run(codec=codec)
-        run.meter.compute_seconds.add(1.0)
-        run.meter.encode_seconds.add(0.5)
+        run.statistics.edge.add(1.0)
+        run.statistics.encode.add(0.5)
         assert run.loop._edge_seconds(run.deployer.deployment) == expected
 
 

@@ -4,12 +4,14 @@ import asyncio
 
 import pytest
 
+from edge_agent.training.boundary import Boundary
 from edge_agent.training.pause import Pause
+from edge_agent.training.shutdown import Shutdown
 from shared.errors import StoppedError
 
 
 async def test_who_waits_for_a_standstill_is_told_when_none_comes():
-    pause = Pause()
+    pause = Pause(Boundary(), Shutdown())
     waiting = asyncio.create_task(pause.pause())
     await asyncio.sleep(0)
     assert pause.requested

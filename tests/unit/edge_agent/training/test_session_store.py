@@ -16,7 +16,9 @@ SESSION = "0123456789abcdef" * 2
 @pytest.fixture
 def stored(tmp_path):
     folder = LocalFiles(tmp_path)
-    StoredSession.begin(SessionRecord.begun_now(SESSION, Experiment(edge_config(*MLP))), folder, 1).release()
+    begun = StoredSession(SessionRecord.begun_now(SESSION, Experiment(edge_config(*MLP))), folder.folder(SESSION), 1)
+    begun.begin()
+    begun.release()
     return folder
 
 

@@ -1,79 +1,45 @@
-"""The training stream of a session, attached again after each loss (docs/recovery.md).
+"""The training stream of an open session: attached, ended, or dropped (docs/recovery.md).
 
-Knows what the edge has by its steps and names only; who holds the state is told where to go on.
+Knows what the edge has by its steps and checkpoint names only. What follows from a lost stream is for `recovery`.
 """
 
-from collections.abc import Callable
-
-import structlog
-
-from edge_agent.training.ends import Position
-from edge_agent.training.fruitless import Fruitless, is_refusal
-from edge_agent.training.in_flight import InFlight
+from edge_agent.training.listener import RunListener
 from edge_agent.training.session_store import StoredSession
+from edge_agent.training.window import Position, Window
 from shared.checkpoint import MAX_NAMED, CheckpointName
-from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.client.training_call import Stream, TrainingCall
 from shared.concurrency.threads import Worker
-from shared.errors import (
-    BusyError,
-    FencedError,
-    GoneError,
-    IsthmusError,
-    ProtocolError,
-    SessionLostError,
-    UnreachableError,
-)
-from shared.transport.stream.framing import WireTensor
+from shared.errors import BusyError, GoneError, ProtocolError, SessionLostError, UnreachableError
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
-_log = structlog.get_logger(__name__)
 
-
-class WentBack(Exception):
-    """No error: raised out of a run of the pipeline when the trainer has gone back to a checkpoint, and the edge must too.
-
-    The stream is attached.
-    """
-
-    def __init__(self, attached: pb.Attached) -> None:
-        super().__init__(f"both sides go back to step {attached.next_step}")
-        self.attached = attached
-
-
-class Connection:
-    """Implements `edge_agent.training.pipeline.Link`."""
+class Attachment:
+    """One training stream at a time. Used on the event loop."""
 
     def __init__(
         self,
         client: TrainerClient,
         stored: StoredSession,
         disk: Worker,
-        retry: Retry,
-        in_flight: InFlight,
-        on_delivered: Callable[[WireTensor, float, int], None],
-        on_attached: Callable[[Stream], None],
-        on_lost: Callable[[], None],
+        window: Window,
+        listener: RunListener,
     ) -> None:
         self._client = client
         self._stored = stored
         self._disk = disk
-        self._retry = retry
-        self._in_flight = in_flight
-        self._on_delivered = on_delivered
-        self._on_attached = on_attached
-        self._on_lost = on_lost
+        self._window = window
+        self._listener = listener
         self.lineage = 0
+        """The session epoch in which both sides went back last; what checkpoints are named by."""
         self._call: TrainingCall | None = None
-        self._fruitless = Fruitless()
         self._unused_epoch: int | None = None
         """Counted up and then not taken by the trainer, which was busy; the next attempt has it."""
 
     @property
     def stream(self) -> Stream:
-        """See `Link`."""
+        """The stream that is attached. Raises UnreachableError when none is."""
         if self._call is None:
             raise UnreachableError(f"no training stream is attached to the trainer at {self._client.address}")
         return self._call.stream
@@ -82,11 +48,6 @@ class Connection:
     def attached(self) -> bool:
         """Whether a training stream is attached."""
         return self._call is not None
-
-    @property
-    def fence(self) -> pb.Fence:
-        """What proves that this agent has the session."""
-        return pb.Fence(session_epoch=self._stored.record.session_epoch)
 
     async def attach(self, position: Position | None) -> pb.Attached:
         """Attach once. position: None with no state in memory.
@@ -113,7 +74,7 @@ class Connection:
             )
         try:
             call, attached = await self._client.attach(
-                attach, self._in_flight.accept, self._in_flight.oldest, self._on_delivered
+                attach, self._window.accept, self._window.owed, self._listener.delivered
             )
         except BusyError:
             self._unused_epoch = epoch
@@ -128,40 +89,14 @@ class Connection:
         self._call = call
         if attached.HasField("restored"):
             self.lineage = epoch
-        self._on_attached(self._call.stream)
+        self._listener.attached(self._call.stream)
         return attached
-
-    async def resume(self, failure: Exception, position: Position | None) -> pb.Attached:
-        """See `Link`. position: None with no state in memory. Raises WentBack when the trainer has gone back.
-
-        What was refused before is raised where the session is gone by it: that is the reason which can be mended. Any other
-        failure after which the session is gone is the cause of the GoneError.
-        """
-        self.drop()
-        if not isinstance(failure, IsthmusError) or not _may_pass(failure) or self._retry.give_up_seconds == 0:
-            raise failure
-        while True:
-            self._fruitless.count(failure, position)
-            _log.warning("stream lost; attaching again", reason=str(failure))
-            await self._fruitless.wait(position)
-            try:
-                attached = await self._retry.run(lambda: self.attach(position))
-            except ProtocolError as again:
-                failure = again
-                continue
-            except GoneError as gone:
-                if is_refusal(failure):
-                    raise failure from None
-                raise gone from failure
-            if attached.HasField("restored"):
-                raise WentBack(attached)
-            return attached
 
     async def end(self) -> None:
         """Tell the trainer that no more comes, and wait until it has ended the stream."""
         call, self._call = self._call, None
         if call is not None:
-            self._on_lost()
+            self._listener.detached()
             await call.end()
 
     def drop(self) -> None:
@@ -169,13 +104,7 @@ class Connection:
         if self._call is not None:
             self._call.cancel()
             self._call = None
-            self._on_lost()
-
-
-def _may_pass(failure: IsthmusError) -> bool:
-    """Whether the session may be gone on with after `failure`."""
-    passing = isinstance(failure, UnreachableError | ProtocolError | SessionLostError) or is_refusal(failure)
-    return passing and not isinstance(failure, FencedError | GoneError)
+            self._listener.detached()
 
 
 def _named(whole: list[CheckpointName], shared: CheckpointName | None) -> list[CheckpointName]:

@@ -1,0 +1,58 @@
+"""The deployment of a running session: what the next batch is forwarded under, and what the trainer was told last."""
+
+from collections.abc import Mapping
+
+from edge_agent.training.listener import RunListener
+from shared.codec import codec_by_name
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+
+
+class LiveDeployment:
+    """Used on the event loop."""
+
+    def __init__(
+        self, deployment: Deployment, listener: RunListener, staleness_changes: Mapping[int, int] | None = None
+    ) -> None:
+        """staleness_changes: the steps from which on K is another, in the future, and which."""
+        self._listener = listener
+        self._staleness_changes = dict(staleness_changes or {})
+        self._followed_step = -1
+        self.now = deployment
+        """What holds for every batch that is forwarded from now on."""
+        self.announced = deployment
+        """What the trainer has been told last: the deployment of everything that is sent now."""
+
+    def change(
+        self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
+    ) -> None:
+        """Change K or codecs from the next batch on; nothing is drained. Raises ConfigError for a codec that is not there."""
+        changed = Deployment()
+        changed.CopyFrom(self.now)
+        changed.epoch += 1
+        if staleness is not None:
+            changed.staleness = staleness
+        changed.codec = codec_by_name(codec or changed.codec).name
+        changed.downlink_codec = codec_by_name(downlink_codec or changed.downlink_codec).name
+        self.now = changed
+
+    def follow_schedule(self, next_step: int) -> None:
+        """Change K where it was planned to be another from `next_step` on, which has not started yet."""
+        if next_step != self._followed_step:
+            self._followed_step = next_step
+            if (staleness := self._staleness_changes.get(next_step)) is not None:
+                self.change(staleness=staleness)
+
+    def announce(self, deployment: Deployment) -> None:
+        """The trainer knows this one: it was told, or it has said that it holds it."""
+        self.announced = deployment
+        self._listener.deployment_changed(deployment)
+
+    def redeploy(self, deployment: Deployment) -> None:
+        """Go on under a deployment that the trainer holds already, with nothing in flight."""
+        self.now = deployment
+        self.announce(deployment)
+
+    def restart(self, deployment: Deployment) -> None:
+        """Go on from an earlier step, under the deployment of that time: planned changes come again."""
+        self._followed_step = -1
+        self.redeploy(deployment)

@@ -1,0 +1,212 @@
+"""What follows from a lost stream: attach again, and go on where both sides were, or go back to a checkpoint of both.
+
+A step that the trainer refuses is tried once more, because what told of the refusal may have been damaged on the way. Then
+the refusal is the end of the run: it would come again for ever. A lost link may be lost as often as it likes.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from edge_agent.training.attachment import Attachment
+from edge_agent.training.checkpointer import Checkpointer
+from edge_agent.training.live_deployment import LiveDeployment
+from edge_agent.training.session import OpenSession
+from edge_agent.training.window import Position, Window
+from shared.checkpoint import CheckpointName
+from shared.client.backoff import Backoff
+from shared.client.retry import waits
+from shared.client.training_call import Stream
+from shared.errors import (
+    FencedError,
+    GoneError,
+    IsthmusError,
+    ProtocolError,
+    RefusedError,
+    SessionLostError,
+    StorageError,
+    UnreachableError,
+)
+from shared.model.build import check_cut
+from shared.training.stage_state import put_back
+from shared.wire.isthmus.v1.trainer_pb2 import Attached, Deployment
+
+_log = structlog.get_logger(__name__)
+REFUSALS, FAILURES = 2, 4
+"""How often a stream may be refused, or end for any other reason than a lost link, before the run ends by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reattached:
+    """Both sides go on where they were; what the other lacks is sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class WentBack:
+    """The trainer has gone back to a checkpoint that this side has too, and is to go back to. The stream is attached."""
+
+    checkpoint: CheckpointName
+    deployment: Deployment
+    block_digests: tuple[int, ...]
+    """What the trainer's blocks are, of the whole model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """This side is as a checkpoint says."""
+
+    step: int
+    facts: dict[str, Any]
+    """What else the checkpoint holds (`Checkpointer.take`)."""
+
+
+class Recovery:
+    """The link of one run, however often it is lost. Implements `edge_agent.training.pipeline.Link`."""
+
+    def __init__(
+        self,
+        session: OpenSession,
+        attachment: Attachment,
+        window: Window,
+        deployment: LiveDeployment,
+        checkpointer: Checkpointer,
+    ) -> None:
+        self._session = session
+        self._attachment = attachment
+        self._window = window
+        self._deployment = deployment
+        self._checkpointer = checkpointer
+        self._attempts = _Attempts()
+        self._is_whole = False
+        """Whether the state in memory is that of a step, and so can be gone on with."""
+
+    @property
+    def stream(self) -> Stream:
+        """See `Link`."""
+        return self._attachment.stream
+
+    async def attach_first(self, *, resumed: bool) -> Reattached | WentBack:
+        """Attach the first stream of a run. resumed: with no state but what was kept."""
+        self._is_whole = not resumed
+        return await self._attach()
+
+    async def attach_to_go_back(self) -> WentBack:
+        """Attach with no state but what was kept: that in memory is of no use."""
+        self._is_whole = False
+        outcome = await self._attach()
+        assert isinstance(outcome, WentBack), "a trainer that goes on from memory was refused"
+        return outcome
+
+    async def reattach(self, failure: IsthmusError) -> Reattached | WentBack:
+        """Attach again after `failure`; see `Link`.
+
+        What was refused before is raised where the session is gone by it: that is the reason which can be mended. Any other
+        failure after which the session is gone is the cause of the GoneError.
+        """
+        self._attachment.drop()
+        if not _may_pass(failure) or self._session.retry.give_up_seconds == 0:
+            raise failure
+        while True:
+            self._attempts.count(failure, self._position)
+            _log.warning("stream lost; attaching again", reason=str(failure))
+            await self._attempts.wait(self._position)
+            try:
+                return await self._attach()
+            except ProtocolError as again:
+                failure = again
+            except GoneError as gone:
+                if _is_refusal(failure):
+                    raise failure from None
+                raise gone from failure
+
+    async def go_back(self, to: WentBack) -> Restored | WentBack:
+        """Be as the checkpoint says that the trainer has gone back to; where ours is damaged, it is another one."""
+        session, name = self._session, to.checkpoint
+        experiment, workers, stored = session.experiment, session.workers, session.stored
+        self._is_whole = False
+        await workers.compute.run(lambda: None)  # what was computed for the life before has ended
+        assert stored.store is not None, "the trainer goes back to what it was offered"
+        try:
+            checkpoint = await workers.disk.run(stored.store.load, name)
+            check_cut(to.deployment.cut, experiment.chain)
+            await workers.compute.run(put_back, experiment.stage, 0, to.deployment.cut, checkpoint.data)
+        except StorageError as failure:
+            _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
+            await workers.disk.run(stored.damaged, name)
+            return await self.attach_to_go_back()
+        await session.upload_static(list(to.block_digests), to.deployment.cut, to.deployment.epoch)
+        self._window.restart(name.step)
+        self._deployment.restart(to.deployment)
+        if session.step_log is not None:
+            session.step_log.went_back(name.step)
+        await workers.disk.run(stored.set_shared, name)
+        self._checkpointer.begin(name.step)
+        self._is_whole = True
+        _log.info("went back to a checkpoint", step=name.step, cut=to.deployment.cut)
+        return Restored(name.step, checkpoint.facts)
+
+    @property
+    def _position(self) -> Position | None:
+        return self._window.position if self._is_whole else None
+
+    async def _attach(self) -> Reattached | WentBack:
+        position = self._position
+        attached: Attached = await self._session.retry.run(lambda: self._attachment.attach(position))
+        self._checkpointer.stream_lost()  # what the one before had still to say
+        if attached.HasField("restored"):
+            self._is_whole = False
+            name = CheckpointName(attached.restored.lineage, attached.restored.step)
+            return WentBack(name, attached.deployment, tuple(attached.block_digests))
+        self._deployment.announce(attached.deployment)
+        self._window.resume(attached.next_step)
+        return Reattached()
+
+
+class _Attempts:
+    """Streams that were lost before they brought the run further. Waits grow with every loss at one position.
+
+    What ends a run is counted until it has got beyond all that was under way at the first failure: after going back to a
+    checkpoint it may take many steps to come to the one that fails.
+    """
+
+    def __init__(self) -> None:
+        self._beyond: int | None = None
+        self._refusals = self._failures = 0
+        self._lost_at: tuple[int, int] | None = None
+        self._began_seconds = 0.0
+        self._backoff: Backoff | None = None
+
+    def count(self, failure: IsthmusError, position: Position | None) -> None:
+        """A stream was lost, at this position or with no state in memory. Raises `failure` where no attempt may follow."""
+        if not isinstance(failure, ProtocolError) and not _is_refusal(failure):
+            return
+        if position is not None and self._beyond is not None and position.report >= self._beyond:
+            self._beyond, self._refusals, self._failures = None, 0, 0
+        if position is not None and self._beyond is None:
+            self._beyond = position.forward
+        self._failures += 1
+        self._refusals += _is_refusal(failure)
+        if self._refusals >= REFUSALS or self._failures >= FAILURES:
+            raise failure
+
+    async def wait(self, position: Position | None) -> None:
+        """Wait before the next attempt; before the first at this position there is no need to."""
+        lost_at = None if position is None else (position.gradient, position.report)
+        if lost_at != self._lost_at or self._backoff is None:
+            self._lost_at, self._began_seconds, self._backoff = lost_at, time.monotonic(), waits()
+        else:
+            await asyncio.sleep(self._backoff.next_seconds(time.monotonic() - self._began_seconds))
+
+
+def _is_refusal(failure: IsthmusError) -> bool:
+    """Whether the trainer has understood what came and said no to it, as it would again."""
+    return isinstance(failure, RefusedError) and not isinstance(failure, SessionLostError)
+
+
+def _may_pass(failure: IsthmusError) -> bool:
+    """Whether the session may be gone on with after `failure`."""
+    passing = isinstance(failure, UnreachableError | ProtocolError | SessionLostError) or _is_refusal(failure)
+    return passing and not isinstance(failure, FencedError | GoneError)

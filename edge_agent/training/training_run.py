@@ -1,0 +1,267 @@
+"""The steps of an experiment, once: over as many streams and from as many checkpoints as it takes, to the weights at home."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from typing import NoReturn
+
+import structlog
+
+from edge_agent.training.attachment import Attachment
+from edge_agent.training.checkpointer import Checkpointer
+from edge_agent.training.deployer import Deployer
+from edge_agent.training.divergence import LossJudge, check_weights, first_not_finite, last_word
+from edge_agent.training.edge_compute import EdgeCompute
+from edge_agent.training.evaluations import Evaluations
+from edge_agent.training.listener import Activity, CurrentActivity, RunListener
+from edge_agent.training.live_deployment import LiveDeployment
+from edge_agent.training.messages import TrainerMessages
+from edge_agent.training.pause import Pause
+from edge_agent.training.pipeline import Pipeline
+from edge_agent.training.prefetch import Prefetcher
+from edge_agent.training.recovery import Reattached, Recovery, WentBack
+from edge_agent.training.result import Summary, TrainingResult
+from edge_agent.training.session import FAREWELL_SECONDS, OpenSession
+from edge_agent.training.statistics import Statistics
+from edge_agent.training.window import Window
+from shared.codec import FeedbackMode
+from shared.errors import DivergedError, IsthmusError, SessionLostError, StoppedError, StorageError
+from shared.training.policies import POLICIES, BackwardPolicy
+
+_log = structlog.get_logger(__name__)
+
+
+class TrainingRun:
+    """The steps of an experiment, in one open session. Used on the event loop."""
+
+    def __init__(
+        self,
+        session: OpenSession,
+        pause: Pause,
+        listener: RunListener,
+        statistics: Statistics,
+    ) -> None:
+        """pause: what an operator asks for. statistics: what the listener keeps, for the summary."""
+        experiment, config, boundary = session.experiment, session.experiment.config, pause.boundary
+        self.session = session
+        self._experiment = experiment
+        self._boundary = boundary
+        self._shutdown = pause.shutdown
+        self._pause = pause
+        self._listener = listener
+        self._statistics = statistics
+        self._activity = CurrentActivity(listener)
+        self._window = Window()
+        self._live = LiveDeployment(experiment.deployment, listener, experiment.staleness_changes)
+        self._compute = EdgeCompute(
+            self._make_policy, FeedbackMode(config.deployment.feedback), session.workers, session.step_log
+        )
+        self.checkpointer = Checkpointer(config.checkpoints, session.stored, session.workers, boundary, listener)
+        self._messages = TrainerMessages(LossJudge(config.training.on_nan), self.checkpointer, boundary)
+        self.pipeline = Pipeline(self._compute, self._window, self._live, boundary, listener, self._messages.take)
+        self.attachment = Attachment(session.client, session.stored, session.workers.disk, self._window, listener)
+        self._recovery = Recovery(session, self.attachment, self._window, self._live, self.checkpointer)
+        self.deployer = Deployer(session, self._live, boundary, listener)
+        self._evaluations = Evaluations(session, listener)
+
+    async def run(self, on_result: Callable[[TrainingResult], object], *, resumed: bool) -> TrainingResult:
+        """The whole run, from the beginning or from what was kept; a failed one can be resumed, a finished one is closed."""
+        started = time.monotonic()
+        self._boundary.reached()
+        if self.checkpointer.keeps:
+            self._listener.checkpoint_shared()  # the beginning is what both share
+        self._shutdown.cancel_on_request(self._begin_to_end)
+        try:
+            try:
+                await self._train(resumed=resumed)
+            except DivergedError as diverged:
+                raise await self._end_diverged(diverged, started, on_result) from None
+            result = await self._result(started)
+            await asyncio.to_thread(on_result, result)
+        except asyncio.CancelledError:
+            await self._leave()
+            if self._shutdown.requested:
+                raise self._stopped() from None
+            raise
+        except BaseException:
+            await self._leave()
+            raise
+        finally:
+            self._shutdown.cancel_no_more()
+        await self.checkpointer.stop()
+        await self.session.workers.disk.run(self.session.stored.remove)
+        await self._say_farewell()
+        return result
+
+    async def _train(self, *, resumed: bool) -> None:
+        """All steps, over as many streams and from as many checkpoints as it takes; then the cloud's weights come home."""
+        outcome: Reattached | WentBack | None = await self._recovery.attach_first(resumed=resumed)
+        self.checkpointer.begin(0)
+        while True:
+            try:
+                while isinstance(outcome, WentBack):
+                    outcome = await self._go_back(outcome)
+                self._activity.begin(Activity.TRAINING)
+                outcome = await self._do_steps()
+                if outcome is None:
+                    self._activity.begin(Activity.FINISHING)
+                    await self.session.collect(self._live.announced.cut)
+                    on_nan = self._experiment.config.training.on_nan
+                    check_weights(self._experiment.chain.module, on_nan, self._window.started)
+                    return
+            except SessionLostError as lost:  # a call found a trainer that was restarted
+                outcome = await self._recovery.reattach(lost)
+
+    async def _do_steps(self) -> WentBack | None:
+        """The steps that are left, in stretches that end where something is due; None when all are done."""
+        loader, steps, window = self._experiment.loader, self._experiment.steps, self._window
+        source = loader.iterate(window.started, steps)
+        async with Prefetcher(source, self.session.workers.load, self.pipeline.wake) as batches:
+            while True:
+                if self._evaluations.due(window.started):
+                    with self._activity.during(Activity.EVALUATING):
+                        await self._evaluations.evaluate(self._live.announced, window.started)
+                if window.started == steps:
+                    return None
+                if self._shutdown.requested:
+                    await self._stop_here()
+                if self._pause.requested:
+                    with self._activity.during(Activity.PAUSED):
+                        went_back = await self._pause.stand_still(
+                            self._recovery, self._at_boundary, self._messages.take
+                        )
+                else:
+                    epoch = window.started // loader.steps_per_epoch
+                    epoch_end = min((epoch + 1) * loader.steps_per_epoch, steps)
+                    stop_step = self.checkpointer.boundary(window.started, epoch_end)
+                    went_back = await self.pipeline.run(self._recovery, batches, stop_step)
+                    if went_back is None:
+                        self._listener.drained()
+                        await self._at_boundary()
+                if went_back is not None:
+                    return went_back
+
+    async def _go_back(self, to: WentBack) -> WentBack | None:
+        """Go on from the checkpoint that the trainer has gone back to, or hear of another where ours is damaged."""
+        outcome = await self._recovery.go_back(to)
+        if isinstance(outcome, WentBack):
+            return outcome
+        self._compute.restart()
+        self._evaluations.step = outcome.facts.get("evaluated_step", 0)
+        self._listener.went_back(outcome.step)
+        return None
+
+    async def _at_boundary(self) -> None:
+        """Do what waits for a moment with nothing in flight."""
+        step = self._window.started
+        with self._activity.during(Activity.MIGRATING) if self.deployer.moving else nullcontext():
+            if await self.deployer.settle(step):
+                self.checkpointer.ask_here()  # or going back would move the cut back
+        if self.checkpointer.due(step) and step < self._experiment.steps:
+            await self._checkpoint()
+        if self._messages.trainer_stops:
+            self._messages.trainer_stops = False
+            await self._leave_checkpoint()  # and come back when the trainer does
+
+    async def _checkpoint(self) -> None:
+        started = time.monotonic()
+        facts = {"evaluated_step": self._evaluations.step}
+        await self.checkpointer.take(self._window.started, self.attachment, self._experiment.stage, facts)
+        self._listener.checkpoint_taken(time.monotonic() - started)
+
+    async def _leave_checkpoint(self) -> None:
+        """Leave a checkpoint of this very step on both sides, if that can be had, and end the stream."""
+        step = self._window.started
+        try:
+            await self.checkpointer.settled(self.attachment)
+            self.checkpointer.ask_here()
+            if self.checkpointer.due(step):
+                await self._checkpoint()
+                await self.checkpointer.settled(self.attachment)
+        except IsthmusError as failure:
+            _log.warning("no last checkpoint", step=step, reason=str(failure))
+        with suppress(IsthmusError):
+            await self.attachment.end()
+
+    async def _stop_here(self) -> NoReturn:
+        await self._leave_checkpoint()
+        raise self._stopped()
+
+    def _stopped(self) -> StoppedError:
+        stored = (
+            f"`{self._shutdown.resume_command}` goes on"
+            if self.session.resumable
+            else "nothing is kept, so the next run is a new one"
+        )
+        return self._shutdown.error(f"at step {self._window.started} of {self._experiment.steps}; {stored}")
+
+    def _begin_to_end(self) -> float:
+        """A stop is asked for; returns the seconds in which the run has to end."""
+        self._boundary.request()
+        # With the trainer away nothing can be drained, and no checkpoint be taken on both sides.
+        return 0.0 if self.session.retry.away else self._experiment.config.checkpoints.stop_seconds
+
+    async def _end_diverged(
+        self, diverged: DivergedError, started_seconds: float, on_result: Callable[[TrainingResult], object]
+    ) -> DivergedError:
+        """Keep the last good weights, where they can be had; returns what ends the run."""
+        if not await self._bring_last_good_home():
+            return last_word(diverged)
+        step = self._window.started
+        try:
+            await asyncio.to_thread(on_result, await self._result(started_seconds, diverged.step))
+        except StorageError as failure:
+            return last_word(diverged, step, failure)
+        return last_word(diverged, step)
+
+    async def _bring_last_good_home(self) -> bool:
+        """Fill the user's module from the newest checkpoint of both sides that is finite; False where none can be had.
+
+        What is in memory is of no use: it was updated after the loss that told.
+        """
+        stored = self.session.stored
+        self._activity.begin(Activity.FINISHING)
+        try:
+            while stored.shared is not None:
+                outcome: WentBack | None = await self._recovery.attach_to_go_back()
+                while outcome is not None:
+                    outcome = await self._go_back(outcome)
+                await self.session.collect(self._live.announced.cut)
+                if first_not_finite(self._experiment.chain.module) is None:
+                    return True
+                await self.session.workers.disk.run(stored.damaged, stored.shared)
+        except IsthmusError as failure:
+            _log.warning("no good weights are to be had", reason=str(failure))
+        return False
+
+    async def _result(self, started_seconds: float, diverged_at_step: int | None = None) -> TrainingResult:
+        """Figures and module; both sides' blocks are on the host then, wherever they ran."""
+        chain = self._experiment.chain
+        await self.session.workers.compute.run(chain.module.to, "cpu")
+        seconds, cut = time.monotonic() - started_seconds, self._live.announced.cut
+        return TrainingResult(Summary.of(self._statistics, seconds, chain, cut, diverged_at_step), chain.module)
+
+    async def _leave(self) -> None:
+        """The run ends before it is done: free what the trainer holds in memory, and what it keeps if that is of no use."""
+        self.attachment.drop()
+        await self.checkpointer.stop()
+        await self.session.abandon()
+        with suppress(IsthmusError):
+            if self.session.resumable:
+                self.session.stored.release()
+            else:
+                await self.session.workers.disk.run(self.session.stored.remove)
+
+    async def _say_farewell(self) -> None:
+        """End a session whose results are at home: nothing that goes wrong now can harm them."""
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self.attachment.end()
+                await self.session.close()
+        except (IsthmusError, TimeoutError) as failure:
+            self.attachment.drop()
+            _log.warning("the trainer was not told that the run is done", reason=str(failure) or "it did not answer")
+
+    def _make_policy(self) -> BackwardPolicy:
+        return POLICIES[self._experiment.config.deployment.backward](self._experiment.stage)

@@ -1,0 +1,206 @@
+"""The window of a run: the batches between their start and their settling, and how far each part of their way has come.
+
+A sliding window (paper 000, 4.1.3): step t starts once step t - K - 1 is settled. What may start, what the trainer may
+send next, what the handshake says and what is sent again after a lost link all follow from the counters here; nothing else
+counts. Knows nothing of threads and streams: the pipeline asks, and moves the batches.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from shared.codec import Encoded
+from shared.errors import ProtocolError
+from shared.model.spec import TensorSpec
+from shared.runtime import Due, judge
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+
+FROZEN_LIMIT = 7
+"""Batches that may be ahead of the trainer's report where no gradient comes back and so no K bounds them."""
+
+
+class Position(NamedTuple):
+    """How far the edge has come; the same step three times where nothing is in flight."""
+
+    gradient: int
+    """The step of the gradient that comes next."""
+    report: int
+    """The step of the report that comes next."""
+    forward: int
+    """The batch that is forwarded next."""
+
+
+@dataclass(slots=True)
+class BatchInFlight:
+    """One batch on its way: the deployment that it was started under, and what its settling needs."""
+
+    step: int
+    deployment: Deployment
+    labels: Tensor
+    feature: TensorSpec | None = None
+    """What the edge's blocks made of it; None until they have."""
+    outputs: Tensor | None = None
+    """The feature itself, until it is encoded."""
+    forward_seconds: float = 0.0
+    encoding: Encoded | None = None
+    """What is sent, kept until the gradient has come: it may have to be sent again, and a codec may draw random numbers."""
+    compression_error: Tensor | None = None
+    gradient: Tensor | None = None
+    """Decoded, from its arrival until it is applied."""
+
+    @property
+    def samples(self) -> int:
+        """How many samples it has."""
+        return len(self.labels)
+
+    @property
+    def feature_bytes(self) -> int:
+        """Bytes of the feature before its codec."""
+        assert self.feature is not None, "asked for what was forwarded"
+        return self.feature.bytes
+
+
+class Window:
+    """At most K + 1 batches in flight, oldest first: steps [settled, started).
+
+    A batch is started, forwarded, sent, answered by an error gradient and by a report, and settled: by its gradient when
+    that is applied, or by its report where nothing on the edge learns. Each counter names the step that is next.
+    """
+
+    def __init__(self) -> None:
+        self._batches: dict[int, BatchInFlight] = {}
+        self.gradients_come = True
+        """Whether error gradients settle the steps, and not reports."""
+        self.restart(0)
+
+    def restart(self, step: int) -> None:
+        """Go on with this step, and forget every batch in flight."""
+        self._batches.clear()
+        self.started = self.forwarded = self.sent = self.settled = step
+        self._gradient = self._announced_gradient = self._report = step
+
+    def begin(self, *, gradients_come: bool) -> None:
+        """A stretch of steps begins, with nothing in flight."""
+        assert not self.in_flight
+        self.gradients_come = gradients_come
+        self.restart(self.started)
+
+    def abandon(self) -> None:
+        """A stretch of steps has failed: forget what was in flight."""
+        self.restart(self.settled)
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are started and not settled. Another thread may read one too few, and never one too many."""
+        return self.started - self.settled
+
+    @property
+    def position(self) -> Position:
+        """What the handshake says of the edge."""
+        return Position(self._gradient, self._report, self.forwarded)
+
+    @property
+    def to_send(self) -> int:
+        """Features that wait for the link."""
+        return max(self.forwarded - self.sent, 0)
+
+    @property
+    def to_apply(self) -> int:
+        """Gradients that have come and are not applied."""
+        return self._gradient - self.settled if self.gradients_come else 0
+
+    def answered(self, stop_step: int) -> bool:
+        """Whether the trainer has said all that is due of the steps before `stop_step`."""
+        return self._report >= stop_step and (not self.gradients_come or self._gradient >= stop_step)
+
+    def all_settled(self, stop_step: int) -> bool:
+        """Whether the edge has done all that is due of the steps before `stop_step`; reports may still come."""
+        return self.started >= stop_step and (not self.gradients_come or self.settled >= stop_step)
+
+    def owed(self) -> int | None:
+        """The oldest step that the trainer has still to say something of; None where there is none."""
+        oldest = min(self._gradient, self._report) if self.gradients_come else self._report
+        return oldest if oldest < self.forwarded else None
+
+    def may_start(self, staleness: int) -> bool:
+        """Whether the next batch may start under this limit K."""
+        return self.in_flight <= (staleness if self.gradients_come else FROZEN_LIMIT)
+
+    def start(self, deployment: Deployment, labels: Tensor) -> BatchInFlight:
+        """The next batch starts."""
+        batch = self._batches[self.started] = BatchInFlight(self.started, deployment, labels)
+        self.started += 1
+        return batch
+
+    def forward(self, batch: BatchInFlight, outputs: Tensor, seconds: float) -> None:
+        """The edge's blocks have made `outputs` of a batch, which took them so long."""
+        batch.feature, batch.outputs, batch.forward_seconds = TensorSpec.of(outputs), outputs, seconds
+        self.forwarded = batch.step + 1
+
+    def next_to_send(self) -> BatchInFlight | None:
+        """The batch whose labels are sent next, and its feature once it is forwarded; None where it has not started."""
+        return self._batches[self.sent] if self.sent < self.started else None
+
+    def send(self) -> None:
+        """The batch that is sent next has been handed to the link."""
+        self.sent += 1
+
+    def resume(self, next_step: int) -> None:
+        """A new stream begins, on which the trainer waits for this step and sends again what it has not delivered."""
+        self.sent = next_step
+        self._announced_gradient = self._gradient
+
+    def accept(self, frame: Frame) -> None:
+        """Agree to a tensor that the trainer announces, or raise ProtocolError."""
+        judge(frame, self._due())
+        self._announced_gradient += 1
+
+    def _due(self) -> Due | None:
+        """The error gradient of the oldest batch whose gradient is not announced, as its feature went up."""
+        step = self._announced_gradient
+        if not self.gradients_come or step >= self.forwarded:
+            return None
+        batch = self._batches[step]
+        assert batch.feature is not None
+        deployment, role = batch.deployment, Role.ROLE_ERROR_GRADIENT
+        return Due(step, role, deployment.epoch, deployment.downlink_codec, batch.feature)
+
+    def take_gradient(self, step: int, gradient: Tensor) -> BatchInFlight:
+        """The error gradient of a step has come and is decoded; returns its batch. Raises ProtocolError out of turn."""
+        if step != self._gradient:
+            raise ProtocolError(
+                f"the error gradient of step {step} is whole where that of step {self._gradient} was due"
+            )
+        batch = self._batches[step]
+        batch.gradient, batch.encoding = gradient, None
+        self._gradient += 1
+        return batch
+
+    def take_report(self, step: int) -> BatchInFlight:
+        """The report of a step has come; returns its batch. Raises ProtocolError for any but the one that is due."""
+        if step not in self._batches or step >= self.forwarded:
+            raise ProtocolError(f"the trainer speaks of step {step}, which is not in flight")
+        if step != self._report:
+            raise ProtocolError(f"the trainer reports step {step}; the report of step {self._report} is due")
+        self._report += 1
+        batch = self._batches[step]
+        if self.gradients_come:
+            self._forget(step)
+        return batch
+
+    def next_to_apply(self) -> BatchInFlight | None:
+        """The batch that is settled next, when its gradient has come."""
+        return self._batches[self.settled] if self.to_apply else None
+
+    def settle(self, step: int) -> int:
+        """Settle the oldest step in flight, which is `step`; returns the staleness at which its gradient is applied."""
+        assert step == self.settled < self.started
+        self.settled += 1
+        self._forget(step)
+        return self.started - 1 - step
+
+    def _forget(self, step: int) -> None:
+        if step < self.settled and step < self._report:
+            del self._batches[step]
