@@ -246,6 +246,7 @@ class DecisionLoop:
             "changing the deployment",
             today=str(today),
             wanted=str(wanted),
+            home=str(self._engine.home),
             predicted_seconds_per_step=round(decision.seconds_per_step, 4),
             staying_seconds_per_step=round(decision.staying_seconds_per_step, 4),
             predicted_migration_seconds=round(decision.migration_seconds, 3),

@@ -156,6 +156,11 @@ class Engine:
         """The link's rates over the last minute; None before the first observation."""
         return None if self._seconds is None else self._estimates.mean
 
+    @property
+    def home(self) -> Deployment:
+        """The deployment that losses are counted against: what the run began with, or what has proved to be better for good."""
+        return self._deployment_at(self._ledger.home)
+
     def rested(self, seconds: float) -> None:
         """Training stood still until now for reasons of its own, an evaluation or a checkpoint: that time does not count."""
         if self._seconds is not None:
@@ -186,6 +191,9 @@ class Engine:
     def outcome(self) -> Outcome | None:
         """What came of the last change, for the record of predictions; None until a step was done since."""
         return self._tally.outcome()
+
+    def _deployment_at(self, index: int) -> Deployment:
+        return Deployment(int(self._work.cuts[index]), int(self._staleness[index]), int(self._work.bits[index]))
 
     def _index(self, deployment: Deployment) -> int:
         return int(np.flatnonzero(self._same(deployment))[0])
@@ -330,7 +338,7 @@ class Engine:
             float(self._move_seconds(self._current, index, rates)) for rates in (estimates.now, estimates.mean)
         )
         self._proposal = Decision(
-            Deployment(int(self._work.cuts[index]), int(self._staleness[index]), int(self._work.bits[index])),
+            self._deployment_at(index),
             1.0 / float(estimates.mean_speeds[index]),
             1.0 / float(estimates.mean_speeds[self._current]),
             move_seconds,

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,7 +47,9 @@ def test_in_an_empty_folder(tmp_path, capsys, monkeypatch):
     ]:
         monkeypatch.delenv(name)  # nothing of the developer's
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python3").symlink_to(sys._base_executable)  # the Python that these tests' environment is of
+    (tmp_path / "bin" / "python3").symlink_to(
+        Path(sys.executable).resolve()
+    )  # the Python that these tests' environment is of
     reader = Reader(clone, environment={"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"})
     follow_the_quickstart(reader, lambda: fetched(METRICS), capsys)
     assert (clone / "run" / "demo" / "model.safetensors").exists()

@@ -13,6 +13,7 @@ import torch
 import xxhash
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
 
 from shared.codec import codec_by_name, codec_names
@@ -96,7 +97,7 @@ def _call_of(draw: st.DrawFn, method: str) -> Call:
     streams = {"Train": _train, "Evaluate": _evaluate, "UploadBlock": _upload}
     name = method.rpartition("/")[2]
     if name not in streams:
-        right = METHODS[method].input_type._concrete_class.FromString(message(method, SESSION))
+        right = GetMessageClass(METHODS[method].input_type).FromString(message(method, SESSION))
         return Call(method, ((draw(_bodies(draw(_reworded(right)))), False),))
     packets = [Packet(packet.message, bytes(packet.payload)) for packet in streams[name]()]
     if name == "Train":

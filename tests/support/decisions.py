@@ -47,16 +47,33 @@ class Run:
 
     def __init__(self, profile=LIGHT, settings=None, **deployment):
         self.statistics, self.deployer = Statistics(10_000), Deployer(**deployment)
-        self.metrics = EngineMetrics(CollectorRegistry())
+        self._registry = CollectorRegistry()
         settings = settings or EngineSection(bits=(2, 4, 8, 32), allow_edge_only=False)
         self.probed, self.probes = LinkRates(), 0
         deployment, probe = self.deployer.deployment, LinkProbe(self._probe)
         space = SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only)
         self.loop = DecisionLoop(
-            profile, settings, space, deployment.codec, deployment, 10_000, self.statistics, self.metrics, probe
+            profile,
+            settings,
+            space,
+            deployment.codec,
+            deployment,
+            10_000,
+            self.statistics,
+            EngineMetrics(self._registry),
+            probe,
         )
         self.seconds = 0.0
         self.statistics.is_flowing = True
+
+    def shown_seconds(self, kind):
+        """Seconds per step as the metrics have them: predicted, modelled or measured."""
+        return self._registry.get_sample_value("isthmus_engine_step_seconds", {"kind": kind})
+
+    @property
+    def decisions(self):
+        """How many the metrics count."""
+        return self._registry.get_sample_value("isthmus_decisions_total")
 
     async def _probe(self):
         self.probes += 1

@@ -130,10 +130,10 @@ async def test_a_run_begins_with_the_cut_that_is_named(profile):
 async def test_where_the_link_cannot_be_probed_a_run_begins_with_half_of_the_blocks(profile, monkeypatch):
     written, path = profile
 
-    async def unknown(_config, _access):
+    async def unknown(_calls, _count):
         raise link_measuring.NotMeasuredError("no token for it")
 
-    monkeypatch.setattr(link_probe, "_measured", unknown)
+    monkeypatch.setattr(link_probe, "measure_round_trip", unknown)
     assert await first_deployment_over(3e8, path) == (len(written) // 2, 0, "fp32")
 
 
@@ -142,13 +142,10 @@ async def test_a_probe_finds_what_the_link_carries_each_way():
         host, _, port = server.address.rpartition(":")
         ways = {"uplink_bits_per_second": 4e6, "downlink_bits_per_second": 1.6e7, "one_way_delay_seconds": 0.02}
         async with Relay(host, int(port), **ways) as relay:
-            probe = link_probe.link_probe(edge_config(f"trainer.address={relay.address}"))
-            probe.want(0.0)
-            async with asyncio.timeout(30):
-                await probe._task
-    assert probe.found.uplink == pytest.approx(4e6, rel=0.3)
-    assert probe.found.downlink == pytest.approx(1.6e7, rel=0.3)
-    assert 0.04 <= probe.found.round_trip_seconds < 0.2
+            found = await link_probe.probe_link(edge_config(f"trainer.address={relay.address}"))
+    assert found.uplink == pytest.approx(4e6, rel=0.3)
+    assert found.downlink == pytest.approx(1.6e7, rel=0.3)
+    assert 0.04 <= found.round_trip_seconds < 0.2
 
 
 async def test_over_a_long_way_the_engine_takes_batches_in_flight_and_shows_the_round_trip(profile):

@@ -71,13 +71,20 @@ class Admitted:
 @pytest.fixture
 def admitted(monkeypatch):
     admitted = Admitted()
-    gate = Gate._admitted
+    behind = Gate.intercept_service
 
-    def noting(self, method, context):
-        admitted.note(method)
-        return gate(self, method, context)
+    async def noting(self, continuation, details):
+        handler = await behind(self, continuation, details)
 
-    monkeypatch.setattr(Gate, "_admitted", noting)
+        async def call(requests, context):
+            admitted.note(str(details.method))
+            await handler.stream_stream(requests, context)
+
+        return handler and grpc.stream_stream_rpc_method_handler(
+            call, handler.request_deserializer, handler.response_serializer
+        )
+
+    monkeypatch.setattr(Gate, "intercept_service", noting)
     return admitted
 
 

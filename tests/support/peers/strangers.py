@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
@@ -42,7 +43,7 @@ def message(method: str, session: str) -> bytes:
         "UploadBlock": lambda: serialize(block_packets(session, 1, b"state")[0]),
     }
     if method.startswith(f"/{CONTROL}/"):
-        request = METHODS[method].input_type._concrete_class()
+        request = GetMessageClass(METHODS[method].input_type)()
         if "session_id" in request.DESCRIPTOR.fields_by_name:
             request.session_id = session
         if "level" in request.DESCRIPTOR.fields_by_name:

@@ -306,11 +306,11 @@ def test_a_pin_that_comes_while_a_change_is_under_way_is_kept_after_it():
 
 def test_where_the_link_has_changed_for_good_the_place_that_an_expert_found_becomes_home():
     engine = Engine(QUICK, SPACE, best_for(QUICK, 60.0), total_steps=40_000)
-    began_at = engine._ledger.home
+    began_at = engine.home
     for _ in on_a_wave(engine, 1500, until=420):
         pass
     assert engine.deployment.cut == 3
-    assert engine._ledger.home == engine._current != began_at
+    assert engine.home == engine.deployment != began_at
 
 
 def test_an_expert_that_does_not_keep_what_it_promises_is_left_for_good():

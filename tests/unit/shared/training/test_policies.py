@@ -263,9 +263,12 @@ def test_an_edge_that_is_all_frozen_keeps_nothing_and_still_counts_its_statistic
     module[:2].requires_grad_(False)
     chosen = POLICIES[policy](stage_of(module, batch_of("normed", 0)))
     for step in range(5):
-        feature = chosen.forward(step, batch_of("normed", step), alone=alone)
+        batch = batch_of("normed", step)
+        kept = weakref.ref(batch)
+        feature = chosen.forward(step, batch, alone=alone)
         assert not feature.requires_grad
-    assert not chosen._history
+        del batch
+        assert kept() is None
     assert module[0][1].num_batches_tracked == 5
 
 
@@ -274,39 +277,41 @@ def test_the_history_holds_k_plus_one_inputs_and_no_activations(limit):
     stage = stage_of(build("normed"), batch_of("normed", 0))
     replay = Replay(stage)
     saved: list[Tensor] = []
-    inputs = [batch_of("normed", step) for step in range(20)]
-    longest = 0
-    for step, batch in enumerate(inputs):
+    inputs = []
+    for step in range(20):
+        batch = batch_of("normed", step)
+        inputs.append(weakref.ref(batch))
         if step > limit:
             replay.backward(step - limit - 1, torch.ones(BATCH, 8))
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda kept: kept):
             feature = replay.forward(step, batch, alone=False)
         gone = weakref.ref(feature)
-        del feature
+        del feature, batch
         assert gone() is None
-        longest = max(longest, len(replay._history))
-        assert [(number, kept is inputs[number]) for number, kept in replay._history] == [
-            (number, True) for number in range(max(0, step - limit), step + 1)
-        ]
-    assert longest == limit + 1
+        kept = [number for number, batch in enumerate(inputs) if batch() is not None]
+        assert kept == list(range(max(0, step - limit), step + 1))
     assert not saved
 
 
-def test_stash_copies_the_weights_once_a_version_and_holds_none_when_drained():
-    stage = stage_of(build("normed"), batch_of("normed", 0))
-    stash = Stash(stage)
+def test_stash_copies_the_weights_once_a_version_and_holds_none_when_drained(monkeypatch):
+    copies, copy_weights = [], Stage.copy_weights
+
+    def counted(stage):
+        weights = copy_weights(stage)
+        copies.append([weakref.ref(weight) for block in weights.values() for weight in block.values()])
+        return weights
+
+    monkeypatch.setattr(Stage, "copy_weights", counted)
+    stash = Stash(stage_of(build("normed"), batch_of("normed", 0)))
     for step in range(3):
         stash.forward(step, batch_of("normed", step), alone=False)
-    versions = {id(weights) for *_, weights in stash._history}
-    assert len(versions) == 1, "no update came between these forwards"
-    copied = weakref.ref(stash._history[0][2][0]["0.weight"])
+    assert len(copies) == 1, "no update came between these forwards"
     stash.backward(0, torch.ones(BATCH, 8))
     stash.forward(3, batch_of("normed", 3), alone=False)
-    assert len({id(weights) for *_, weights in stash._history}) == 2
+    assert len(copies) == 2
     for step in (1, 2, 3):
         stash.backward(step, torch.ones(BATCH, 8))
-    assert not stash._history
-    assert copied() is None
+    assert all(weight() is None for version in copies for weight in version)
 
 
 class Functional(nn.Module):
