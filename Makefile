@@ -3,14 +3,14 @@
 # make protos generates shared/wire from protos/        make bench  the measurements
 # make lock   pins the dependencies again               make dashboards  generates deploy/grafana/dashboards
 # make docs   builds the documentation into site/       make watch  runs the unit tests of what changed, at every save
-# make clean  removes what these made
+# make clean  removes what these made                   make pictures  draws docs/step.svg
 # make test-deploy  tries what deploy/ ships with the real servers (Prometheus, systemd, containers), and the quickstart from
 #                   an empty folder; minutes, partly as root
 # make test-slow    runs the suites that make test leaves out because they take minutes; CI runs both
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test watch test-slow test-deploy lint protos dashboards docs chaos fuzz bench lock clean
+.PHONY: setup demo test watch test-slow test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
 setup: .venv/dev
 
 .venv/runtime: requirements.lock pyproject.toml
@@ -55,6 +55,10 @@ protos: .venv/dev
 
 dashboards: .venv/dev
 	$(BIN)/python -m deploy.grafana.generate
+
+# docs/session.svg, of a real run, is drawn by deploy/demo/picture.py.
+pictures: .venv/dev
+	$(BIN)/python -m deploy.site.step
 
 # Part of make test, too: tests/unit/docs/test_site.py.
 docs: .venv/dev

@@ -1,0 +1,32 @@
+"""What pages name is there: every file and folder in backticks, and the picture as its script draws it."""
+
+import re
+
+import pytest
+
+from deploy.site import step
+from tests.conftest import ROOT
+
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+    (ROOT / "docs").glob("*.md")
+)
+TOP = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+IN_TREE = re.compile(rf"`((?:{'|'.join(map(re.escape, TOP))})/[\w./*-]*)`")
+BARE = re.compile(r"\[`([\w.]+\.py)`")
+MADE = ("run", "site")
+"""Folders that runs and builds make, and a clone has not."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_is_there(page):
+    named = [name for name in IN_TREE.findall(page.read_text(encoding="utf-8")) if name.split("/")[0] not in MADE]
+    assert [name for name in named if not list(ROOT.glob(name.rstrip("/")))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_file_in_brackets_has_its_folder(page):
+    assert BARE.findall(page.read_text(encoding="utf-8")) == []
+
+
+def test_the_way_of_a_step_is_drawn_by_its_script():
+    assert step.PICTURE.read_text(encoding="utf-8") == step.drawn()
