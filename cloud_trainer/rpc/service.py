@@ -104,13 +104,15 @@ class TrainerService:
         check_request(request)
         session_id = self.sessions.reserve()
         try:
-            await self._make_room()
+            await self._reserve_room(session_id)
             session = await self._build(request, session_id)
             digests = await self._compute.build(session.block_digests)
             await self._store.keep_record(session_id, Record(request, 0, caller().subject))
         except BaseException:
             self.sessions.remove(session_id)
             raise
+        finally:
+            self._store.release_room(session_id)
         self.sessions.add(session)
         _log.info("session opened", session=session_id, model=request.model.factory, cut=session.deployment.cut)
         return pb.OpenSessionResponse(
@@ -120,11 +122,11 @@ class TrainerService:
             max_staleness=session.max_staleness,
         )
 
-    async def _make_room(self) -> None:
+    async def _reserve_room(self, session_id: str) -> None:
         """Raises Refusal where no further session of the caller can be kept."""
         subject = caller().subject
         try:
-            if await self._store.make_room(subject, self._is_live):
+            if await self._store.reserve_room(session_id, subject, self._is_live):
                 return
         except StorageError as failure:
             _log.warning("kept sessions cannot be listed", reason=str(failure))

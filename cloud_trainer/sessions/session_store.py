@@ -15,18 +15,15 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from cloud_trainer.sessions.stored_index import StoredEntry, StoredIndex
-from shared.checkpoint import Checkpoint, CheckpointName, CheckpointStore, Files, seal, unseal
+from shared.checkpoint import Checkpoint, CheckpointName, Files
 from shared.concurrency.threads import Worker
 from shared.errors import StorageError
+from shared.runtime import SessionFolder
 from shared.training.stage_state import to_bytes
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
 _log = structlog.get_logger(__name__)
 _SESSION_ID = re.compile(r"[0-9a-f]{32}")
-_RECORD = "session.json"
-_EPOCH = re.compile(r"epoch-(\d{1,20})", re.ASCII)
-"""An empty file for the session epoch of whoever attached last: it is created, never written to, so that of two trainers
-on one store, or two agents with one epoch, one gets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +34,11 @@ class Record:
     session_epoch: int
     subject: str
     """Whose session it is."""
+
+    @property
+    def document(self) -> dict[str, str]:
+        """What is written down of it; the epoch is a file of its own."""
+        return {"request": base64.b64encode(self.request.SerializeToString()).decode(), "subject": self.subject}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class SessionStore:
         self._quota = quota
         self._clock = clock
         self._index = StoredIndex()
+        self._reserved: dict[str, str] = {}
+        """The subject of each session that is being opened."""
         self._learned = False
         self.disk = Worker("disk")
 
@@ -64,27 +68,39 @@ class SessionStore:
         """Let what is being written end, and the thread with it."""
         self.disk.close()
 
-    async def make_room(self, subject: str, is_live: Callable[[str], bool]) -> bool:
-        """Whether one more session of a subject can be kept. Those that nobody can go on with give their place up first.
+    async def reserve_room(self, session_id: str, subject: str, is_live: Callable[[str], bool]) -> bool:
+        """Reserve room for one more session of a subject until `release_room`; False where he has as many as he may.
 
-        is_live: whether a session is in memory, or on its way there. Raises StorageError.
+        Sessions that nobody can go on with give their room up first. is_live: whether a session is in memory, or on its way
+        there. Raises StorageError.
         """
         if not self._learned:
             await self.learn()
-        if self._index.count(subject) < self._quota.sessions:
-            return True
-        for session_id in self._index.useless(subject):
-            if not is_live(session_id):
-                await self.forget(session_id)
-        return self._index.count(subject) < self._quota.sessions
+        if self._taken(subject) >= self._quota.sessions:
+            for useless in self._index.useless(subject):
+                if not is_live(useless):
+                    await self.forget(useless)
+        if self._taken(subject) >= self._quota.sessions:
+            return False
+        self._reserved[session_id] = subject
+        return True
+
+    def release_room(self, session_id: str) -> None:
+        """The session is kept by now, or will not be; nothing happens where no room was reserved."""
+        self._reserved.pop(session_id, None)
+
+    def _taken(self, subject: str) -> int:
+        """Sessions of a subject that are kept, and those that will be."""
+        reserved = (name for name, owner in self._reserved.items() if owner == subject and name not in self._index)
+        return self._index.count(subject) + sum(1 for _ in reserved)
 
     async def keep_record(self, session_id: str, record: Record) -> None:
         """Write down how a session was opened; a warning where that fails, for the session itself can go on."""
-        if (files := self._folder(session_id)) is None:
+        if (folder := self._folder(session_id)) is None:
             return
         self._index.put(session_id, StoredEntry(record.subject))
         try:
-            await self.disk.run(_write_record, files, record)
+            await self.disk.run(folder.write, record.document)
         except StorageError as failure:
             _log.warning("session not kept; it could not be restored", session=session_id, reason=str(failure))
 
@@ -93,11 +109,11 @@ class SessionStore:
 
         Raises StorageError where that cannot be written.
         """
-        if (files := self._folder(session_id)) is None:
+        if (folder := self._folder(session_id)) is None:
             return True
-        if not await self.disk.run(_fence, files, record, session_epoch):
+        if not await self.disk.run(_fence, folder, record, session_epoch):
             return False
-        await self._learn_of(session_id, files)  # another trainer may have opened it, on the same store
+        await self._learn_of(session_id, folder)  # another trainer may have opened it, on the same store
         return True
 
     async def listed(self, sees: Callable[[str], bool]) -> dict[str, tuple[Record, list[CheckpointName]]]:
@@ -118,27 +134,21 @@ class SessionStore:
         for gone in known - found:
             self._index.remove(gone)
         for session_id in found:
-            if (files := self._folder(session_id)) is not None:
-                await self._learn_of(session_id, files)
+            if (folder := self._folder(session_id)) is not None:
+                await self._learn_of(session_id, folder)
         self._learned = True
 
-    async def _learn_of(self, session_id: str, files: Files) -> None:
+    async def _learn_of(self, session_id: str, folder: SessionFolder) -> None:
         if session_id in self._index:
             return
-        entry = await self.disk.run(self._entry, files)
+        entry = await self.disk.run(_entry, folder)
         if entry is not None and session_id not in self._index:
             self._index.put(session_id, entry)
 
-    def _entry(self, files: Files) -> StoredEntry | None:
-        record = _read_record(files)
-        if record is None:
-            return None
-        return StoredEntry(record.subject, files.total_bytes(), bool(CheckpointStore(files, self._keep).names()))
-
     async def record(self, session_id: str) -> Record | None:
         """What was kept of a session; None where there is nothing to be believed."""
-        files = self._folder(session_id)
-        return None if files is None else await self.disk.run(_read_record, files)
+        folder = self._folder(session_id)
+        return None if folder is None else await self.disk.run(_read_record, folder)
 
     async def save(
         self,
@@ -149,50 +159,59 @@ class SessionStore:
         pinned: Collection[CheckpointName],
     ) -> bool:
         """Write a checkpoint and prune older ones but those pinned; whether it is on disk. A warning says why it is not."""
-        files, store = self._folder(session_id), self._store(session_id)
-        if files is None or store is None:
+        if (folder := self._folder(session_id)) is None:
             return False
-        subject = self._index.subject(session_id) or ""
-        room = self._quota.kept_bytes - self._index.total_bytes(subject)
+        before = self._index.entry(session_id) or StoredEntry("")
 
         def write() -> int:
-            data = to_bytes(state)
-            if len(data) > room:
-                raise StorageError(
-                    f"it has {len(data)} bytes, and {max(room, 0)} are left of what is kept for one subject "
-                    "(checkpoints.max_bytes_per_subject)"
-                )
-            store.save(name, facts, data)
-            store.prune(pinned)
-            return files.total_bytes()
+            folder.checkpoints.save(name, facts, data)
+            folder.checkpoints.prune(pinned)
+            return folder.total_bytes()
 
         try:
+            data = await self.disk.run(to_bytes, state)
+            after_bytes = await self.disk.run(folder.checkpoints.bytes_after, name, len(data), pinned)
+            self._claim(session_id, before, after_bytes)
             kept_bytes = await self.disk.run(write)
         except StorageError as failure:
+            self._index.put(session_id, before)
             _log.warning("checkpoint not written", session=session_id, checkpoint=str(name), reason=str(failure))
             return False
-        self._index.put(session_id, StoredEntry(subject, kept_bytes, resumable=True))
+        self._index.put(session_id, StoredEntry(before.subject, kept_bytes, resumable=True))
         _log.info("checkpoint written", session=session_id, checkpoint=str(name))
         return True
 
+    def _claim(self, session_id: str, before: StoredEntry, after_bytes: int) -> None:
+        """Count what will be kept of a session before it is written, so that others find no room that this takes.
+
+        Raises StorageError where it is more than is left.
+        """
+        left = self._quota.kept_bytes - self._index.total_bytes(before.subject) + before.kept_bytes
+        if after_bytes > left:
+            raise StorageError(
+                f"with it {after_bytes} bytes would be kept of this session, and {max(left, 0)} are left of what is kept for "
+                "one subject (checkpoints.max_bytes_per_subject)"
+            )
+        claimed = max(after_bytes, before.kept_bytes)
+        self._index.put(session_id, StoredEntry(before.subject, claimed, before.resumable))
+
     async def names(self, session_id: str) -> list[CheckpointName]:
         """The checkpoints of a session, the newest first."""
-        store = self._store(session_id)
-        return [] if store is None else await self.disk.run(store.names)
+        folder = self._folder(session_id)
+        return [] if folder is None else await self.disk.run(folder.checkpoints.names)
 
     async def load(self, session_id: str, name: CheckpointName) -> Checkpoint:
         """Raises StorageError when it is damaged, or not there."""
-        store = self._store(session_id)
-        if store is None:
+        if (folder := self._folder(session_id)) is None:
             raise StorageError(f"checkpoint {name} of session {session_id[:40]!r} is not kept")
-        return await self.disk.run(store.load, name)
+        return await self.disk.run(folder.checkpoints.load, name)
 
     async def forget(self, session_id: str) -> None:
         """Remove all that was kept of a session."""
-        if (files := self._folder(session_id)) is None:
+        if (folder := self._folder(session_id)) is None:
             return
         try:
-            await self.disk.run(files.clear)
+            await self.disk.run(folder.remove)
         except StorageError as failure:
             _log.warning("session not removed from disk", session=session_id, reason=str(failure))
         else:
@@ -210,62 +229,48 @@ class SessionStore:
             _log.warning("kept sessions cannot be listed", reason=str(failure))
             return
         for session_id in kept:
-            files = self._folder(session_id)
-            if files is not None and not is_live(session_id):
+            folder = self._folder(session_id)
+            if folder is not None and not is_live(session_id):
                 try:
-                    if await self.disk.run(self._forget_if_abandoned, session_id, files, after_seconds):
+                    if await self.disk.run(self._forget_if_abandoned, session_id, folder, after_seconds):
                         self._index.remove(session_id)
                 except StorageError as failure:
                     _log.warning("session not removed from disk", session=session_id, reason=str(failure))
 
-    def _forget_if_abandoned(self, session_id: str, files: Files, after_seconds: float) -> bool:
-        written_seconds = files.written_seconds()
+    def _forget_if_abandoned(self, session_id: str, folder: SessionFolder, after_seconds: float) -> bool:
+        written_seconds = folder.written_seconds()
         if written_seconds is None or self._clock() - written_seconds <= after_seconds:
             return False
-        files.clear()
+        folder.remove()
         _log.info("abandoned session removed from disk", session=session_id)
         return True
 
-    def _store(self, session_id: str) -> CheckpointStore | None:
-        files = self._folder(session_id)
-        return None if files is None else CheckpointStore(files, self._keep)
-
-    def _folder(self, session_id: str) -> Files | None:
+    def _folder(self, session_id: str) -> SessionFolder | None:
         """None where nothing is kept, and for what is no id of ours: a peer's word must not name a folder elsewhere."""
         if self._files is None or not _SESSION_ID.fullmatch(session_id):
             return None
-        return self._files.folder(session_id)
+        return SessionFolder(self._files.folder(session_id), self._keep)
 
 
-def _write_record(files: Files, record: Record) -> None:
-    request = base64.b64encode(record.request.SerializeToString()).decode()
-    files.write(_RECORD, seal({"request": request, "subject": record.subject}))
+def _entry(folder: SessionFolder) -> StoredEntry | None:
+    record = _read_record(folder)
+    if record is None:
+        return None
+    return StoredEntry(record.subject, folder.total_bytes(), bool(folder.checkpoints.names()))
 
 
-def _read_record(files: Files) -> Record | None:
-    data = files.read(_RECORD)
-    document = None if data is None else unseal(data)
+def _read_record(folder: SessionFolder) -> Record | None:
+    document = folder.read()
     if document is None:
         return None
     try:
         request = OpenSessionRequest.FromString(base64.b64decode(document["request"]))
-        return Record(request, max(_epochs(files), default=0), str(document["subject"]))
+        return Record(request, folder.term(), str(document["subject"]))
     except (DecodeError, KeyError, TypeError, ValueError):
         return None
 
 
-def _epochs(files: Files) -> list[int]:
-    return [int(match[1]) for name in files.names() if (match := _EPOCH.fullmatch(name)) is not None]
-
-
-def _fence(files: Files, record: Record, session_epoch: int) -> bool:
-    if files.read(_RECORD) is None:  # it could not be written when the session was opened
-        _write_record(files, record)
-    if not files.create(f"epoch-{session_epoch}", b""):
-        return False
-    others = [epoch for epoch in _epochs(files) if epoch != session_epoch]
-    if any(epoch > session_epoch for epoch in others):
-        return False
-    for epoch in others:
-        files.remove(f"epoch-{epoch}")
-    return True
+def _fence(folder: SessionFolder, record: Record, session_epoch: int) -> bool:
+    if folder.read() is None:  # it could not be written when the session was opened
+        folder.write(record.document)
+    return folder.take_term(session_epoch)

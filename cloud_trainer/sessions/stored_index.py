@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class StoredEntry:
     """Of one session."""
 
@@ -51,10 +51,9 @@ class StoredIndex:
         """That are kept for a subject."""
         return sum(entry.kept_bytes for entry in self._entries.values() if entry.subject == subject)
 
-    def subject(self, session_id: str) -> str | None:
-        """Whose a session is; None where nothing is kept of it."""
-        entry = self._entries.get(session_id)
-        return None if entry is None else entry.subject
+    def entry(self, session_id: str) -> StoredEntry | None:
+        """What is known of a session; None where nothing is kept of it."""
+        return self._entries.get(session_id)
 
     def useless(self, subject: str) -> list[str]:
         """The sessions of a subject that nobody can go on with from what is kept."""

@@ -64,7 +64,7 @@ class OpenSession:
     @property
     def fence(self) -> pb.Fence:
         """What proves that this agent has the session."""
-        return pb.Fence(session_epoch=self.stored.record.session_epoch)
+        return pb.Fence(session_epoch=self.stored.session_epoch)
 
     @property
     def resumable(self) -> bool:

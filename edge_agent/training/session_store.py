@@ -18,12 +18,13 @@ from pydantic import BaseModel, JsonValue, SecretStr, ValidationError, model_val
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
-from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, open_files, seal, unseal
+from shared.checkpoint import CheckpointName, LocalFiles, open_files
 from shared.config import Section
 from shared.errors import ConfigError, StorageError
 from shared.files.private_files import open_file
+from shared.runtime import SessionFolder
 
-_RECORD, _LOCK = "session.json", "lock"
+_LOCK = "lock"
 _LOCK_FORMAT = "hhqqi"
 """Of C's struct flock: type, whence, start, length, process."""
 _WHOLE_FILE = struct.pack(_LOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -33,8 +34,6 @@ class SessionRecord(Section):
     """One session, as `edge-agent sessions` shows it."""
 
     session_id: str
-    session_epoch: int
-    """Of the last attempt to attach."""
     config: dict[str, JsonValue]
     """The whole configuration that it goes on with, but for secrets."""
     samples: int
@@ -67,7 +66,6 @@ class SessionRecord(Section):
         config = experiment.config
         return cls(
             session_id=session_id,
-            session_epoch=0,
             config=_recorded(config),
             samples=experiment.samples,
             schedule_steps=experiment.recipe.total_steps,
@@ -94,7 +92,10 @@ class StoredSession:
 
     def __init__(self, record: SessionRecord, files: LocalFiles | None, keep: int) -> None:
         self.record = record
-        self.store = CheckpointStore(files, keep) if files is not None else None
+        self._folder = SessionFolder(files, keep) if files is not None else None
+        self.session_epoch = self._folder.term() if self._folder is not None else 0
+        """Of the last attempt to attach; 0 before the first."""
+        self.store = self._folder.checkpoints if self._folder is not None else None
         self._files = files
         self._lock: IO[bytes] | None = None
         self._whole: set[CheckpointName] = set()
@@ -114,7 +115,7 @@ class StoredSession:
     def reopen(cls, folder: LocalFiles, session_id: str, keep: int) -> Self | None:
         """A session that was kept; None when there is nothing to be believed or another process has it."""
         files = folder.folder(session_id)
-        record = _record(files)
+        record = _record(SessionFolder(files, keep))
         if record is None:
             return None
         stored = cls(record, files, keep)
@@ -122,8 +123,11 @@ class StoredSession:
 
     def next_epoch(self) -> int:
         """Count the session epoch up; on disk when this returns. Raises StorageError."""
-        self._change(session_epoch=self.record.session_epoch + 1)
-        return self.record.session_epoch
+        epoch = self.session_epoch + 1
+        if self._folder is not None and not self._folder.take_term(epoch):
+            raise StorageError(f"session {self.record.session_id}: another process has attached it meanwhile")
+        self.session_epoch = epoch
+        return epoch
 
     def set_shared(self, name: CheckpointName) -> None:
         """Both sides have this checkpoint. Raises StorageError."""
@@ -159,9 +163,8 @@ class StoredSession:
 
     def remove(self) -> None:
         """It is finished. Raises StorageError."""
-        if self._files is not None:
-            self._files.remove(_RECORD)  # first, so that a removal that is cut short leaves nothing to resume
-            self._files.clear()
+        if self._folder is not None:
+            self._folder.remove()
         self.release()
 
     def _change(self, **changes: object) -> None:
@@ -169,8 +172,8 @@ class StoredSession:
         self._write()
 
     def _write(self) -> None:
-        if self._files is not None:
-            self._files.write(_RECORD, seal(self.record.model_dump(mode="json")))
+        if self._folder is not None:
+            self._folder.write(self.record.model_dump(mode="json"))
 
     def _take_lock(self) -> bool:
         if self._files is None:
@@ -197,8 +200,9 @@ def kept_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, Ch
     for session_id in sorted(folder.folders()) if folder is not None else []:
         assert folder is not None
         files = folder.folder(session_id)
-        if (record := _record(files)) is not None:
-            yield record, next(iter(CheckpointStore(files, 1).names()), None), _is_locked(files.path)
+        stored = SessionFolder(files, 1)
+        if (record := _record(stored)) is not None:
+            yield record, next(iter(stored.checkpoints.names()), None), _is_locked(files.path)
 
 
 def forget_session(folder: LocalFiles | None, session_id: str) -> None:
@@ -209,13 +213,11 @@ def forget_session(folder: LocalFiles | None, session_id: str) -> None:
     if (lock := _locked(files.path)) is None:
         raise ConfigError(f"session {session_id} is open in another process; stop that first")
     with lock:
-        files.remove(_RECORD)  # first, so that a removal that is cut short leaves nothing to resume
-        files.clear()
+        SessionFolder(files, 1).remove()
 
 
-def _record(files: LocalFiles) -> SessionRecord | None:
-    data = files.read(_RECORD)
-    document = None if data is None else unseal(data)
+def _record(folder: SessionFolder) -> SessionRecord | None:
+    document = folder.read()
     try:
         return None if document is None else SessionRecord.model_validate_json(json.dumps(document))
     except ValidationError:

@@ -42,8 +42,8 @@ class Files(Protocol):
     def written_seconds(self) -> float | None:
         """When a file of this folder was last written, in seconds since 1970; None without files. Raises StorageError."""
 
-    def total_bytes(self) -> int:
-        """Of all whole files. Raises StorageError."""
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each whole file, by name. Raises StorageError."""
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there. Raises StorageError."""
@@ -125,10 +125,14 @@ class LocalFiles:
         except OSError as cause:
             raise StorageError(f"{self.path} cannot be read: {cause.strerror or cause}") from cause
 
-    def total_bytes(self) -> int:
+    def sizes(self) -> dict[str, int]:
         """See `Files`."""
         try:
-            return sum(entry.stat().st_size for entry in self._entries() if entry.is_file())
+            return {
+                entry.name: entry.stat().st_size
+                for entry in self._entries()
+                if entry.is_file() and not entry.name.endswith(_SCRATCH)
+            }
         except OSError as cause:
             raise StorageError(f"{self.path} cannot be read: {cause.strerror or cause}") from cause
 
@@ -219,9 +223,9 @@ class FsspecFiles:
         with _storage_failures(str(self), "read"):
             return max((self._system.modified(f"{self._path}/{name}").timestamp() for name in names), default=None)
 
-    def total_bytes(self) -> int:
+    def sizes(self) -> dict[str, int]:
         """See `Files`."""
-        return sum(size for _, kind, size in self._entries() if kind == "file")
+        return {name: size for name, kind, size in self._entries() if kind == "file"}
 
     def remove(self, name: str) -> None:
         """See `Files`."""

@@ -5,7 +5,7 @@ owner wants to remember with it; the manifest holds a checksum of its own. Knows
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,9 +95,23 @@ class CheckpointStore:
         self.files.remove(_manifest(name))
         self.files.remove(_file(name))
 
+    def bytes_after(self, name: CheckpointName, data_bytes: int, pinned: Collection[CheckpointName]) -> int:
+        """What the whole folder will hold once a checkpoint of so many bytes is saved and older ones are pruned.
+
+        Its manifest is not counted. Raises StorageError.
+        """
+        sizes, names = self.files.sizes(), {*self.names(), name}
+        for gone in {name, *(names - self._kept(names, pinned))}:
+            sizes.pop(_manifest(gone), None)
+            sizes.pop(_file(gone), None)
+        return data_bytes + sum(sizes.values())
+
+    def _kept(self, names: Iterable[CheckpointName], pinned: Collection[CheckpointName]) -> set[CheckpointName]:
+        return {*sorted(names, reverse=True)[: self._keep], *pinned}
+
     def prune(self, pinned: Collection[CheckpointName] = ()) -> None:
         """Remove all but the newest ones and those that are `pinned`, and files that belong to none."""
-        kept = {*self.names()[: self._keep], *pinned}
+        kept = self._kept(self.names(), pinned)
         for name in self.names():
             if name not in kept:
                 self.remove(name)

@@ -6,6 +6,7 @@ Later it executes the programs of `shared.placement`. Knows nothing of who dials
 
 from shared.runtime.announcements import Due, judge
 from shared.runtime.resend_buffer import ResendBuffer
+from shared.runtime.session_folder import SessionFolder
 from shared.runtime.stall_watch import StallWatch
 
-__all__ = ["Due", "ResendBuffer", "StallWatch", "judge"]
+__all__ = ["Due", "ResendBuffer", "SessionFolder", "StallWatch", "judge"]

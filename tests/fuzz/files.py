@@ -145,7 +145,6 @@ _TIMELINE = {
 }
 _RECORD = {
     "session_id": SESSION_ID,
-    "session_epoch": 3,
     "config": {"model": {"factory": "shared.model.zoo:mlp"}},
     "samples": 100,
     "schedule_steps": 10,

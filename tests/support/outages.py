@@ -127,9 +127,21 @@ class _CountedFiles(LocalFiles):
     def __init__(self) -> None:
         super().__init__(Path("/nowhere"))
         self.writes = 0
+        self._created: list[str] = []
 
     def write(self, _name: str, _data: bytes) -> None:
         self.writes += 1
+
+    def create(self, name: str, _data: bytes) -> bool:
+        self.writes += 1
+        self._created = [name]
+        return True
+
+    def names(self) -> list[str]:
+        return self._created
+
+    def remove(self, _name: str) -> None:
+        pass
 
 
 def live_through(outages: list[Outage], seconds: float) -> Months:
@@ -137,7 +149,7 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
 
     async def main() -> Months:
         files, months = _CountedFiles(), Months()
-        record = SessionRecord.model_construct(session_id="s", session_epoch=0, shared=None)
+        record = SessionRecord.model_construct(session_id="s", shared=None)
         stored, retry, listener, window = StoredSession(record, files, 1), Retry(None), RunListener(), Window()
         client, disk = cast(TrainerClient, _Trainer(months)), InlineWorker()
         attachment = Attachment(client, stored, disk, window, listener)

@@ -25,7 +25,7 @@ async def record_of(folder, document):
     files = LocalFiles(folder)
     files.folder(SESSION_ID).write("session.json", seal(document))
     for epoch in (2, 3):
-        files.folder(SESSION_ID).create(f"epoch-{epoch}", b"")
+        files.folder(SESSION_ID).create(f"term-{epoch}", b"")
     store = SessionStore(files, 1, QUOTA)
     try:
         return await store.record(SESSION_ID)
@@ -169,10 +169,74 @@ async def test_sessions_that_nobody_can_go_on_with_make_room_for_new_ones_and_ot
         for session in (useless, resumable):
             await store.keep_record(session, RECORD)
         await store.save(resumable, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
-        assert not await store.make_room("ours", {useless}.__contains__), "while it is in memory it may become useful"
-        assert await store.make_room("ours", lambda _: False)
+        new = "c" * 32
+        assert not await store.reserve_room(new, "ours", {useless}.__contains__), "what is in memory may become useful"
+        assert await store.reserve_room(new, "ours", lambda _: False)
         assert await store.record(useless) is None
         assert await store.record(resumable) is not None
+    finally:
+        store.close()
+
+
+async def test_sessions_that_are_opened_at_one_time_are_no_more_than_a_subject_may_have(tmp_path):
+    store = SessionStore(LocalFiles(tmp_path), 1, Quota(2, 1 << 20))
+
+    async def opened(number):
+        session = f"{number:032x}"
+        try:
+            if not await store.reserve_room(session, "ours", lambda _: True):
+                return False
+            await asyncio.sleep(0)  # a model is built
+            await store.keep_record(session, RECORD)
+            return True
+        finally:
+            store.release_room(session)
+
+    try:
+        assert sum(await asyncio.gather(*(opened(number) for number in range(5)))) == 2
+        assert not await opened(6)
+        await store.forget(f"{0:032x}")
+        assert await opened(7), "the room of one that was forgotten is free"
+        assert await store.reserve_room("d" * 32, "theirs", lambda _: True), "another subject's room is its own"
+    finally:
+        store.close()
+
+
+async def test_room_that_was_reserved_for_a_session_that_failed_to_open_is_free_again(tmp_path):
+    store = SessionStore(LocalFiles(tmp_path), 1, Quota(1, 1 << 20))
+    try:
+        assert await store.reserve_room(SESSION_ID, "ours", lambda _: True)
+        assert not await store.reserve_room("b" * 32, "ours", lambda _: True)
+        store.release_room(SESSION_ID)
+        assert await store.reserve_room("b" * 32, "ours", lambda _: True)
+    finally:
+        store.close()
+
+
+async def test_checkpoints_that_are_written_at_one_time_take_no_more_than_a_subject_may_have(tmp_path):
+    store, sessions = (
+        SessionStore(LocalFiles(tmp_path), 3, Quota(100, 10_000)),
+        [f"{number:032x}" for number in range(5)],
+    )
+    state = {"0/weight": torch.zeros(1000)}
+    try:
+        for session in sessions:
+            await store.keep_record(session, RECORD)
+        saved = [store.save(session, CheckpointName(1, 1), {}, state, ()) for session in sessions]
+        assert sum(await asyncio.gather(*saved)) == 2, "a third of 4,000 bytes would be too much"
+    finally:
+        store.close()
+
+
+async def test_what_a_new_checkpoint_replaces_is_room_for_it(tmp_path):
+    store = SessionStore(LocalFiles(tmp_path), 1, Quota(100, 10_000))
+    state = {"0/weight": torch.zeros(1000)}
+    try:
+        await store.keep_record(SESSION_ID, RECORD)
+        assert all([await store.save(SESSION_ID, CheckpointName(1, step), {}, state, ()) for step in range(5)])
+        pinned = [CheckpointName(1, 4)]
+        assert await store.save(SESSION_ID, CheckpointName(1, 5), {}, state, pinned)
+        assert not await store.save(SESSION_ID, CheckpointName(1, 6), {}, state, [*pinned, CheckpointName(1, 5)])
     finally:
         store.close()
 

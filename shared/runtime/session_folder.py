@@ -1,0 +1,70 @@
+"""What of a session outlives the process, on either side: a record, the term of whoever attached last, and checkpoints.
+
+A record is a small sealed document; what it says is each side's own. A term is taken by creating an empty file, which is never
+written to, so that of two processes on one store, or two agents with one term, one gets it. Its methods block; a thread of
+their own calls them.
+"""
+
+import re
+from typing import Any
+
+from shared.checkpoint import CheckpointStore, Files, seal, unseal
+
+_RECORD = "session.json"
+_TERM = re.compile(r"term-(\d{1,20})", re.ASCII)
+
+
+class SessionFolder:
+    """The folder of one session."""
+
+    def __init__(self, files: Files, keep: int) -> None:
+        """keep: how many checkpoints are left when they are pruned."""
+        self.checkpoints = CheckpointStore(files, keep)
+        self._files = files
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Replace the record. Raises StorageError; then it is the one that was there, or none."""
+        self._files.write(_RECORD, seal(record))
+
+    def read(self) -> dict[str, Any] | None:
+        """The record; None where there is none that can be believed. Raises StorageError."""
+        data = self._files.read(_RECORD)
+        return None if data is None else unseal(data)
+
+    def term(self) -> int:
+        """The highest that was taken; 0 before the first. Raises StorageError."""
+        return max(self._terms(), default=0)
+
+    def take_term(self, term: int) -> bool:
+        """Take a term, for good; whether nobody has taken it or a higher one. Lower ones are forgotten.
+
+        Raises StorageError where that cannot be written.
+        """
+        if not self._files.create(_name(term), b""):
+            return False
+        others = [other for other in self._terms() if other != term]
+        if any(other > term for other in others):
+            return False
+        for other in others:
+            self._files.remove(_name(other))
+        return True
+
+    def total_bytes(self) -> int:
+        """Of all that is kept. Raises StorageError."""
+        return sum(self._files.sizes().values())
+
+    def written_seconds(self) -> float | None:
+        """When something was last written, in seconds since 1970; None where nothing is. Raises StorageError."""
+        return self._files.written_seconds()
+
+    def remove(self) -> None:
+        """Forget the session. Raises StorageError."""
+        self._files.remove(_RECORD)  # first, so that a removal that is cut short leaves nothing to go on with
+        self._files.clear()
+
+    def _terms(self) -> list[int]:
+        return [int(match[1]) for name in self._files.names() if (match := _TERM.fullmatch(name)) is not None]
+
+
+def _name(term: int) -> str:
+    return f"term-{term}"
