@@ -13,7 +13,7 @@ from torch import Tensor
 from shared.codec import Encoded
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
-from shared.runtime import Due, judge
+from shared.runtime import Due, ResendBuffer, judge
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
@@ -70,7 +70,7 @@ class Window:
     """
 
     def __init__(self) -> None:
-        self._batches: dict[int, BatchInFlight] = {}
+        self._batches: ResendBuffer[BatchInFlight] = ResendBuffer()
         self.gradients_come = True
         """Whether error gradients settle the steps, and not reports."""
         self.restart(0)
@@ -130,7 +130,8 @@ class Window:
 
     def start(self, deployment: Deployment, labels: Tensor) -> BatchInFlight:
         """The next batch starts."""
-        batch = self._batches[self.started] = BatchInFlight(self.started, deployment, labels)
+        batch = BatchInFlight(self.started, deployment, labels)
+        self._batches.keep(self.started, batch)
         self.started += 1
         return batch
 
@@ -187,7 +188,7 @@ class Window:
         self._report += 1
         batch = self._batches[step]
         if self.gradients_come:
-            self._forget(step)
+            self._forget_done()
         return batch
 
     def next_to_apply(self) -> BatchInFlight | None:
@@ -198,9 +199,9 @@ class Window:
         """Settle the oldest step in flight, which is `step`; returns the staleness at which its gradient is applied."""
         assert step == self.settled < self.started
         self.settled += 1
-        self._forget(step)
+        self._forget_done()
         return self.started - 1 - step
 
-    def _forget(self, step: int) -> None:
-        if step < self.settled and step < self._report:
-            del self._batches[step]
+    def _forget_done(self) -> None:
+        """Forget the batches that are settled and reported: none of them can have to be sent again."""
+        self._batches.settle(min(self.settled, self._report))

@@ -19,6 +19,13 @@ class ResendBuffer(Generic[T]):
     def __len__(self) -> int:
         return len(self._items)
 
+    def __contains__(self, step: int) -> bool:
+        return step in self._items
+
+    def __getitem__(self, step: int) -> T:
+        """The item of a step that is here."""
+        return self._items[step]
+
     def keep(self, step: int, item: T) -> None:
         """Remember what belongs to a step, which is later than all that are here."""
         self._items[step] = item
@@ -27,8 +34,8 @@ class ResendBuffer(Generic[T]):
 
     def settle(self, before: int) -> None:
         """The peer has what belongs to every step before this one: forget it."""
-        for step in [step for step in self._items if step < before]:
-            del self._items[step]
+        while self._items and (oldest := next(iter(self._items))) < before:
+            del self._items[oldest]
 
     def clear(self) -> None:
         """Forget all: this side goes back to before it was made."""
