@@ -121,14 +121,13 @@ def computers_alone(chosen: list[str], staleness: int, steps: int = 12) -> tuple
     edge_seconds, cloud_seconds = [], []
     for batch in experiment.loader.iterate(0, steps):
         began = time.perf_counter()
-        feature = policy.forward(batch.step, batch.inputs, alone=staleness == 0)
+        features = policy.forward(batch.step, (batch.inputs,), alone=staleness == 0)
         forwarded = time.perf_counter()
-        graph = cloud.forward(batch.step, feature, input_gradient=True)
-        feature_gradient = cloud.backward(graph, head.gradient(graph.output, batch.labels)[1])
+        graph = cloud.forward(batch.step, features, input_gradient=True)
+        gradients = cloud.backward(graph, head.gradient(graph.outputs, batch.labels)[1])
         cloud.update(batch.step)
         computed = time.perf_counter()
-        assert feature_gradient is not None
-        policy.backward(batch.step, feature_gradient)
+        policy.backward(batch.step, gradients)
         edge_seconds.append(time.perf_counter() - computed + forwarded - began)
         cloud_seconds.append(computed - forwarded)
     return Spread.of(edge_seconds).median, Spread.of(cloud_seconds).median

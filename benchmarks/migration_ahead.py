@@ -58,9 +58,9 @@ def states(settings: tuple[str, ...]) -> dict[int, list[Tensor]]:
     head = LossHead(experiment.recipe.loss, None)
     found: dict[int, list[Tensor]] = {}
     for batch in experiment.loader.iterate(0, steps):
-        graph = stage.forward(batch.step, batch.inputs, input_gradient=False)
-        _, gradient = head.gradient(graph.output, batch.labels)
-        stage.backward(graph, gradient)
+        graph = stage.forward(batch.step, (batch.inputs,), input_gradient=False)
+        _, gradients = head.gradient(graph.outputs, batch.labels)
+        stage.backward(graph, gradients)
         stage.update(batch.step)
         ahead = batch.step + 1 - FROM_STEP
         if ahead in (0, *STEPS_AHEAD):

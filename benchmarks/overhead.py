@@ -81,19 +81,18 @@ def alone_seconds(channels: int, size: int, idle_seconds: float) -> tuple[list[f
     for step in range(ROUNDS):
         time.sleep(idle_seconds)
         started = time.perf_counter()
-        feature = edge.forward(step, inputs, alone=True)
+        features = edge.forward(step, (inputs,), alone=True)
         forward_seconds = time.perf_counter() - started
         time.sleep(idle_seconds)
         started = time.perf_counter()
-        graph = cloud.forward(step, feature, input_gradient=True)
-        _, gradient = head.gradient(graph.output, labels)
-        feature_gradient = cloud.backward(graph, gradient)
+        graph = cloud.forward(step, features, input_gradient=True)
+        _, gradients = head.gradient(graph.outputs, labels)
+        feature_gradients = cloud.backward(graph, gradients)
         cloud.update(step)
         cloud_seconds.append(time.perf_counter() - started)
         time.sleep(idle_seconds)
-        assert feature_gradient is not None
         started = time.perf_counter()
-        edge.backward(step, feature_gradient)
+        edge.backward(step, feature_gradients)
         edge_seconds.append(forward_seconds + time.perf_counter() - started)
     return edge_seconds[FIRST_ROUNDS:], cloud_seconds[FIRST_ROUNDS:]
 

@@ -123,9 +123,9 @@ def trained_alone(config: EdgeConfig, on_begun: Callable[[], object]) -> Trainin
     head = LossHead(experiment.recipe.loss, None)
     ends = []
     for batch in experiment.loader.iterate(0, experiment.steps):
-        graph = stage.forward(batch.step, batch.inputs, input_gradient=False)
-        _, gradient = head.gradient(graph.output, batch.labels)
-        stage.backward(graph, gradient)
+        graph = stage.forward(batch.step, (batch.inputs,), input_gradient=False)
+        _, gradients = head.gradient(graph.outputs, batch.labels)
+        stage.backward(graph, gradients)
         stage.update(batch.step)
         ends.append(time.monotonic())
         if len(ends) == 1:

@@ -21,6 +21,7 @@ from cloud_trainer.sessions.failures import failures_of
 from shared.errors import DataError, IsthmusError, ProtocolError, one_line
 from shared.factory import load_factory
 from shared.model.build import build_checked_chain, check_range, parse_kwargs
+from shared.model.features import boundary_bytes
 from shared.model.footprint import estimate_training_bytes, state_bytes
 from shared.model.random_state import derive_seed
 from shared.model.spec import TensorSpec
@@ -103,7 +104,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
         check=lambda module: limits.check_memory(held * state_bytes(module, kept)),
     )
     check_range(order.cut, chain)  # nothing crosses: the whole copy trains here
-    in_flight = (order.staleness + 1) * (chain.features[order.cut].bytes + example.bytes)
+    in_flight = (order.staleness + 1) * (boundary_bytes(chain.features[order.cut]) + example.bytes)
     limits.check_memory(held * (estimate or state_bytes(chain.module, kept)) + in_flight)
     scheme = Scheme(order.staleness, order.backward, order.feedback, order.codec)
     copy = Copy(chain, order.cut, recipe, scheme, torch.device(order.device))

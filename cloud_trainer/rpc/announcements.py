@@ -55,4 +55,4 @@ class BatchAnnouncements:
         most = session.feature.shape[0]
         if not labels.shape or not 1 <= labels.shape[0] <= most:
             raise ProtocolError(f"step {self._number}: labels {labels.shape} came; a batch has 1 to {most} samples")
-        check_labels(session.recipe.loss, session.chain.features[0], session.chain.features[-1], labels)
+        check_labels(session.recipe.loss, session.chain.features[0], session.chain.output, labels)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from shared.errors import DeviceError, IsthmusError, ModelError, ProtocolError
 from shared.foreign import described, foreign_code
+from shared.model.features import Features
 from shared.model.spec import TensorSpec
 from shared.training.device import device_failure
 from shared.training.losses import check_label_shape
@@ -33,11 +34,12 @@ def failures_of(what: str, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def failures_of_loss(loss: str, output: Tensor, labels: Tensor) -> Iterator[None]:
-    """The same for a loss, by name, of an output and its labels.
+def failures_of_loss(loss: str, outputs: Features, labels: Tensor) -> Iterator[None]:
+    """The same for a loss, by name, of the last block's output and its labels.
 
     Raises ModelError for labels of a shape that the loss cannot take, ProtocolError for classes that the output has not.
     """
+    (output,) = outputs
     check_label_shape(loss, TensorSpec.of(output), TensorSpec.of(labels))
     if loss == "cross_entropy" and not labels.is_floating_point():
         # On a GPU this would be an assertion of a kernel, after which the whole process can compute no more.

@@ -13,6 +13,7 @@ from cloud_trainer.sessions.session import Session
 from shared.errors import ConfigError, ProtocolError
 from shared.model.behaviour import first_difference
 from shared.model.build import build_checked_chain, check_cut, parse_kwargs
+from shared.model.features import boundary_bytes
 from shared.model.footprint import estimate_training_bytes, state_bytes, state_copy_bytes, training_bytes
 from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
@@ -90,7 +91,7 @@ def open_session(
     check_cut(request.deployment.cut, chain)
     # A lost upload is held while it comes again.
     uploading = 2 * sum(block_state.max_serialized_bytes(block, recipe.optimizer) for block in chain.blocks)
-    features = [feature.bytes for feature in chain.features]
+    features = list(map(boundary_bytes, chain.features))
     memory = SessionMemory(limits, estimate, state_copy_bytes(chain.module, kept), uploading, features)
     memory.check(request.deployment)
     names = [block.name for block in chain.blocks]

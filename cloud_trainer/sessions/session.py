@@ -159,7 +159,7 @@ class Session:
     @property
     def sends_gradients(self) -> bool:
         """Whether anything on the edge learns."""
-        return any(block.trainable for block in self.chain.blocks[: self.deployment.cut])
+        return bool(self.chain.gradient_slots(self.deployment.cut))
 
     def check_change(self, before: Deployment, after: Deployment) -> None:
         """Refuse a change of codecs or of K that cannot be.
@@ -224,7 +224,7 @@ class Session:
                 grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} trains; measuring would spoil its weights"
             )
         self.measured = True
-        needs_gradient = any(block.trainable for block in self.chain.blocks[:cut])
+        needs_gradient = bool(self.chain.gradient_slots(cut))
         stage = Stage(self.chain, cut, len(self.chain.blocks), self.recipe, self.stage.device)
         step = stage_step(stage, self.chain.features[cut], input_gradient=needs_gradient)
 
@@ -268,7 +268,8 @@ class Session:
     @property
     def feature(self) -> TensorSpec:
         """Shape and type of what crosses the cut, with the batch size of the edge's example."""
-        return self.chain.features[self.deployment.cut]
+        (feature,) = self.chain.features[self.deployment.cut]
+        return feature
 
     def compute(self, step: int, feature: Tensor, labels: Tensor) -> CloudStep:
         """Forward, loss and backward of one batch; `update` must follow.
@@ -279,12 +280,12 @@ class Session:
         """
         started = time.perf_counter()
         with failures_of(f"step {step} in the cloud", self.stage.device):
-            graph: Graph = self.stage.forward(step, feature, input_gradient=self.sends_gradients)
+            graph: Graph = self.stage.forward(step, (feature,), input_gradient=self.sends_gradients)
         labels = widened(labels)
-        with failures_of_loss(self.recipe.loss, graph.output, labels):
-            loss, gradient = self._head.gradient(graph.output, labels)
+        with failures_of_loss(self.recipe.loss, graph.outputs, labels):
+            loss, gradients = self._head.gradient(graph.outputs, labels)
         with failures_of(f"step {step} in the cloud", self.stage.device):
-            input_gradient = self.stage.backward(graph, gradient)
+            (input_gradient,) = self.stage.backward(graph, gradients)
             if input_gradient is None and self.sends_gradients:
                 input_gradient = self._no_gradient(feature)
             if input_gradient is not None:
@@ -316,10 +317,10 @@ class Session:
     def evaluate(self, feature: Tensor, labels: Tensor) -> BatchLoss:
         """The loss of one batch with the weights of now. Raises as `compute` does."""
         with failures_of("the evaluation in the cloud", self.stage.device):
-            output = self.stage.evaluate(feature)
+            outputs = self.stage.evaluate((feature,))
         labels = widened(labels)
-        with failures_of_loss(self.recipe.loss, output, labels):
-            return self._head.evaluate(output, labels)
+        with failures_of_loss(self.recipe.loss, outputs, labels):
+            return self._head.evaluate(outputs, labels)
 
     def check_named(self, session_id: str) -> None:
         """Refuse a message that names another session than the stream that it came on. Raises ProtocolError."""

@@ -28,7 +28,7 @@ def render_table(rows: Sequence[CutRow]) -> Table:
             f"{row.parameters:,}",
             f"{row.parameter_bytes / 1024:,.1f}",
             f"{row.optimizer_bytes / 1024:,.1f}",
-            " x ".join(map(str, row.feature_shape)),
+            " + ".join(" x ".join(map(str, shape)) for shape in row.feature_shapes),
             f"{row.feature_bytes / 1024:,.1f}",
         )
     return table

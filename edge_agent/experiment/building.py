@@ -62,8 +62,7 @@ class Experiment:
         self.start_digest = (
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
-        outputs, labels = self.chain.features[-1], TensorSpec.of(first.labels)
-        check_labels(training.loss, self.example, outputs, labels)
+        check_labels(training.loss, self.chain.features[0], self.chain.output, TensorSpec.of(first.labels))
         cut = config.deployment.cut or max(self.chain.first_cut, len(self.chain.blocks) // 2)
         check_cut(cut, self.chain)
         self.deployment = Deployment(
@@ -79,7 +78,7 @@ class Experiment:
 
     def _check_widths(self) -> None:
         """Refuse to narrow features of float64 where nobody asked for less than exact ones. Raises ConfigError."""
-        wide = [feature for feature in self.chain.features[1:] if feature.dtype is torch.float64]
+        wide = any(spec.dtype is torch.float64 for boundary in self.chain.features[1:] for spec in boundary)
         deployment, engine = self.config.deployment, self.config.engine
         for key, name in (("codec", deployment.codec), ("downlink_codec", deployment.downlink_codec)):
             if wide and _narrows_float64(name):

@@ -39,6 +39,7 @@ from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode, codec_bits, codec_by_name, compensate, compression_error
+from shared.model.features import boundary_bytes
 from shared.planning.profile import FLOAT32_BITS, NO_OVERHEAD, Block, Encode, Overhead, Profile, profile_to_json
 from shared.training import block_state
 from shared.training.measure import measure_replay, measure_stage, timed
@@ -109,11 +110,12 @@ class Profiler:
         return MeasuredCut(edge=tuple(edge), serial=tuple(serial), cloud=tuple(cloud))
 
     def _edge_seconds(self, cut: int) -> list[float]:
-        return measure_replay(self._stage(cut), self._experiment.example, repeats=self._repeats)
+        return measure_replay(self._stage(cut), self._experiment.chain.features[0], repeats=self._repeats)
 
     def _serial_seconds(self, cut: int) -> list[float]:
         """T1 at K = 0: the graph of the one forward is kept."""
-        return measure_stage(self._stage(cut), self._experiment.example, input_gradient=False, repeats=self._repeats)
+        inputs = self._experiment.chain.features[0]
+        return measure_stage(self._stage(cut), inputs, input_gradient=False, repeats=self._repeats)
 
     def _stage(self, cut: int) -> Stage:
         experiment = self._experiment
@@ -132,14 +134,14 @@ class Profiler:
         blocks = self._experiment.chain.blocks
         edge = {cut: done[cut].edge for cut in range(1, len(blocks))}
         means = {cut: statistics.fmean(seconds) for cut, seconds in edge.items() if seconds is not None}
-        cuts = [cut for cut in means if any(block.trainable for block in blocks[:cut])]
+        cuts = [cut for cut in means if self._experiment.chain.gradient_slots(cut)]
         if not cuts:
             return NO_OVERHEAD, 0.0
         config, first, last = self._experiment.config, cuts[0], cuts[-1]
         turn = await turn_seconds(client, config, first, self._workers, self._repeats)
         points: list[tuple[float, float]] = []
         for cut in cuts[: -1 - MOST_TRIALS : -1]:
-            size = self._experiment.chain.features[cut].bytes
+            size = boundary_bytes(self._experiment.chain.features[cut])
             encode_seconds = encode["seconds_per_byte"] * size + encode["seconds"]
             found = 0
             for codec, seconds in (("fp32", means[cut]), (ENCODE_CODEC, means[cut] + encode_seconds)):
@@ -160,13 +162,13 @@ class Profiler:
         """A bound from below: weights, gradients and moments of the edge's blocks, and what crosses them both ways."""
         chain = self._experiment.chain
         weights = sum(p.nbytes for block in chain.blocks[:cut] for p in block.named_parameters().values())
-        return 4 * weights + 2 * sum(feature.bytes for feature in chain.features[: cut + 1])
+        return 4 * weights + 2 * sum(map(boundary_bytes, chain.features[: cut + 1]))
 
     def _block_bytes(self) -> list[int]:
         """What moving each block carries: parameters, buffers and optimizer state after an update; 0 where it is static."""
         experiment = self._experiment
         stage = self._stage(len(experiment.chain.blocks))
-        measure_stage(stage, experiment.example, input_gradient=False, repeats=1)
+        measure_stage(stage, experiment.chain.features[0], input_gradient=False, repeats=1)
         return [
             0 if block_state.is_static(block) else sum(t.nbytes for t in stage.block_tensors(block.index).values())
             for block in experiment.chain.blocks
@@ -183,8 +185,8 @@ class Profiler:
     ) -> Profile:
         chain = self._experiment.chain
         cuts = [MeasuredCut(skipped="the raw input would leave the edge"), *done.values()]
-        learning = [any(block.trainable for block in chain.blocks[:cut]) for cut in range(len(cuts))]
-        sizes = [*(feature.bytes for feature in chain.features[:-1]), 0]  # edge-only: no more than the output crosses
+        learning = [bool(chain.gradient_slots(cut)) for cut in range(len(cuts))]
+        sizes = [*map(boundary_bytes, chain.features[:-1]), 0]  # edge-only: no more than the output crosses
         return Profile(
             model=self._experiment.config.model.factory,
             batch_size=self._experiment.config.data.batch_size,

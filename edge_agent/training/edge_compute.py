@@ -70,7 +70,8 @@ class EdgeCompute:
 
     def _forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
         """On the host, so that T1 ends when it is computed, and its encoding does not wait for what a GPU is given next."""
-        return self._policy.forward(step, inputs, alone=alone).to("cpu")
+        (feature,) = self._policy.forward(step, (inputs,), alone=alone)
+        return feature.to("cpu")
 
     def _backward(self, batch: BatchInFlight) -> None:
         arrived, batch.gradient = batch.gradient, None
@@ -79,7 +80,7 @@ class EdgeCompute:
         if batch.compression_error is not None:
             gradient = compensate(gradient, batch.compression_error, batch.samples, self._feedback)
             batch.compression_error = None
-        self._policy.backward(batch.step, gradient)
+        self._policy.backward(batch.step, (gradient,))
         synchronise(self._policy.device)
         if self._step_log is not None:
             self._step_log.applied(batch.step, bytes_of(arrived))

@@ -79,7 +79,7 @@ class OpenSession:
             number, batches = 0, test.iterate()
             while (batch := await self.workers.load.run(next, batches, None)) is not None:
                 yield to_wire(raw.encode(narrowed(batch.labels)), number, Role.ROLE_LABEL, deployment.epoch)
-                feature = await self.workers.compute.run(self.experiment.stage.evaluate, batch.inputs)
+                (feature,) = await self.workers.compute.run(self.experiment.stage.evaluate, (batch.inputs,))
                 encoding = await encoded(feature, codec, self.workers.codec)
                 yield to_wire(encoding, number, Role.ROLE_FEATURE, deployment.epoch)
                 number += 1

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from shared.model.features import Boundary, Features, call_module
 from shared.model.random_state import random_state
-from shared.model.spec import TensorSpec
 
 Behaviour = tuple[float, ...]
 """Of one block; empty where it cannot run on made-up numbers."""
@@ -32,19 +32,20 @@ _UNIT = math.sqrt(3.0)
 """Gives numbers that are spread evenly from -1 to 1 a variance of 1."""
 
 
-def behaviour_of(block: nn.Module, inputs: TensorSpec, persistent: frozenset[int], *, draws_random: bool) -> Behaviour:
+def behaviour_of(block: nn.Module, inputs: Boundary, persistent: frozenset[int], *, draws_random: bool) -> Behaviour:
     """What a block makes of made-up inputs in eval mode, and its buffers after one forward in train mode.
 
     persistent: ids of the buffers that have made-up values too; the others are part of what the code computes. The caller
     keeps modes and buffers.
     """
-    value = made_up_input(inputs, _SAMPLES)
+    features = made_up_features(inputs, _SAMPLES)
     try:
         with torch.no_grad(), random_state("behaviour"):
-            output = run_made_up(block, value.clone(), persistent, training=False)[0]
-            numbers = _summary([output])
+            copies = tuple(tensor.clone() for tensor in features)
+            outputs = run_made_up(block, copies, persistent, training=False)[0]
+            numbers = _summary(outputs)
             if persistent and not draws_random:
-                numbers += _summary(run_made_up(block, value, persistent, training=True)[1])
+                numbers += _summary(run_made_up(block, features, persistent, training=True)[1])
     except (
         RuntimeError,
         ValueError,
@@ -54,7 +55,7 @@ def behaviour_of(block: nn.Module, inputs: TensorSpec, persistent: frozenset[int
     ):  # only right numbers will do for this one
         return ()
     rates = [part.p for part in block.modules() if isinstance(part, _DropoutNd)]
-    return (_tolerance(output), *numbers, sum(rate * (place + 1) for place, rate in enumerate(rates)))
+    return (max(map(_tolerance, outputs)), *numbers, sum(rate * (place + 1) for place, rate in enumerate(rates)))
 
 
 def first_difference(ours: Sequence[Behaviour], theirs: Sequence[Behaviour]) -> int | None:
@@ -66,9 +67,9 @@ def first_difference(ours: Sequence[Behaviour], theirs: Sequence[Behaviour]) -> 
 
 
 def run_made_up(
-    block: nn.Module, value: Tensor, persistent: frozenset[int], *, training: bool
-) -> tuple[Tensor, list[Tensor]]:
-    """The output of a block with made-up weights, and its persistent buffers of floats afterwards."""
+    block: nn.Module, features: Features, persistent: frozenset[int], *, training: bool
+) -> tuple[Features, list[Tensor]]:
+    """The outputs of a block with made-up weights, and its persistent buffers of floats afterwards."""
     block.train(training)
     values = {name: _made_up_parameter(name, parameter) for name, parameter in block.named_parameters()}
     statistics = []
@@ -78,15 +79,17 @@ def run_made_up(
             statistics.append(values[name])
         else:
             values[name] = buffer.clone()
-    output = torch.func.functional_call(block, values, (value,))
-    return output, statistics
+    return call_module(block, features, values), statistics
 
 
-def made_up_input(spec: TensorSpec, samples: int) -> Tensor:
-    """Inputs of a kind; integers are 0 and 1, which are valid in every vocabulary."""
-    shape = (samples, *spec.shape[1:])
-    numbers = made_up(math.prod(shape), "input").reshape(shape)
-    return (numbers * _UNIT if spec.dtype.is_floating_point else numbers > 0).to(spec.dtype)
+def made_up_features(boundary: Boundary, samples: int) -> Features:
+    """Features of a kind; integers are 0 and 1, which are valid in every vocabulary."""
+    features = []
+    for slot, spec in enumerate(boundary):
+        shape = (samples, *spec.shape[1:])
+        numbers = made_up(math.prod(shape), f"input {slot}").reshape(shape)
+        features.append((numbers * _UNIT if spec.differentiable else numbers > 0).to(spec.dtype))
+    return tuple(features)
 
 
 def made_up(count: int, name: str) -> Tensor:

@@ -97,10 +97,11 @@ def check_cut(cut: int, chain: Chain) -> None:
             f'finds them again; {better}, or permit it with privacy.inputs_to = ["trainer"] on the edge and '
             "server.accept_inputs = true on the trainer"
         )
-    if cut == len(chain.blocks) and chain.features[-1].shape[:1] != chain.features[0].shape[:1]:
+    batch = chain.features[0][0].shape[:1]
+    if cut == len(chain.blocks) and chain.output.shape[:1] != batch:
         raise ModelError(
-            f"cut {cut} would send the model's output, whose shape is {chain.features[-1].shape} for a batch of "
-            f"{chain.features[0].shape[0]}; what crosses a cut must have the batch first"
+            f"cut {cut} would send the model's output, whose shape is {chain.output.shape} for a batch of {batch[0]}; "
+            "what crosses a cut must have the batch first"
         )
 
 

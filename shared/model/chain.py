@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from shared.errors import ModelError
 from shared.model.behaviour import Behaviour, behaviour_of
 from shared.model.boundaries import find_pieces, obstacles
+from shared.model.features import Boundary
 from shared.model.lookups import leading_lookups
 from shared.model.segments import build_modules
 from shared.model.slots import Slot, assign_state
@@ -32,10 +33,10 @@ class Block:
     name: str
     """Unique in the chain: the qualified name of the block, or of the first layer in it that has weights."""
     module: nn.Module
-    """One tensor in, one tensor out. Its train(), eval() and to() reach all that it runs; blocks may share modules without
-    state (a dropout, say), and then the mode of these."""
+    """Takes and returns features, as `call_module` says. Its train(), eval() and to() reach all that it runs; blocks may share
+    modules without state (a dropout, say), and then the mode of these."""
     modifies_input: bool
-    """Whether it writes to the tensor that it is given, as an in-place activation does."""
+    """Whether it writes to a tensor that it is given, as an in-place activation does."""
     draws_random: bool
     """Whether it draws from torch's default generator in train mode, as dropout does."""
     slots: tuple[Slot, ...] = field(repr=False)
@@ -76,7 +77,7 @@ class Chain:
 
     module: nn.Module
     blocks: tuple[Block, ...]
-    features: tuple[TensorSpec, ...]
+    features: tuple[Boundary, ...]
     """L + 1 of them, for the batch of the example: features[c] crosses cut c; [0] is the input and [L] the output."""
     lookups: int
     """How many of the first blocks only look up their inputs in a table: what these pass on counts as raw samples."""
@@ -89,6 +90,18 @@ class Chain:
     def first_cut(self) -> int:
         """The smallest cut that may be: 1, unless the blocks before it only look up."""
         return 1 if self.inputs_may_cross else self.lookups + 1
+
+    @property
+    def output(self) -> TensorSpec:
+        """The output. A loss takes one tensor, so the last boundary has one slot."""
+        (output,) = self.features[-1]
+        return output
+
+    def gradient_slots(self, cut: int) -> tuple[int, ...]:
+        """The slots of `features[cut]` whose error gradients are of use: those of floats, if a block before the cut learns."""
+        if not any(block.trainable for block in self.blocks[:cut]):
+            return ()
+        return tuple(slot for slot, spec in enumerate(self.features[cut]) if spec.differentiable)
 
 
 def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = False) -> Chain:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from shared.model.chain import Chain
+from shared.model.features import boundary_bytes
 from shared.model.footprint import OptimizerBytes
 
 
@@ -20,8 +21,8 @@ class CutRow:
     """What the optimizer keeps for them once it has updated them."""
     trainable: bool
     """Whether any parameter takes a gradient."""
-    feature_shape: tuple[int, ...]
-    """What crosses the cut forward, batch first; after the last block, the model's output."""
+    feature_shapes: tuple[tuple[int, ...], ...]
+    """What crosses the cut forward, tensor by tensor, batch first; after the last block, the model's output."""
     feature_bytes: int
     """The same in bytes, uncompressed."""
 
@@ -29,7 +30,7 @@ class CutRow:
 def describe_chain(chain: Chain, optimizer_bytes: OptimizerBytes) -> list[CutRow]:
     """One row a block, in order. optimizer_bytes: what the optimizer keeps for given parameters."""
     rows = []
-    for block, feature in zip(chain.blocks, chain.features[1:], strict=True):
+    for block, boundary in zip(chain.blocks, chain.features[1:], strict=True):
         parameters = block.named_parameters().values()
         rows.append(
             CutRow(
@@ -39,8 +40,8 @@ def describe_chain(chain: Chain, optimizer_bytes: OptimizerBytes) -> list[CutRow
                 parameter_bytes=sum(parameter.nbytes for parameter in parameters),
                 optimizer_bytes=optimizer_bytes(parameters),
                 trainable=block.trainable,
-                feature_shape=feature.shape,
-                feature_bytes=feature.bytes,
+                feature_shapes=tuple(spec.shape for spec in boundary),
+                feature_bytes=boundary_bytes(boundary),
             )
         )
     return rows

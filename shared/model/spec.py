@@ -49,6 +49,11 @@ class TensorSpec:
         """Bytes of the elements, uncompressed."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    @property
+    def differentiable(self) -> bool:
+        """Whether there can be an error gradient at the tensor: not at integers."""
+        return self.dtype.is_floating_point
+
     def example(self, batch_size: int | None = None, *, high: int = _ANY_VOCABULARY) -> Tensor:
         """A random CPU tensor of this kind, the same at every call: normal floats, or integers in [0, high).
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.foreign import described, foreign_code
+from shared.model.features import Boundary
 from shared.model.random_state import generator_states, random_state
 from shared.model.snapshot import BufferValues, same_bits
 from shared.model.spec import TensorSpec
@@ -24,7 +25,7 @@ _OTHER_BATCH_SIZES = (2, 3)
 class Observed:
     """What one pass through the blocks showed."""
 
-    features: tuple[TensorSpec, ...]
+    features: tuple[Boundary, ...]
     """What enters each block, and what leaves the last."""
     modifies_input: tuple[bool, ...]
     draws_random: tuple[bool, ...]
@@ -59,11 +60,16 @@ class Verification:
                 raise ModelError(self._difference(case, expected))
             results.append(result)
         inner = range(1, len(blocks))
-        shapes = [
+        boundaries = [
             (case.inputs.shape[:1], result.observed.features)
             for case, result in zip(self._passes, results, strict=True)
         ]
-        never = frozenset(index for index in inner for batch, features in shapes if features[index].shape[:1] != batch)
+        never = frozenset(
+            index
+            for index in inner
+            for batch, features in boundaries
+            if any(spec.shape[:1] != batch for spec in features[index])
+        )
         return replace(results[0].observed, not_batch_first=never)
 
     def _difference(self, case: "_Pass", expected: "_Result") -> str:
@@ -78,7 +84,7 @@ class Verification:
         )
 
     def _run(self, titled: Sequence[tuple[str, nn.Module]], case: "_Pass") -> "_Result":
-        features, modifies, draws = [TensorSpec.of(case.inputs)], [], []
+        features, modifies, draws = [(TensorSpec.of(case.inputs),)], [], []
         value = case.inputs.clone()
         self._buffers.restore()
         with torch.no_grad(), random_state("verify"):
@@ -93,7 +99,7 @@ class Verification:
                     )
                 modifies.append(value._version != version)
                 draws.append(not all(map(torch.equal, generators, generator_states())))
-                features.append(TensorSpec.of(output))
+                features.append((TensorSpec.of(output),))
                 value = output
         return _Result(value, self._buffers.copies(), Observed(tuple(features), tuple(modifies), tuple(draws)))
 

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
+from shared.model.features import Boundary, Features
 from shared.model.spec import TensorSpec
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -36,7 +37,7 @@ class BatchLoss:
 
 
 class LossHead:
-    """A loss function: mean over the batch of (outputs, labels)."""
+    """A loss function: mean over the batch of (output, labels). It takes one tensor, so the last boundary has one slot."""
 
     def __init__(self, name: str, allowed: Allowed | None) -> None:
         """name: one of `LOSSES`, or package.module:function if it is allowed. Raises ModelError."""
@@ -48,17 +49,19 @@ class LossHead:
         else:
             raise ModelError(f"loss {name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function")
 
-    def gradient(self, output: Tensor, labels: Tensor) -> tuple[BatchLoss, Tensor]:
-        """The loss of a batch and its error gradient at `output`. Raises ModelError when their shapes do not fit."""
+    def gradient(self, outputs: Features, labels: Tensor) -> tuple[BatchLoss, Features]:
+        """The loss of a batch and its error gradient at `outputs`. Raises ModelError when their shapes do not fit."""
+        (output,) = outputs
         labels = self._fitted(output, labels)
         leaf = output.detach().requires_grad_()
         with torch.enable_grad():
             loss = self._function(leaf, labels)
-        (gradient,) = torch.autograd.grad(loss, leaf)
-        return _batch_loss(loss, leaf, labels), gradient
+        gradients = torch.autograd.grad(loss, leaf)
+        return _batch_loss(loss, leaf, labels), gradients
 
-    def evaluate(self, output: Tensor, labels: Tensor) -> BatchLoss:
+    def evaluate(self, outputs: Features, labels: Tensor) -> BatchLoss:
         """The loss of a batch, no more. Raises as `gradient` does."""
+        (output,) = outputs
         labels = self._fitted(output, labels)
         with torch.no_grad():
             return _batch_loss(self._function(output, labels), output, labels)
@@ -90,14 +93,14 @@ def widened(labels: Tensor) -> Tensor:
     return labels if labels.is_floating_point() else labels.long()
 
 
-def check_labels(loss: str, inputs: TensorSpec, output: TensorSpec, labels: TensorSpec) -> None:
+def check_labels(loss: str, inputs: Boundary, output: TensorSpec, labels: TensorSpec) -> None:
     """Refuse labels that the loss cannot take or that are too many, from their shape and type alone. Raises ModelError.
 
     inputs, output: of the whole model, for a batch of any size.
     """
     samples = labels.shape[0]
     check_label_shape(loss, TensorSpec((samples, *output.shape[1:]), output.dtype), labels)
-    each = max(_LEAST_LABEL_ELEMENTS, *(math.prod(of_model.shape[1:]) for of_model in (inputs, output)))
+    each = max(_LEAST_LABEL_ELEMENTS, *(math.prod(of_model.shape[1:]) for of_model in (*inputs, output)))
     if math.prod(labels.shape) > samples * each:
         raise ModelError(
             f"labels {labels.shape} came for {samples} samples; of each sample they may have {each} numbers: as many as the "

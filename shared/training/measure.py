@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from shared.model.spec import TensorSpec
+from shared.model.features import Boundary, Features, Gradients
 from shared.training.device import synchronise
 from shared.training.policies import Replay
 from shared.training.stage import Stage
@@ -14,35 +14,35 @@ GRADIENT_SCALE = 1e-6
 """Made-up gradients are small, so that the weights stay finite while they are measured with."""
 
 
-def measure_stage(stage: Stage, inputs: TensorSpec, *, input_gradient: bool, repeats: int) -> list[float]:
+def measure_stage(stage: Stage, inputs: Boundary, *, input_gradient: bool, repeats: int) -> list[float]:
     """Seconds of each of `repeats` steps, forward, backward and update on made-up inputs, after one that is not counted.
 
-    input_gradient: whether the error gradient at the inputs is wanted, as in the cloud.
+    input_gradient: whether the error gradients at the inputs are wanted, as in the cloud.
     """
     return timed(stage_step(stage, inputs, input_gradient=input_gradient), repeats)
 
 
-def stage_step(stage: Stage, inputs: TensorSpec, *, input_gradient: bool) -> Callable[[], None]:
+def stage_step(stage: Stage, inputs: Boundary, *, input_gradient: bool) -> Callable[[], None]:
     """What does one such step."""
-    example = inputs.example()
+    examples = _examples(inputs)
 
     def step() -> None:
-        graph = stage.forward(0, example, input_gradient=input_gradient)
-        stage.backward(graph, torch.full_like(graph.output, GRADIENT_SCALE))
+        graph = stage.forward(0, examples, input_gradient=input_gradient)
+        stage.backward(graph, _made_up_gradients(graph.outputs))
         stage.update(0)
         synchronise(stage.device)
 
     return step
 
 
-def measure_replay(stage: Stage, inputs: TensorSpec, *, repeats: int) -> list[float]:
+def measure_replay(stage: Stage, inputs: Boundary, *, repeats: int) -> list[float]:
     """The same for the edge under staleness: forward, then replay, backward and update (paper 000, 4.4)."""
-    example, policy = inputs.example(), Replay(stage)
+    examples, policy = _examples(inputs), Replay(stage)
 
     def step() -> None:
-        feature = policy.forward(0, example, alone=False)
+        features = policy.forward(0, examples, alone=False)
         if policy.needs_gradients:
-            policy.backward(0, torch.full_like(feature, GRADIENT_SCALE))
+            policy.backward(0, _made_up_gradients(features))
         synchronise(stage.device)
 
     return timed(step, repeats)
@@ -58,3 +58,11 @@ def seconds_of(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+def _examples(boundary: Boundary) -> Features:
+    return tuple(spec.example() for spec in boundary)
+
+
+def _made_up_gradients(features: Features) -> Gradients:
+    return tuple(torch.full_like(tensor, GRADIENT_SCALE) if tensor.is_floating_point() else None for tensor in features)

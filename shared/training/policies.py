@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from shared.model.features import Features, Gradients
 from shared.training.stage import Graph, Stage, Weights
 
 
@@ -25,18 +26,18 @@ class BackwardPolicy(Protocol):
 
     @property
     def needs_gradients(self) -> bool:
-        """Whether `backward` is to be called: not when nothing in the stage learns."""
+        """Whether `backward` is to be called: not when nothing in the stage learns, nor when no gradient can reach it."""
 
-    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
-        """The feature of a batch, detached; whatever its backward needs is kept.
+    def forward(self, step: int, inputs: Features, *, alone: bool) -> Features:
+        """The features of a batch, detached; whatever their backward needs is kept.
 
         alone: no update will come before this batch's own.
         """
 
-    def backward(self, step: int, gradient: Tensor) -> None:
-        """Apply the error gradient of the oldest batch in flight, which is `step`, and update the weights.
+    def backward(self, step: int, gradients: Gradients) -> None:
+        """Apply the error gradients of the oldest batch in flight, which is `step`, and update the weights.
 
-        gradient: at the feature that `forward` returned, same shape.
+        gradients: at the features that `forward` returned, same shapes.
         """
 
 
@@ -49,7 +50,7 @@ class Replay:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._history: deque[tuple[int, Tensor | Graph]] = deque()
+        self._history: deque[tuple[int, Features | Graph]] = deque()
 
     @property
     def device(self) -> torch.device:
@@ -59,29 +60,29 @@ class Replay:
     @property
     def needs_gradients(self) -> bool:
         """See `BackwardPolicy`."""
-        return self._stage.trainable
+        return self._stage.needs_gradients
 
-    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
+    def forward(self, step: int, inputs: Features, *, alone: bool) -> Features:
         """See `BackwardPolicy`."""
-        if not self._stage.trainable:
+        if not self._stage.needs_gradients:
             return self._stage.forward_only(step, inputs)
         if self._history and isinstance(self._history[-1][1], Graph):  # K was 0 a moment ago
             _renew_buffers(self._stage)
         if alone:
             graph = self._stage.forward(step, inputs, input_gradient=False)
             self._history.append((step, graph))
-            return graph.output.detach()
+            return _detached(graph)
         self._history.append((step, inputs))
         return self._stage.forward_only(step, inputs)
 
-    def backward(self, step: int, gradient: Tensor) -> None:
+    def backward(self, step: int, gradients: Gradients) -> None:
         """See `BackwardPolicy`."""
         remembered, kept = self._history.popleft()
         assert remembered == step
-        if isinstance(kept, Tensor):
+        if not isinstance(kept, Graph):
             with _buffers_kept(self._stage):
                 kept = self._stage.forward(step, kept, input_gradient=False)
-        self._stage.backward(kept, gradient)
+        self._stage.backward(kept, gradients)
         self._stage.update(step)
 
 
@@ -104,11 +105,11 @@ class Stash:
     @property
     def needs_gradients(self) -> bool:
         """See `BackwardPolicy`."""
-        return self._stage.trainable
+        return self._stage.needs_gradients
 
-    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:  # noqa: ARG002 - the same either way
+    def forward(self, step: int, inputs: Features, *, alone: bool) -> Features:  # noqa: ARG002 - the same either way
         """See `BackwardPolicy`."""
-        if not self._stage.trainable:
+        if not self._stage.needs_gradients:
             return self._stage.forward_only(step, inputs)
         if self._weights is None:
             self._weights = self._stage.copy_weights()
@@ -116,16 +117,20 @@ class Stash:
             _renew_buffers(self._stage)
         graph = self._stage.forward(step, inputs, input_gradient=False, weights=self._weights)
         self._history.append((step, graph, self._weights))
-        return graph.output.detach()
+        return _detached(graph)
 
-    def backward(self, step: int, gradient: Tensor) -> None:
+    def backward(self, step: int, gradients: Gradients) -> None:
         """See `BackwardPolicy`."""
         remembered, graph, weights = self._history.popleft()
         assert remembered == step
-        self._stage.backward(graph, gradient)
+        self._stage.backward(graph, gradients)
         self._stage.adopt_gradients(weights)
         self._stage.update(step)
         self._weights = None
+
+
+def _detached(graph: Graph) -> Features:
+    return tuple(output.detach() for output in graph.outputs)
 
 
 POLICIES: dict[str, Callable[[Stage], BackwardPolicy]] = {"replay": Replay, "stash": Stash}

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
 from shared.model.chain import Chain
+from shared.model.features import Features, Gradients
 from shared.training.losses import BatchLoss, LossHead
 from shared.training.policies import POLICIES
 from shared.training.recipe import Recipe
-from shared.training.stage import Stage
+from shared.training.stage import Stage, with_zeros
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ def steady_events(first_step: int, stop_step: int, staleness: int) -> Iterator[E
 
 class _InFlight(NamedTuple):
     step: int
-    gradient: Tensor
-    compression_error: Tensor | None
+    gradients: Gradients
+    compression_errors: tuple[Tensor | None, ...]
     samples: int
 
 
@@ -86,37 +87,51 @@ class Simulation:
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> BatchLoss:
         """The loss of one batch as deployed: the feature goes through the codec."""
-        feature = _through(self._scheme.codec, self._edge.evaluate(inputs))
-        return self._head.evaluate(self._cloud.evaluate(feature), labels)
+        features = tuple(_through(self._scheme.codec, feature) for feature in self._edge.evaluate((inputs,)))
+        return self._head.evaluate(self._cloud.evaluate(features), labels)
 
     def _forward(self, step: int, inputs: Tensor, labels: Tensor) -> BatchLoss:
         """A batch's way up, through the cloud with its update, and down again, where the gradient waits for its turn."""
-        feature = self._policy.forward(step, inputs, alone=self._scheme.staleness == 0)
-        received = _through(self._scheme.codec, feature)
-        error = None
-        if self._learns and is_lossy(self._scheme.codec) and self._scheme.feedback is not FeedbackMode.OFF:
-            error = compression_error(received, feature.cpu())
+        features = self._policy.forward(step, (inputs,), alone=self._scheme.staleness == 0)
+        received = tuple(_through(self._scheme.codec, feature) for feature in features)
         graph = self._cloud.forward(step, received, input_gradient=self._learns)
-        loss, output_gradient = self._head.gradient(graph.output, labels)
-        gradient = self._cloud.backward(graph, output_gradient)
+        loss, output_gradients = self._head.gradient(graph.outputs, labels)
+        gradients = self._cloud.backward(graph, output_gradients)
         self._cloud.update(step)
-        if gradient is not None:
-            self._in_flight.append(_InFlight(step, _through(self._scheme.downlink_codec, gradient), error, len(labels)))
+        if self._learns:
+            returned = tuple(
+                None if gradient is None else _through(self._scheme.downlink_codec, gradient)
+                for gradient in with_zeros(gradients, received)
+            )
+            self._in_flight.append(_InFlight(step, returned, self._errors(received, features), len(labels)))
         return loss
+
+    def _errors(self, received: Features, features: Features) -> tuple[Tensor | None, ...]:
+        """What compression did to each feature that has an error gradient; None where it did nothing, or is let be."""
+        if not is_lossy(self._scheme.codec) or self._scheme.feedback is FeedbackMode.OFF:
+            return (None,) * len(features)
+        return tuple(
+            compression_error(decoded, feature.cpu()) if feature.is_floating_point() else None
+            for decoded, feature in zip(received, features, strict=True)
+        )
 
     def _backward(self, step: int) -> None:
         if not self._learns:
             return
-        oldest, gradient, error, samples = self._in_flight.popleft()
+        oldest, returned, errors, samples = self._in_flight.popleft()
         assert oldest == step
-        if error is not None:
-            gradient = compensate(gradient, error.to(gradient.device), samples, self._scheme.feedback)
-        self._policy.backward(step, gradient)
+        gradients = tuple(
+            gradient
+            if gradient is None or error is None
+            else compensate(gradient, error.to(gradient.device), samples, self._scheme.feedback)
+            for gradient, error in zip(returned, errors, strict=True)
+        )
+        self._policy.backward(step, gradients)
 
 
 def _through(codec_name: str, tensor: Tensor) -> Tensor:
-    """What the peer decodes of `tensor`: on the CPU, or `tensor` itself where the codec loses nothing."""
-    if not is_lossy(codec_name):
+    """What the peer decodes of `tensor`: on the CPU, or `tensor` itself where nothing is lost: integers go raw."""
+    if not is_lossy(codec_name) or not tensor.is_floating_point():
         return tensor
     codec = codec_by_name(codec_name)
     return codec.decode(codec.encode(tensor))

@@ -7,7 +7,8 @@ is kept by itself, and its learning rate follows from the step. Called from one 
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from shared.errors import ModelError
 from shared.foreign import described, foreign_code
 from shared.model.chain import Block, Chain
+from shared.model.features import Features, Gradients, call_module
 from shared.model.random_state import random_state
 from shared.training import block_state
 from shared.training.optimizers import build_optimizer
@@ -24,10 +26,11 @@ from shared.training.schedule import learning_rate
 
 @dataclass(slots=True)
 class Graph:
-    """One forward with the graph that its backward needs; nobody writes to `output`."""
+    """One forward with the graph that its backward needs; nobody writes to `outputs`."""
 
-    output: Tensor
-    input_gradients: list[Tensor] = field(default_factory=list)
+    outputs: Features
+    input_gradients: list[Tensor | None]
+    """Slot by slot what the backward has found so far."""
 
 
 Weights = dict[int, dict[str, Tensor]]
@@ -57,35 +60,48 @@ class Stage:
         """Whether any block of the stage has something to learn."""
         return any(block.trainable for block in self.blocks)
 
-    def forward(self, step: int, inputs: Tensor, *, input_gradient: bool, weights: Weights | None = None) -> Graph:
+    @property
+    def needs_gradients(self) -> bool:
+        """Whether any error gradient at the outputs is of use."""
+        return bool(self.chain.gradient_slots(self.stop))
+
+    def forward(self, step: int, inputs: Features, *, input_gradient: bool, weights: Weights | None = None) -> Graph:
         """Run the blocks in training mode and keep the graph. Raises ModelError when a block fails.
 
-        inputs: what crosses into the first block, batch first. input_gradient: whether `backward` shall return the error
-        gradient at `inputs`. weights: a copy to run on instead of the stage's own. Buffers (batch-norm statistics) are
-        updated.
+        inputs: what crosses into the first block, batch first. input_gradient: whether `backward` returns the error gradients
+        at those of `inputs` that are floats. weights: a copy to run on instead of the stage's own. Buffers (batch-norm
+        statistics) are updated.
         """
-        source = inputs.detach().to(self.device)
-        graph_needed = input_gradient or self.trainable
-        if input_gradient:
-            source.requires_grad_()
-        with torch.set_grad_enabled(graph_needed):
-            graph = Graph(self._run(step, source, weights))
-        if input_gradient:
+        sources = tuple(tensor.detach().to(self.device) for tensor in inputs)
+        leaves = [
+            (slot, source) for slot, source in enumerate(sources) if input_gradient and source.is_floating_point()
+        ]
+        for _, leaf in leaves:
+            leaf.requires_grad_()
+        with torch.set_grad_enabled(bool(leaves) or self.trainable):
+            graph = Graph(self._run(step, sources, weights), [None] * len(sources))
+        for slot, leaf in leaves:
             # A hook sees the gradient with the strides that the backward made; `.grad` would have the input's.
-            source.register_hook(graph.input_gradients.append)  # type: ignore[no-untyped-call]
+            leaf.register_hook(partial(graph.input_gradients.__setitem__, slot))  # type: ignore[no-untyped-call]
         return graph
 
-    def backward(self, graph: Graph, gradient: Tensor) -> Tensor | None:
-        """Back-propagate `gradient`, the error gradient at the output of `graph`, into the parameters' `.grad`.
+    def backward(self, graph: Graph, gradients: Gradients) -> Gradients:
+        """Back-propagate `gradients`, the error gradients at the outputs of `graph`, into the parameters' `.grad`.
 
-        Returns the error gradient at the inputs when `forward` was asked for it. Raises ModelError when that fails.
+        Returns the error gradients at the inputs: None at each if `forward` was not asked for them, and at those that no
+        gradient reaches. Raises ModelError when the backward fails.
         """
-        if not self.blocks:  # inputs and output are one
-            return gradient.to(self.device) if graph.output.requires_grad else None
-        if graph.output.requires_grad:
+        of_use = tuple(
+            gradient.to(self.device) if gradient is not None and output.requires_grad else None
+            for output, gradient in zip(graph.outputs, gradients, strict=True)
+        )
+        if not self.blocks:  # inputs and outputs are one
+            return of_use
+        roots = [output for output, gradient in zip(graph.outputs, of_use, strict=True) if gradient is not None]
+        if roots:
             with _failures_of("the backward of", *self.blocks):
-                graph.output.backward(gradient.to(self.device))  # type: ignore[no-untyped-call]
-        return graph.input_gradients.pop() if graph.input_gradients else None
+                torch.autograd.backward(roots, [gradient for gradient in of_use if gradient is not None])
+        return tuple(graph.input_gradients)
 
     def update(self, step: int) -> None:
         """Clip, step every block's optimizer at the learning rate of `step`, and drop the gradients."""
@@ -102,22 +118,30 @@ class Stage:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    def forward_only(self, step: int, inputs: Tensor) -> Tensor:
+    def forward_only(self, step: int, inputs: Features) -> Features:
         """Run the blocks in training mode without a graph; buffers are updated."""
         with torch.no_grad():
-            return self._run(step, inputs.to(self.device), None)
+            return self._run(step, self._placed(inputs), None)
 
-    def _run(self, step: int, value: Tensor, weights: Weights | None) -> Tensor:
-        if self.blocks and self.blocks[0].modifies_input:
-            value = value.clone()
+    def _run(self, step: int, features: Features, weights: Weights | None) -> Features:
+        features = self._writable(features)
         self._set_mode(training=True)
         for block in self.blocks:
             if block.draws_random:
                 with random_state(self._recipe.seed, step, block.index):
-                    value = _call(block, value, weights)
+                    features = _call(block, features, weights)
             else:
-                value = _call(block, value, weights)
-        return value
+                features = _call(block, features, weights)
+        return features
+
+    def _placed(self, features: Features) -> Features:
+        return tuple(tensor.to(self.device) for tensor in features)
+
+    def _writable(self, features: Features) -> Features:
+        """What the first block may write to: copies, if it does."""
+        if not self.blocks or not self.blocks[0].modifies_input:
+            return features
+        return tuple(tensor.clone() for tensor in features)
 
     def copy_weights(self) -> Weights:
         """A copy of the trainable parameters, to run a forward on while the originals go on learning."""
@@ -137,16 +161,14 @@ class Stage:
             for name, copy in weights[block.index].items():
                 parameters[name].grad, copy.grad = copy.grad, None
 
-    def evaluate(self, inputs: Tensor) -> Tensor:
+    def evaluate(self, inputs: Features) -> Features:
         """Forward in evaluation mode without a graph; nothing changes."""
-        value = inputs.to(self.device)
         self._set_mode(training=False)
         with torch.no_grad():
-            if self.blocks and self.blocks[0].modifies_input:
-                value = value.clone()
+            features = self._writable(self._placed(inputs))
             for block in self.blocks:
-                value = _call(block, value, None)
-        return value
+                features = _call(block, features, None)
+        return features
 
     def move(self, first: int, stop: int, arriving: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Run blocks [first, stop) from now on; those that leave take their optimizers with them.
@@ -220,11 +242,19 @@ class Stage:
             self._optimizers[block.index] = build_optimizer(parameters, self._recipe.optimizer)
 
 
-def _call(block: Block, value: Tensor, weights: Weights | None) -> Tensor:
+def with_zeros(gradients: Gradients, features: Features) -> Gradients:
+    """What goes back to the sender of `features`: zeros at the floats that no gradient reaches, as behind a `detach`."""
+    return tuple(
+        torch.zeros(feature.shape, dtype=feature.dtype)
+        if gradient is None and feature.is_floating_point()
+        else gradient
+        for gradient, feature in zip(gradients, features, strict=True)
+    )
+
+
+def _call(block: Block, features: Features, weights: Weights | None) -> Features:
     with _failures_of("", block):
-        if weights is None:
-            return block.module(value)  # type: ignore[no-any-return]
-        return torch.func.functional_call(block.module, weights[block.index], (value,))  # type: ignore[no-any-return]
+        return call_module(block.module, features, None if weights is None else weights[block.index])
 
 
 @contextmanager

@@ -20,6 +20,8 @@ from shared.training.optimizers import OptimizerConfig
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
 
+Value = Tensor | tuple[Tensor, ...]
+
 
 def plain_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """One optimizer over the whole module, as a user writes it."""
@@ -103,27 +105,31 @@ class PlainEdge:
         self._optimizer = plain_optimizer(self.blocks, recipe.optimizer)
         self._then: dict[int, tuple[Tensor, nn.ModuleList | None]] = {}
 
-    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
+    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Value:
         """The feature of a batch. alone: no update will come before this batch's own."""
         self._then[step] = inputs, copy.deepcopy(self.blocks) if alone or self._policy == "stash" else None
         with torch.no_grad():
             return plain_forward(self.blocks, self._recipe.seed, step, inputs.clone())
 
-    def backward(self, step: int, gradient: Tensor) -> None:
-        """Apply the error gradient of a batch."""
+    def backward(self, step: int, gradient: Tensor | tuple[Tensor | None, ...]) -> None:
+        """Apply the error gradient of a batch; of a tuple of tensors a tuple, None where there is none."""
         inputs, then = self._then.pop(step)
         source = copy.deepcopy(self.blocks) if then is None else then
-        plain_forward(source, self._recipe.seed, step, inputs.clone()).backward(gradient)
+        feature = plain_forward(source, self._recipe.seed, step, inputs.clone())
+        outputs = feature if isinstance(feature, tuple) else (feature,)
+        gradients = gradient if isinstance(gradient, tuple) else (gradient,)
+        found = [pair for pair in zip(outputs, gradients, strict=True) if pair[1] is not None]
+        torch.autograd.backward([output for output, _ in found], [at_output for _, at_output in found])
         for ours, theirs in zip(self.blocks.parameters(), source.parameters(), strict=True):
             ours.grad = theirs.grad
         plain_update([block.parameters() for block in self.blocks], self._optimizer, self._recipe, step)
 
 
-def plain_forward(blocks: Iterable[nn.Module], seed: int, step: int, value: Tensor, first: int = 0) -> Tensor:
-    """Blocks from number `first` on, each with its own random numbers."""
+def plain_forward(blocks: Iterable[nn.Module], seed: int, step: int, value: Value, first: int = 0) -> Value:
+    """Blocks from number `first` on, each with its own random numbers. A tuple is a block's arguments."""
     for index, block in enumerate(blocks, first):
         with random_state(seed, step, index):
-            value = block(value)
+            value = block(*value) if isinstance(value, tuple) else block(value)
     return value
 
 

@@ -36,6 +36,7 @@ from shared.codec import FeedbackMode, codec_by_name
 from shared.concurrency.tasks import run_together
 from shared.errors import IsthmusError
 from shared.model.chain import build_chain
+from shared.model.features import Features, Gradients, boundary_bytes
 from shared.model.random_state import random_state
 from shared.tensor_wire import to_wire
 from shared.training.losses import LossHead
@@ -153,21 +154,21 @@ class _RecordedPolicy:
     def device(self) -> torch.device:
         return self._split.stage.device
 
-    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
+    def forward(self, step: int, inputs: Features, *, alone: bool) -> Features:
         split, record = self._split, self._split.record
         record.deployments[step] = split.deployment.now
         record.edge.append(("forward", step))
         record.most_ahead = max(record.most_ahead, record.fetched - len(record.deployments))
         settled = len(record.staleness) if split.stage.trainable else len(record.reported)
         record.most_in_flight = max(record.most_in_flight, len(record.deployments) - settled)
-        feature: Tensor = self._policy.forward(step, inputs, alone=alone)
+        features: Features = self._policy.forward(step, inputs, alone=alone)
         record.most_history = max(record.most_history, len(self._policy._history))
         split.on_forward(step)
-        return feature
+        return features
 
-    def backward(self, step: int, gradient: Tensor) -> None:
+    def backward(self, step: int, gradients: Gradients) -> None:
         self._split.record.edge.append(("backward", step))
-        self._policy.backward(step, gradient)
+        self._policy.backward(step, gradients)
 
 
 class _RecordedSession(Session):
@@ -221,7 +222,7 @@ class VirtualSplit(RunListener):
         self.stage = Stage(build_chain(self.module, example), 0, agreed.cut, RECIPE, CPU)
         head = LossHead(RECIPE.loss, None)
         chain = build_chain(trainers, example)
-        memory = SessionMemory(LIMITS, 0, 0, 1 << 30, [feature.bytes for feature in chain.features])
+        memory = SessionMemory(LIMITS, 0, 0, 1 << 30, list(map(boundary_bytes, chain.features)))
         self.session = _RecordedSession("s", chain, RECIPE, agreed, head, LIMITS, memory, CPU)
         self.session.record = self.record
         self._cloud_workers = InlineWorker(delays.cloud), InlineWorker(delays.codec)
@@ -285,7 +286,8 @@ class VirtualSplit(RunListener):
         async def requests() -> AsyncIterator[Packet[EvaluateRequest]]:
             for number in range(2):
                 batch = batch_of(100 + number)
-                encoded = codec_by_name(deployment.codec).encode(self.stage.evaluate(batch.inputs))
+                (feature,) = self.stage.evaluate((batch.inputs,))
+                encoded = codec_by_name(deployment.codec).encode(feature)
                 labels = codec_by_name("raw").encode(batch.labels)
                 for part, role in ((labels, Role.ROLE_LABEL), (encoded, Role.ROLE_FEATURE)):
                     for frame, payload in chunks(to_wire(part, number, role, deployment.epoch), 64):

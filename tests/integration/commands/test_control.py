@@ -20,6 +20,7 @@ from edge_agent.control import commands as control_commands
 from edge_agent.experiment.building import Experiment
 from edge_agent.main import app as agent_app
 from shared.errors import ExitCode, FencedError, GoneError, RefusedError
+from shared.model.features import boundary_bytes
 from shared.planning import Block, Encode, Profile, profile_to_json
 from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
@@ -103,7 +104,7 @@ def watched_agent(folder, address, name, *settings, output=None):
 def profile_of(config):
     """A profile of the tests' small network, so that a decision engine runs."""
     chain = Experiment(config).chain
-    sizes = tuple(float(feature.bytes) for feature in chain.features[:-1])
+    sizes = tuple(float(boundary_bytes(boundary)) for boundary in chain.features[:-1])
     count = len(chain.blocks)
     return Profile(
         model="cnn",

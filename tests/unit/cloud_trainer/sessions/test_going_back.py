@@ -74,7 +74,7 @@ def test_a_checkpoint_holds_the_buffers_that_no_state_dict_has():
     one, other = (
         Stage(build_chain(remembering(), torch.ones(4, 64)), 1, 3, recipe, torch.device("cpu")) for _ in range(2)
     )
-    one.forward_only(0, torch.randn(4, 16))
+    one.forward_only(0, (torch.randn(4, 16),))
     put_back(other, 1, 3, to_bytes(copy_state(one)))
     for ours, theirs in zip(one.blocks, other.blocks, strict=True):
         assert int(theirs.module.seen) == 1

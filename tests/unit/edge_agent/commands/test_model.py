@@ -8,9 +8,9 @@ from edge_agent.commands.model import render_table, to_json
 from shared.model.report import CutRow
 
 ROWS = [
-    CutRow(1, "stem", 1234, 4936, 0, False, (32, 16, 8, 8), 131072),
-    CutRow(2, "relu", 0, 0, 0, False, (32, 16), 2048),
-    CutRow(3, "head", 10, 40, 2088, True, (32, 10), 1280),
+    CutRow(1, "stem", 1234, 4936, 0, False, ((32, 16, 8, 8), (32, 4)), 131584),
+    CutRow(2, "relu", 0, 0, 0, False, ((32, 16),), 2048),
+    CutRow(3, "head", 10, 40, 2088, True, ((32, 10),), 1280),
 ]
 
 
@@ -21,7 +21,7 @@ def test_a_person_sees_one_line_a_block():
     assert "3 blocks" in title
     shown = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
     assert shown == [
-        ["1", "stem (frozen)", "1,234", "4.8", "0.0", "32 x 16 x 8 x 8", "128.0"],
+        ["1", "stem (frozen)", "1,234", "4.8", "0.0", "32 x 16 x 8 x 8 + 32 x 4", "128.5"],
         ["2", "relu", "0", "0.0", "0.0", "32 x 16", "2.0"],
         ["3", "head", "10", "0.0", "2.0", "32 x 10", "1.2"],
     ]
@@ -36,6 +36,6 @@ def test_a_program_sees_the_numbers():
         "parameter_bytes": 4936,
         "optimizer_bytes": 0,
         "trainable": False,
-        "feature_shape": [32, 16, 8, 8],
-        "feature_bytes": 131072,
+        "feature_shapes": [[32, 16, 8, 8], [32, 4]],
+        "feature_bytes": 131584,
     }

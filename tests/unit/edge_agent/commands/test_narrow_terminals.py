@@ -67,7 +67,7 @@ def test_a_trainers_sessions_are_whole():
 
 def test_blocks_whose_names_differ_at_the_end_can_be_told_apart():
     names = [f"encoder.layers.encoder_layer_{number}.self_attention" for number in range(4)]
-    costs = (7_087_872, 28_351_488, 56_702_976, True, (32, 197, 768), 19_365_888)
+    costs = (7_087_872, 28_351_488, 56_702_976, True, ((32, 197, 768),), 19_365_888)
     rows = [CutRow(cut, name, *costs) for cut, name in enumerate(names, 1)]
     text = shown(render_table(rows))
     assert "…" not in text

@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shared.model.behaviour import first_difference
+from shared.model.behaviour import behaviour_of, first_difference
 from shared.model.chain import build_chain
+from shared.model.spec import TensorSpec
 from shared.model.zoo import bilstm, mlp, residual_cnn, separable_cnn
 
 torch.set_num_threads(1)
@@ -85,3 +86,21 @@ def test_a_block_that_cannot_run_on_made_up_numbers_is_not_compared():
     assert first_difference(usual, [(), *usual[1:]]) is None
     assert first_difference([(), *usual[1:]], usual) is None
     assert first_difference([(), *usual[1:]], [usual[0], *usual[1:-1], (1e-3, 9.0)]) == len(usual) - 1
+
+
+class Minus(nn.Module):
+    def __init__(self, swapped: bool) -> None:
+        super().__init__()
+        self.swapped = swapped
+
+    def forward(self, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        return (other - one, one) if self.swapped else (one - other, one)
+
+
+def test_tensors_of_one_kind_that_change_places_are_found():
+    spec = TensorSpec((4, WIDTH), torch.float32)
+    one, other, same = (
+        behaviour_of(Minus(swapped), (spec, spec), frozenset(), draws_random=False) for swapped in (False, True, False)
+    )
+    assert first_difference([one], [other]) == 0
+    assert first_difference([one], [same]) is None

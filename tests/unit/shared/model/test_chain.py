@@ -117,10 +117,10 @@ def test_features_are_what_crosses_each_cut(module):
     module.eval()
     value = example()
     assert len(chain.features) == len(chain.blocks) + 1
-    for block, spec in zip(chain.blocks, chain.features, strict=False):
+    for block, (spec,) in zip(chain.blocks, chain.features, strict=False):
         assert TensorSpec.of(value) == spec
         value = block.module(value)
-    assert TensorSpec.of(value) == chain.features[-1]
+    assert TensorSpec.of(value) == chain.output
 
 
 @settings(deadline=None, max_examples=30)

@@ -26,7 +26,7 @@ def test_a_sequential_has_its_children_as_blocks():
 def test_a_first_block_without_weights_would_be_raw_input():
     chain = build_chain(nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(4, 3), nn.ReLU()), example(5, 2, 2))
     assert names(chain) == ["2", "3"]
-    assert [spec.shape for spec in chain.features] == [(5, 2, 2), (5, 3), (5, 3)]
+    assert [spec.shape for (spec,) in chain.features] == [(5, 2, 2), (5, 3), (5, 3)]
 
 
 def test_an_attribute_named_blocks_is_no_declaration():
@@ -85,7 +85,7 @@ class Mnist(nn.Module):
 def test_functional_style_is_cut_after_activations():
     chain = build_chain(Mnist(), example(2, 1, 8, 8))
     assert names(chain) == ["conv1", "conv2", "fc1", "fc2"]
-    assert [spec.shape for spec in chain.features] == [(2, 1, 8, 8), (2, 4, 6, 6), (2, 32), (2, 16), (2, 10)]
+    assert [spec.shape for (spec,) in chain.features] == [(2, 1, 8, 8), (2, 4, 6, 6), (2, 32), (2, 16), (2, 10)]
     assert [block.draws_random for block in chain.blocks] == [False, True, True, False]
     assert [b.draws_random for b in build_chain(Mnist(False), example(2, 1, 8, 8)).blocks] == [
         False,
@@ -327,7 +327,7 @@ def test_the_memory_format_is_kept():
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 7])
 def test_any_batch_size_may_be_the_example(batch_size):
     module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH))
-    assert build_chain(module, example(batch_size, WIDTH)).features[1].shape == (batch_size, WIDTH)
+    assert build_chain(module, example(batch_size, WIDTH)).features[1][0].shape == (batch_size, WIDTH)
 
 
 def test_frozen_is_another_thing_than_without_parameters():
@@ -352,7 +352,7 @@ def test_a_report_has_one_row_a_block():
     )
     assert (linear.optimizer_bytes, relu.optimizer_bytes) == (14, 0)
     assert (relu.cut, relu.parameters, relu.trainable) == (2, 0, False)
-    assert (relu.feature_shape, relu.feature_bytes) == ((4, 4), 64)
+    assert (relu.feature_shapes, relu.feature_bytes) == (((4, 4),), 64)
 
 
 def test_other_threads_may_run_modules_meanwhile():

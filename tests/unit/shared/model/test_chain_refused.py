@@ -326,7 +326,7 @@ def test_there_is_no_cut_where_the_batch_is_not_in_front(declared, there_and_bac
     module = SequenceFirst(*parts) if declared else nn.Sequential(*parts)
     chain = build_chain(module, example(batch_size, 4, WIDTH))
     assert len(chain.blocks) == 3
-    assert [feature.shape for feature in chain.features] == [(batch_size, 4, WIDTH)] * 4
+    assert [feature.shape for (feature,) in chain.features] == [(batch_size, 4, WIDTH)] * 4
     assert sorted(key for block in chain.blocks for key in block.named_parameters()) == sorted(module.state_dict())
 
 
@@ -340,7 +340,7 @@ def test_a_traced_model_has_no_cut_where_the_batch_is_not_in_front():
             return self.fourth(self.third(self.second(self.first(x).transpose(0, 1))).transpose(0, 1))
 
     chain = build_chain(Recurrent(), example(5, 4, WIDTH))
-    assert [feature.shape[0] for feature in chain.features] == [5] * len(chain.features)
+    assert [feature.shape[0] for (feature,) in chain.features] == [5] * len(chain.features)
     assert 2 <= len(chain.blocks) < 4
 
 

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from shared.errors import ModelError
 from shared.model.build import build_checked_chain, check_cut
 from shared.model.chain import build_chain
+from shared.model.lookups import leading_lookups
+from shared.model.spec import TensorSpec
 from shared.model.zoo import bilstm, mlp
 
 torch.set_num_threads(1)
@@ -73,3 +75,54 @@ def test_weights_that_were_trained_do_not_change_the_verdict():
         module.embedding.weight.fill_(0.5)
     assert build_chain(module, TOKENS).first_cut == 2
     assert build_checked_chain("shared.model.zoo:bilstm", {"vocabulary": 50}, 3, TOKENS).first_cut == 2
+
+
+class Beside(nn.Module):
+    """What it makes of its input, and something else beside it."""
+
+    def __init__(self, main: nn.Module, beside: nn.Module) -> None:
+        super().__init__()
+        self.main, self.beside = main, beside
+
+    def forward(self, value: Tensor, *_others: Tensor) -> tuple[Tensor, Tensor]:
+        return self.main(value), self.beside(value)
+
+
+class Places(nn.Module):
+    """Follows from no number."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.arange(tokens.shape[1]).expand(tokens.shape[0], -1)
+
+
+@pytest.mark.parametrize(
+    ("beside", "lookups"),
+    [
+        (nn.Identity(), 1),
+        (nn.Sequential(nn.Embedding(50, 2), nn.Linear(2, 2)), 1),
+        (Places(), 0),
+        (nn.EmbeddingBag(50, 3), 0),
+    ],
+    ids=["the samples", "a table", "places alone", "a bag of words"],
+)
+def test_where_several_tensors_pass_none_may_be_a_lookup(beside, lookups):
+    block = Beside(nn.EmbeddingBag(50, 8), beside).eval()
+    assert leading_lookups([block], (TensorSpec.of(TOKENS),), frozenset()) == lookups
+
+
+class Second(nn.Module):
+    """Of two inputs it looks at the second."""
+
+    def __init__(self, table: nn.Module) -> None:
+        super().__init__()
+        self.table = table
+
+    def forward(self, _measured: Tensor, tokens: Tensor) -> Tensor:
+        return self.table(tokens)
+
+
+@pytest.mark.parametrize(("table", "lookups"), [(nn.Embedding(50, 8), 1), (nn.EmbeddingBag(50, 8), 0)])
+def test_every_input_of_integers_is_looked_at(table, lookups):
+    measured, tokens = TensorSpec((4, 3), torch.float32), TensorSpec.of(TOKENS)
+    assert leading_lookups([Second(table).eval()], (measured, tokens), frozenset()) == lookups
+    assert leading_lookups([nn.Identity()], (measured,), frozenset()) == 0

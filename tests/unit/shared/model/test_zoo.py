@@ -114,7 +114,7 @@ def test_features_of_resnet50_are_those_of_the_paper():
     module = models.resnet50(weights=None, num_classes=10)
     module.conv1, module.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
     chain = build_chain(module, TensorSpec((2, 3, 32, 32), torch.float32).example())
-    mebibytes = [spec.bytes * 16 / 2**20 for spec in chain.features]
+    mebibytes = [spec.bytes * 16 / 2**20 for (spec,) in chain.features]
     assert mebibytes[1:17] == [8.0, *[32.0] * 3, *[16.0] * 4, *[8.0] * 6, *[4.0] * 2]
     assert mebibytes[17] == 0.25
 

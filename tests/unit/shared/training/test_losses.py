@@ -19,25 +19,25 @@ def test_output_and_labels_have_equal_shapes_or_are_refused(name, shape, other):
     head, output, labels = LossHead(name, None), torch.rand(shape), torch.rand(other)
     if shape in (other, (*other, 1)):
         fitted = labels.reshape(shape)
-        assert head.evaluate(output, labels).loss == OF_EQUAL_SHAPES[name](output, fitted).item()
+        assert head.evaluate((output,), labels).loss == OF_EQUAL_SHAPES[name](output, fitted).item()
         leaf = output.clone().requires_grad_()
         OF_EQUAL_SHAPES[name](leaf, fitted).backward()
-        assert torch.equal(head.gradient(output, labels)[1], leaf.grad)
+        assert torch.equal(head.gradient((output,), labels)[1][0], leaf.grad)
         return
     for judge in (head.evaluate, head.gradient):
         with pytest.raises(ModelError) as refusal:
-            judge(output, labels)
+            judge((output,), labels)
         assert f"the model's output is {shape}, the labels are {other}" in str(refusal.value)
 
 
 def test_a_number_a_sample_is_not_held_against_a_column():
     """What torch would broadcast to every pair of samples."""
     with pytest.raises(ModelError, match=r"loss 'mse' takes labels of the output's own shape"):
-        LossHead("mse", None).gradient(torch.rand(4), torch.rand(4, 1))
+        LossHead("mse", None).gradient((torch.rand(4),), torch.rand(4, 1))
 
 
 def test_class_labels_need_no_shape_but_their_own():
-    loss, gradient = LossHead("cross_entropy", None).gradient(torch.eye(3), torch.arange(3))
+    loss, (gradient,) = LossHead("cross_entropy", None).gradient((torch.eye(3),), torch.arange(3))
     assert (loss.correct, loss.samples) == (3, 3)
     assert gradient.shape == (3, 3)
 
@@ -55,18 +55,18 @@ def test_class_labels_need_no_shape_but_their_own():
 def test_class_labels_of_another_shape_than_the_output_wants_are_refused(output, labels, says):
     head = LossHead("cross_entropy", None)
     with pytest.raises(ModelError) as refusal:
-        head.evaluate(torch.rand(output), torch.zeros(labels, dtype=torch.int64))
+        head.evaluate((torch.rand(output),), torch.zeros(labels, dtype=torch.int64))
     assert says in str(refusal.value)
 
 
 def test_class_numbers_with_a_fraction_are_refused():
     with pytest.raises(ModelError, match="class numbers must be integers"):
-        LossHead("cross_entropy", None).evaluate(torch.rand(8, 10), torch.rand(8))
+        LossHead("cross_entropy", None).evaluate((torch.rand(8, 10),), torch.rand(8))
 
 
 def test_probabilities_are_labels_of_the_outputs_own_shape():
     output, labels = torch.rand(4, 3), torch.softmax(torch.rand(4, 3), 1)
-    assert LossHead("cross_entropy", None).evaluate(output, labels).loss == pytest.approx(
+    assert LossHead("cross_entropy", None).evaluate((output,), labels).loss == pytest.approx(
         nn.CrossEntropyLoss()(output, labels).item()
     )
 

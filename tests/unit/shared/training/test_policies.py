@@ -147,12 +147,12 @@ def test_any_order_gives_what_autograd_on_copies_gives(name, policy, optimizer, 
     for step, limit in order:
         if limit is not None:
             inputs = batch_of(name, step)
-            features[step] = ours.forward(step, inputs, alone=limit == 0)
+            (features[step],) = ours.forward(step, (inputs,), alone=limit == 0)
             assert torch.equal(features[step], plain.forward(step, batch_of(name, step), alone=limit == 0))
             assert torch.equal(inputs, batch_of(name, step)), "the samples are the user's and are not written to"
         else:
             gradient = gradient_of(step, features[step])
-            ours.backward(step, gradient)
+            ours.backward(step, (gradient,))
             plain.backward(step, gradient)
     expected = nn.ModuleList(blocks[:2]).state_dict()
     actual = nn.ModuleList([block.module for block in stage.blocks]).state_dict()
@@ -174,8 +174,8 @@ def test_with_no_update_in_between_a_policy_equals_the_kept_graph_bit_for_bit(po
         chosen = POLICIES[policy](stage)
         for step in range(4):
             with random_state("image", step):
-                feature = chosen.forward(step, torch.randn(BATCH, 1, 8, 8), alone=alone)
-            chosen.backward(step, gradient_of(step, feature))
+                (feature,) = chosen.forward(step, (torch.randn(BATCH, 1, 8, 8),), alone=alone)
+            chosen.backward(step, (gradient_of(step, feature),))
         states.append(chain.module.state_dict())
     assert_same_bits(*states)
 
@@ -189,10 +189,10 @@ def test_statistics_are_those_of_the_first_forwards_in_their_order(policy):
     first_forward = stage.blocks[0].module[0].register_forward_hook(lambda _, __, output: seen.append(output.detach()))
     chosen = POLICIES[policy](stage)
     for step in range(4):
-        chosen.forward(step, batch_of("normed", step), alone=False)
+        chosen.forward(step, (batch_of("normed", step),), alone=False)
     first_forward.remove()
     for step in range(4):
-        chosen.backward(step, torch.ones(BATCH, 8))
+        chosen.backward(step, (torch.ones(BATCH, 8),))
     assert len(seen) == 4
     for inputs in seen:
         expected(inputs)
@@ -206,13 +206,13 @@ def test_the_replay_at_unchanged_weights_recomputes_the_feature_bit_for_bit():
     outputs: list[Tensor] = []
     stage.blocks[-1].module.register_forward_hook(lambda _, __, output: outputs.append(output.detach().clone()))
     replay = Replay(stage)
-    features = [replay.forward(step, batch_of("normed", step), alone=False) for step in range(2)]
+    features = [replay.forward(step, (batch_of("normed", step),), alone=False)[0] for step in range(2)]
     torch.rand(5)  # whoever else draws random numbers meanwhile
-    replay.backward(0, torch.ones_like(features[0]))
+    replay.backward(0, (torch.ones_like(features[0]),))
     assert torch.equal(outputs[2], features[0])
     assert not torch.equal(features[0], features[1])
     stage.load_block(0, {name: tensor.clone() for name, tensor in stage.block_tensors(0).items()})
-    replay.backward(1, torch.ones_like(features[1]))
+    replay.backward(1, (torch.ones_like(features[1]),))
     assert not torch.equal(outputs[3], features[1]), "the weights of now are not those of then"
 
 
@@ -248,10 +248,10 @@ def test_frozen_blocks_have_no_backward(policy, frozen, backwards):
     stage = Stage(build_chain(module, torch.zeros(BATCH, 8)), 0, 3, recipe(), CPU)
     chosen = POLICIES[policy](stage)
     frozen_before = copy.deepcopy(module[:frozen].state_dict())
-    features = [chosen.forward(step, batch_of("normed", step), alone=False) for step in range(2)]
+    features = [chosen.forward(step, (batch_of("normed", step),), alone=False)[0] for step in range(2)]
     CountingBackwards.count = 0
     if stage.trainable:
-        chosen.backward(0, torch.ones_like(features[0]))
+        chosen.backward(0, (torch.ones_like(features[0]),))
     assert CountingBackwards.count == backwards
     assert_same_bits(frozen_before, module[:frozen].state_dict())
 
@@ -265,7 +265,7 @@ def test_an_edge_that_is_all_frozen_keeps_nothing_and_still_counts_its_statistic
     for step in range(5):
         batch = batch_of("normed", step)
         kept = weakref.ref(batch)
-        feature = chosen.forward(step, batch, alone=alone)
+        (feature,) = chosen.forward(step, (batch,), alone=alone)
         assert not feature.requires_grad
         del batch
         assert kept() is None
@@ -282,9 +282,9 @@ def test_the_history_holds_k_plus_one_inputs_and_no_activations(limit):
         batch = batch_of("normed", step)
         inputs.append(weakref.ref(batch))
         if step > limit:
-            replay.backward(step - limit - 1, torch.ones(BATCH, 8))
+            replay.backward(step - limit - 1, (torch.ones(BATCH, 8),))
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda kept: kept):
-            feature = replay.forward(step, batch, alone=False)
+            (feature,) = replay.forward(step, (batch,), alone=False)
         gone = weakref.ref(feature)
         del feature, batch
         assert gone() is None
@@ -304,13 +304,13 @@ def test_stash_copies_the_weights_once_a_version_and_holds_none_when_drained(mon
     monkeypatch.setattr(Stage, "copy_weights", counted)
     stash = Stash(stage_of(build("normed"), batch_of("normed", 0)))
     for step in range(3):
-        stash.forward(step, batch_of("normed", step), alone=False)
+        stash.forward(step, (batch_of("normed", step),), alone=False)
     assert len(copies) == 1, "no update came between these forwards"
-    stash.backward(0, torch.ones(BATCH, 8))
-    stash.forward(3, batch_of("normed", 3), alone=False)
+    stash.backward(0, (torch.ones(BATCH, 8),))
+    stash.forward(3, (batch_of("normed", 3),), alone=False)
     assert len(copies) == 2
     for step in (1, 2, 3):
-        stash.backward(step, torch.ones(BATCH, 8))
+        stash.backward(step, (torch.ones(BATCH, 8),))
     assert all(weight() is None for version in copies for weight in version)
 
 
@@ -335,8 +335,8 @@ def test_parameters_read_outside_of_submodules_learn(policy):
     chain = build_chain(module, torch.zeros(BATCH, 8))
     stage = Stage(chain, 0, len(chain.blocks), recipe(), CPU)
     chosen = POLICIES[policy](stage)
-    outputs = [chosen.forward(step, batch_of("normed", step), alone=False) for step in range(2)]
-    chosen.backward(0, torch.ones_like(outputs[0]))
+    outputs = [chosen.forward(step, (batch_of("normed", step),), alone=False)[0] for step in range(2)]
+    chosen.backward(0, (torch.ones_like(outputs[0]),))
     plain(batch_of("normed", 0)).sum().backward()
     optimizer = plain_optimizer(plain, recipe().optimizer)
     optimizer.step()
@@ -345,9 +345,9 @@ def test_parameters_read_outside_of_submodules_learn(policy):
 
 def test_a_gradient_out_of_order_is_a_defect():
     replay = Replay(stage_of(build("normed"), batch_of("normed", 0)))
-    features = [replay.forward(step, batch_of("normed", step), alone=False) for step in range(2)]
+    features = [replay.forward(step, (batch_of("normed", step),), alone=False)[0] for step in range(2)]
     with pytest.raises(AssertionError):
-        replay.backward(1, torch.ones_like(features[1]))
+        replay.backward(1, (torch.ones_like(features[1]),))
 
 
 def test_a_stage_of_no_blocks_hands_on_what_it_is_given():
@@ -355,13 +355,13 @@ def test_a_stage_of_no_blocks_hands_on_what_it_is_given():
     stage = Stage(chain, 3, 3, recipe(), CPU)
     outputs, gradient = torch.randn(BATCH, 3), torch.randn(3, BATCH).t()
     for wanted in (True, False):
-        graph = stage.forward(0, outputs, input_gradient=wanted)
-        assert torch.equal(graph.output, outputs)
-        found = stage.backward(graph, gradient)
+        graph = stage.forward(0, (outputs,), input_gradient=wanted)
+        assert torch.equal(graph.outputs[0], outputs)
+        (found,) = stage.backward(graph, (gradient,))
         stage.update(0)
         assert (found is not None) == wanted
         if found is not None:
             assert torch.equal(found, gradient)
             assert found.stride() == gradient.stride(), "strides choose kernels"
-    assert torch.equal(stage.evaluate(outputs), outputs)
+    assert torch.equal(stage.evaluate((outputs,))[0], outputs)
     assert not stage.trainable

@@ -1,0 +1,34 @@
+"""What passes between two blocks: features, a tuple of tensors, and their boundary, which is what each of them looks like.
+
+A tensor's place in the tuple is its slot. A module takes the features before it as its positional arguments and returns a
+tensor, or a tuple of tensors, as torch's own pipelines have it. Only floating-point tensors have error gradients.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from shared.model.spec import TensorSpec
+
+Features = tuple[Tensor, ...]
+Gradients = tuple[Tensor | None, ...]
+"""Error gradients at features, slot by slot: None where there is none."""
+Boundary = tuple[TensorSpec, ...]
+
+
+def boundary_of(features: Features) -> Boundary:
+    """What each of the tensors looks like."""
+    return tuple(map(TensorSpec.of, features))
+
+
+def boundary_bytes(boundary: Boundary) -> int:
+    """Bytes of all that crosses, uncompressed."""
+    return sum(spec.bytes for spec in boundary)
+
+
+def call_module(module: nn.Module, features: Features, values: dict[str, Tensor] | None = None) -> Features:
+    """What a module makes of features. Raises whatever the module raises.
+
+    values: parameters and buffers by name, to run with in place of the module's own.
+    """
+    output = module(*features) if values is None else torch.func.functional_call(module, values, features)
+    return output if isinstance(output, tuple) else (output,)

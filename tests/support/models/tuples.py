@@ -1,0 +1,103 @@
+"""A chain whose blocks pass several tensors on, which nothing that cuts modules makes yet: put together by hand."""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from shared.model.behaviour import behaviour_of
+from shared.model.chain import Block, Chain
+from shared.model.features import boundary_of, call_module
+from shared.model.random_state import random_state
+from shared.model.slots import assign_state
+from shared.model.spec import TensorSpec
+
+WIDTH, CLASSES = 6, 3
+
+
+class Forked(nn.Module):
+    """Two tensors of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.skip, self.norm = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2), nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.norm(self.stem(x)), self.skip(x)
+
+
+class Masked(nn.Module):
+    """Writes to its first input, hands the second on as it came, and adds a tensor of integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: Tensor, skip: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = F.dropout(self.norm(self.linear(x.add_(1.0))), 0.3, self.training)
+        return y, skip, (y.detach() > 0).to(torch.int64)
+
+
+class Gathered(nn.Module):
+    """Takes one of two float tensors in, and hands the integers on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.linear = nn.Embedding(2, WIDTH), nn.Linear(2, WIDTH)
+
+    def forward(self, x: Tensor, skip: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        return x * self.linear(skip) + self.table(mask).sum(1), mask
+
+
+class Joined(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.linear(F.relu(x) * mask)
+
+
+class Tupled(nn.Module):
+    """Boundaries: a float; two floats; two floats and an integer; a float and an integer; a float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([Forked(), Masked(), Gathered(), Joined()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: tuple[Tensor, ...] = (x,)
+        for part in self.parts:
+            features = call_module(part, features)
+        return features[0]
+
+
+CUTS = (1, 2, 3)
+
+
+def tupled(seed: int = 0) -> Tupled:
+    with random_state("tupled", seed):
+        return Tupled()
+
+
+def tupled_chain(module: Tupled, batch: int) -> Chain:
+    """The chain of the module's parts."""
+    named = [(f"parts.{index}", part) for index, part in enumerate(module.parts)]
+    slots = assign_state(module, named)
+    persistent = frozenset(id(buffer) for buffer in module.buffers())
+    features = (TensorSpec((batch, WIDTH), torch.float32).example(),)
+    boundaries = [boundary_of(features)]
+    for part in copy.deepcopy(module.parts):
+        features = call_module(part, features)
+        boundaries.append(boundary_of(features))
+    shadow = copy.deepcopy(module.parts)
+    behaviours = tuple(
+        behaviour_of(part, inputs, persistent, draws_random=False)
+        for part, inputs in zip(shadow, boundaries, strict=False)
+    )
+    blocks = tuple(
+        Block(index, name, part, isinstance(part, Masked), isinstance(part, Masked), tuple(slots[index]))
+        for index, (name, part) in enumerate(named)
+    )
+    return Chain(module, blocks, tuple(boundaries), 0, False, behaviours)

@@ -1,0 +1,215 @@
+"""Between blocks go tuples of tensors: whatever is cut where several pass trains as the whole does, bit for bit."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
+from shared.model.random_state import random_state
+from shared.training.losses import LossHead
+from shared.training.measure import measure_replay, measure_stage
+from shared.training.policies import POLICIES
+from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.split_simulation import Scheme, Simulation, steady_events
+from shared.training.stage import Stage, with_zeros
+from shared.training.stage_state import copy_state, put_back, to_bytes
+from tests.support.models.tuples import CLASSES, CUTS, WIDTH, Tupled, tupled, tupled_chain
+from tests.support.plain import PlainEdge, assert_same_bits, plain_forward, plain_optimizer, plain_update
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+BATCH, SEED, STEPS = 5, 3, 7
+CPU = torch.device("cpu")
+RECIPE = Recipe(
+    optimizer=OptimizerConfig(learning_rate=0.1, momentum=0.9, clip_norm=0.5),
+    schedule=ScheduleConfig(name="exponential", every="step", gamma=0.9),
+    loss="cross_entropy",
+    seed=SEED,
+    steps_per_epoch=STEPS,
+    total_steps=STEPS,
+)
+
+
+def batch_of(step: int) -> tuple[Tensor, Tensor]:
+    with random_state("batch", step):
+        return torch.randn(BATCH, WIDTH), torch.randint(CLASSES, (BATCH,))
+
+
+def batches() -> Iterator[tuple[Tensor, Tensor]]:
+    return map(batch_of, range(STEPS))
+
+
+def whole(steps: int = STEPS) -> dict[str, Tensor]:
+    """The state of the module after plain training in one piece."""
+    module = tupled().train()
+    optimizer = plain_optimizer(module, RECIPE.optimizer)
+    for step in range(steps):
+        inputs, labels = batch_of(step)
+        output = plain_forward(module.parts, SEED, step, inputs)
+        assert isinstance(output, Tensor)
+        nn.functional.cross_entropy(output, labels).backward()
+        plain_update([part.parameters() for part in module.parts], optimizer, RECIPE, step)
+    return module.state_dict()
+
+
+def both(module: Tupled, cut: int) -> tuple[Stage, Stage]:
+    """The two sides of a cut through `module`."""
+    chain = tupled_chain(module, BATCH)
+    return Stage(chain, 0, cut, RECIPE, CPU), Stage(chain, cut, len(chain.blocks), RECIPE, CPU)
+
+
+def train(edge: Stage, cloud: Stage, policy: str, steps: range) -> None:
+    """Steps of both sides in turn, with K = 0."""
+    chosen, head = POLICIES[policy](edge), LossHead(RECIPE.loss, None)
+    for step in steps:
+        inputs, labels = batch_of(step)
+        features = chosen.forward(step, (inputs,), alone=policy == "replay")
+        graph = cloud.forward(step, features, input_gradient=True)
+        gradients = cloud.backward(graph, head.gradient(graph.outputs, labels)[1])
+        cloud.update(step)
+        chosen.backward(step, gradients)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("cut", CUTS)
+def test_two_stages_train_as_the_whole_does(cut, policy):
+    module = tupled()
+    train(*both(module, cut), policy, range(STEPS))
+    assert_same_bits(whole(), module.state_dict())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_cut_moves_and_both_sides_restart_without_changing_a_bit(policy):
+    """Forward over a boundary of three tensors, back over one of two, and again from a checkpoint of both sides."""
+    edge, cloud = apart(1, seeds=(0, 1))
+    cloud.move(1, 4, {index: both(tupled(), 1)[1].block_tensors(index) for index in (1, 2, 3)})
+    train(edge, cloud, policy, range(2))
+    for cut, steps in ((3, range(2, 4)), (2, range(4, 5))):
+        before = edge.stop
+        leaving = {index: dict(cloud.block_tensors(index)) for index in range(before, cut)}
+        coming = {index: dict(edge.block_tensors(index)) for index in range(cut, before)}
+        edge.move(0, cut, leaving)
+        cloud.move(cut, 4, coming)
+        train(edge, cloud, policy, steps)
+    restarted = apart(1, seeds=(2, 3))
+    for old, new in zip((edge, cloud), restarted, strict=True):
+        put_back(new, old.first, old.stop, to_bytes(copy_state(old)))
+    train(*restarted, policy, range(5, STEPS))
+    trained = {}
+    for stage in restarted:
+        for block in stage.blocks:
+            trained |= block.named_parameters() | block.named_buffers()
+    assert_same_bits(whole(), trained)
+
+
+def apart(cut: int, seeds: tuple[int, int]) -> tuple[Stage, Stage]:
+    """The two sides of a cut, each with a module of its own."""
+    return both(tupled(seeds[0]), cut)[0], both(tupled(seeds[1]), cut)[1]
+
+
+def reference(cut: int, scheme: Scheme) -> dict[str, Tensor]:
+    """What the events of a late pipeline make of copies of the module, by autograd and nothing else."""
+    parts = list(tupled().parts)
+    edge, cloud = PlainEdge(parts[:cut], RECIPE, scheme.backward), nn.ModuleList(parts[cut:]).train()
+    optimizer = plain_optimizer(cloud, RECIPE.optimizer)
+    codec, down = codec_by_name(scheme.codec), codec_by_name(scheme.downlink_codec)
+    waiting: dict[int, tuple[Tensor | None, ...]] = {}
+    for what, step in steady_events(0, STEPS, scheme.staleness):
+        inputs, labels = batch_of(step)
+        if what == "backward":
+            edge.backward(step, waiting.pop(step))
+            continue
+        features = edge.forward(step, inputs, alone=scheme.staleness == 0)
+        received = tuple(
+            codec.decode(codec.encode(feature)).clone().requires_grad_() if feature.is_floating_point() else feature
+            for feature in features
+        )
+        output = plain_forward(cloud, SEED, step, tuple(tensor.clone() for tensor in received), first=cut)
+        nn.functional.cross_entropy(output, labels).backward()
+        plain_update([part.parameters() for part in cloud], optimizer, RECIPE, step)
+        gradients: list[Tensor | None] = []
+        for feature, decoded in zip(features, received, strict=True):
+            gradient = None if decoded.grad is None else down.decode(down.encode(decoded.grad))
+            if gradient is not None and is_lossy(codec.name):
+                error = compression_error(decoded.detach().clone(), feature)
+                gradient = compensate(gradient, error, BATCH, scheme.feedback)
+            gradients.append(gradient)
+        waiting[step] = tuple(gradients)
+    return {f"parts.{name}": tensor for name, tensor in nn.ModuleList(parts).state_dict().items()}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        Scheme(),
+        Scheme(2),
+        Scheme(2, "stash"),
+        Scheme(3, codec="uniform4", downlink_codec="bf16"),
+        Scheme(1, "stash", FeedbackMode.LITERAL, "uniform2-channel", "uniform8"),
+    ],
+    ids=["in step", "late", "late, stash", "compressed", "compressed, stash"],
+)
+def test_the_simulation_of_a_split_is_what_autograd_gives(cut, scheme):
+    """Each slot has its own error, and integers go as they are."""
+    chain = tupled_chain(tupled(), BATCH)
+    simulation = Simulation(chain, cut, RECIPE, scheme, CPU)
+    losses = simulation.run(steady_events(0, STEPS, scheme.staleness), batches())
+    assert len(losses) == STEPS
+    assert simulation.evaluate(*batch_of(99)).samples == BATCH
+    assert_same_bits(reference(cut, scheme), chain.module.state_dict())
+
+
+def test_integers_have_no_gradient_and_take_none():
+    edge, cloud = both(tupled(), 3)
+    features = edge.forward(0, (batch_of(0)[0],), input_gradient=False).outputs
+    graph = cloud.forward(0, features, input_gradient=True)
+    gradients = cloud.backward(graph, (torch.ones_like(graph.outputs[0]),))
+    assert [gradient is None for gradient in gradients] == [False, True]
+    assert edge.needs_gradients
+    assert edge.chain.gradient_slots(3) == (0,)
+    assert edge.chain.gradient_slots(2) == (0, 1)
+
+
+def test_a_stage_in_the_middle_sums_what_comes_back_to_a_tensor_that_it_hands_on():
+    """Block 1 passes `skip` through: its error gradient is that of what comes behind, with the strides that it had."""
+    chain = tupled_chain(tupled(), BATCH)
+    middle = Stage(chain, 1, 2, RECIPE, CPU)
+    x, skip = torch.randn(BATCH, WIDTH), torch.randn(BATCH, 2)
+    graph = middle.forward(0, (x, skip), input_gradient=True)
+    at_skip = torch.randn(2, BATCH).t()
+    at_x, passed = middle.backward(graph, (torch.ones(BATCH, WIDTH), at_skip, None))
+    assert at_x is not None
+    assert passed is not None
+    assert torch.equal(passed, at_skip)
+
+
+def test_a_stage_of_no_blocks_hands_every_tensor_on():
+    chain = tupled_chain(tupled(), BATCH)
+    stage = Stage(chain, 2, 2, RECIPE, CPU)
+    features = torch.randn(BATCH, WIDTH), torch.randn(BATCH, 2), torch.ones(BATCH, WIDTH, dtype=torch.int64)
+    gradients = torch.randn(BATCH, WIDTH), torch.randn(BATCH, 2), None
+    graph = stage.forward(0, features, input_gradient=True)
+    for kept, given in zip(graph.outputs, features, strict=True):
+        assert torch.equal(kept, given)
+    for found, given in zip(stage.backward(graph, gradients), gradients, strict=True):
+        assert (found is None and given is None) or torch.equal(found, given)
+
+
+def test_where_no_gradient_comes_to_a_float_zeros_go_back():
+    features = torch.randn(2, 3), torch.randn(2, 4), torch.ones(2, dtype=torch.int64)
+    found = torch.randn(2, 3)
+    first, second, third = with_zeros((found, None, None), features)
+    assert first is found
+    assert torch.equal(second, torch.zeros(2, 4))
+    assert third is None
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_either_side_of_such_a_cut_can_be_measured(cut):
+    edge, cloud = both(tupled(), cut)
+    features = edge.chain.features
+    assert len(measure_replay(edge, features[0], repeats=2)) == 2
+    assert len(measure_stage(cloud, features[cut], input_gradient=True, repeats=2)) == 2
