@@ -10,8 +10,8 @@ from shared.codec import Codec, Encoded, check_layout, codec_by_name, is_lossy, 
 from shared.concurrency.threads import Runner
 from shared.errors import DataError, ProtocolError
 from shared.model.spec import TensorSpec
-from shared.transport.stream.framing import WireTensor, role_name
-from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
+from shared.transport.stream.framing import TensorKey, WireTensor, key_of
+from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, TensorHeader
 
 _DTYPES = {
     torch.float32: DataType.DATA_TYPE_FLOAT32,
@@ -28,7 +28,7 @@ _DTYPES = {
 _TORCH_DTYPES = {wire: dtype for dtype, wire in _DTYPES.items()}
 
 
-def to_wire(encoded: Encoded, step: int, role: Role.ValueType, deployment_epoch: int) -> WireTensor:
+def to_wire(encoded: Encoded, key: TensorKey, deployment_version: int) -> WireTensor:
     """An encoded tensor, ready to be cut into chunks; nothing is copied."""
     header = TensorHeader(
         codec=encoded.codec,
@@ -37,7 +37,7 @@ def to_wire(encoded: Encoded, step: int, role: Role.ValueType, deployment_epoch:
         strides=encoded.strides,
         encoded_bytes=len(encoded.payload),
     )
-    return WireTensor(step, role, deployment_epoch, header, encoded.payload)
+    return WireTensor(key, deployment_version, header, encoded.payload)
 
 
 def from_wire(tensor: WireTensor) -> Encoded:
@@ -66,8 +66,7 @@ def check_announcement(frame: Frame, codec: Codec, max_bytes: int) -> None:
 
     Both the encoded and the decoded size are bounded. Raises ProtocolError.
     """
-    header = frame.tensor
-    what = f"the {role_name(frame.role)} of step {frame.step}"
+    header, what = frame.tensor, key_of(frame)
     if header.codec != codec.name:
         raise ProtocolError(f"{what}: encoded as {header.codec[:40]!r}; {codec.name!r} is agreed")
     dtype = torch_dtype(header.dtype)

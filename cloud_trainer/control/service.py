@@ -81,7 +81,7 @@ class TrainerControl:
                     subject=record.subject,
                     model=record.request.model.factory,
                     step=steps[0] if steps else 0,
-                    session_epoch=record.session_epoch,
+                    session_term=record.session_term,
                     checkpoint_steps=steps,
                 )
             )
@@ -175,7 +175,7 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
                 downlink_codec=today.downlink_codec,
                 downlink_bits=codec_bits(today.downlink_codec),
             ),
-            session_epoch=session.session_epoch,
+            session_term=session.session_term,
             bytes_up=session.received_bytes,
             bytes_down=session.sent_bytes,
             loss=session.loss or None,

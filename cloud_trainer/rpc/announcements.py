@@ -1,30 +1,53 @@
 """What an edge may send next of its batches; `shared.runtime` judges every announced tensor against it."""
 
+from dataclasses import dataclass
+
 from cloud_trainer.sessions.session import Session
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
 from shared.runtime import Due, judge
 from shared.training.losses import check_labels
+from shared.transport.stream.framing import TensorKey, WireTensor
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 
-class BatchAnnouncements:
-    """Labels and features in turn, numbered from `next_number`, of the session's shape and codec."""
+@dataclass(frozen=True, slots=True)
+class ReceivedBatch:
+    """All that comes up of one batch."""
 
-    def __init__(self, session: Session, next_number: int, max_tensor_bytes: int) -> None:
+    labels: WireTensor
+    feature: WireTensor
+
+
+class BatchAnnouncements:
+    """Batches one after the other, each its labels and then a feature of the session's shape and codec.
+
+    The chunks of the two may be mixed; a batch is announced when the one before it is whole.
+    """
+
+    def __init__(self, session: Session, first: TensorKey, max_tensor_bytes: int) -> None:
+        """first: the labels that come first: those of a step, or those of batch 1 of an evaluation."""
         self._session = session
-        self._number = next_number
+        self._labels_due = first
+        """The labels of the batch that is announced or comes next."""
         self._labels: TensorSpec | None = None
-        """Of the batch whose feature is due; None where labels are."""
+        """Of the batch that is announced; None between two."""
+        self._feature_announced = False
+        self._received: dict[Role.ValueType, WireTensor] = {}
         self._max_bytes = max_tensor_bytes
         self._announced: Deployment | None = None
+
+    @property
+    def between_batches(self) -> bool:
+        """Whether no batch is half received."""
+        return self._labels is None
 
     @property
     def deployment(self) -> Deployment:
         """What the next batch must come under: the last one announced, or a migration that was committed since."""
         held = self._session.deployment
-        return self._announced if self._announced is not None and self._announced.epoch > held.epoch else held
+        return self._announced if self._announced is not None and self._announced.version > held.version else held
 
     def announce(self, deployment: Deployment) -> None:
         """Take other codecs or another K for the batches that come from now on.
@@ -37,22 +60,37 @@ class BatchAnnouncements:
 
     def accept(self, frame: Frame) -> None:
         """Agree to a tensor, or raise what `judge` does; Refusal where there is no memory for labels like these."""
+        tensor = judge(frame, self._due())
+        if self._labels is None:
+            self._session.memory.take_labels(tensor.bytes, self._session.deployment)
+            self._labels = tensor
+        else:
+            self._feature_announced = True
+
+    def received(self, tensor: WireTensor) -> ReceivedBatch | None:
+        """Take note that an accepted tensor is whole; the batch, when all of it is."""
+        self._received[tensor.key.role] = tensor
+        if len(self._received) < 2:
+            return None
+        batch = ReceivedBatch(self._received.pop(Role.ROLE_LABEL), self._received.pop(Role.ROLE_FEATURE))
+        self._labels, self._feature_announced = None, False
+        self._labels_due = self._labels_due.following
+        return batch
+
+    def _due(self) -> Due | None:
+        """What may be announced next; nothing until the batch that is announced is whole."""
         deployment, feature = self.deployment, self._session.feature
         if self._labels is None:
-            due = Due(self._number, Role.ROLE_LABEL, deployment.epoch, "raw", self._check_labels, self._max_bytes)
-            labels = judge(frame, due)
-            self._session.memory.take_labels(labels.bytes, self._session.deployment)
-            self._labels = labels
-        else:
-            tensor = TensorSpec((self._labels.shape[0], *feature.shape[1:]), feature.dtype)
-            role, codec = Role.ROLE_FEATURE, deployment.codec
-            judge(frame, Due(self._number, role, deployment.epoch, codec, tensor, self._max_bytes))
-            self._labels = None
-            self._number += 1
+            return Due(self._labels_due, deployment.version, "raw", self._check_labels, self._max_bytes)
+        if self._feature_announced:
+            return None
+        key = self._labels_due._replace(role=Role.ROLE_FEATURE, block=deployment.cut)
+        tensor = TensorSpec((self._labels.shape[0], *feature.shape[1:]), feature.dtype)
+        return Due(key, deployment.version, deployment.codec, tensor, self._max_bytes)
 
     def _check_labels(self, labels: TensorSpec) -> None:
         session = self._session
         most = session.feature.shape[0]
         if not labels.shape or not 1 <= labels.shape[0] <= most:
-            raise ProtocolError(f"step {self._number}: labels {labels.shape} came; a batch has 1 to {most} samples")
+            raise ProtocolError(f"{self._labels_due}: labels {labels.shape} came; a batch has 1 to {most} samples")
         check_labels(session.recipe.loss, session.chain.features[0], session.chain.output, labels)

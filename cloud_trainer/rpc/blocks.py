@@ -12,9 +12,9 @@ from shared.model.spec import TensorSpec
 from shared.runtime import Due, judge
 from shared.tensor_wire import to_wire
 from shared.training import block_state
-from shared.transport.stream.framing import Assembler, WireTensor, chunks
+from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks
 from shared.transport.stream.packets import Packet
-from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
+from shared.wire.isthmus.v1.tensor_pb2 import Frame
 from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, Fence, UploadBlockRequest
 
 
@@ -43,17 +43,17 @@ class BlockReceiver:
         def take() -> int:
             self.session.check_fence(self._fence)
             try:
-                self.session.take_block(tensor.step, block_state.deserialize(bytes(tensor.payload)))
+                self.session.take_block(tensor.key.block, block_state.deserialize(bytes(tensor.payload)))
             except (RuntimeError, TypeError, OverflowError) as cause:  # what torch makes of a shape that cannot be
-                raise ProtocolError(f"the state of block {tensor.step} cannot be loaded: {cause}") from cause
-            return block_state.digest(self.session.chain.blocks[tensor.step])
+                raise ProtocolError(f"the state of block {tensor.key.block} cannot be loaded: {cause}") from cause
+            return block_state.digest(self.session.chain.blocks[tensor.key.block])
 
         return await lane.aside(take)
 
     def _accept(self, frame: Frame) -> None:
-        index = self.session.check_arriving(frame.step)
+        index = self.session.check_arriving(frame.block)
         limit = block_state.max_serialized_bytes(self.session.chain.blocks[index], self.session.recipe.optimizer)
-        judge(frame, Due(index, Role.ROLE_BLOCK, self.session.deployment.epoch, "raw", _check_bytes, limit))
+        judge(frame, Due(block_key(index), self.session.deployment.version, "raw", _check_bytes, limit))
         self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.deployment)
         self._reserved_bytes += frame.tensor.encoded_bytes
 
@@ -77,6 +77,6 @@ async def send_block(
 
     data = await lane.aside(serialized)
     encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    tensor = to_wire(encoded, index, Role.ROLE_BLOCK, session.deployment.epoch)
+    tensor = to_wire(encoded, block_key(index), session.deployment.version)
     for frame, payload in chunks(tensor, chunk_bytes):
         yield Packet(DownloadBlockResponse(frame=frame), payload)

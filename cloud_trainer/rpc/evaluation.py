@@ -9,7 +9,7 @@ from shared.codec import aligned_buffer
 from shared.errors import ProtocolError
 from shared.tensor_wire import decoded
 from shared.transport.rpc.status import undamaged
-from shared.transport.stream.framing import Assembler, WireTensor
+from shared.transport.stream.framing import Assembler, TensorKey
 from shared.transport.stream.packets import Damaged, Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import EvaluateRequest, EvaluateResponse
@@ -21,33 +21,28 @@ async def evaluate(
     max_tensor_bytes: int,
     compute: Compute,
 ) -> EvaluateResponse:
-    """Evaluate the batches of one stream, numbered from 0. Raises IsthmusError for what is not to be evaluated."""
+    """Evaluate the batches of one stream, numbered from 1. Raises IsthmusError for what is not to be evaluated."""
     samples, loss_sum, correct = 0, 0.0, 0
     has_classes = True
     session: Session | None = None
-    assembler: Assembler | None = None
-    labels: WireTensor | None = None
+    announcements: BatchAnnouncements | None = None
     async for received in requests:
         packet = undamaged(received)
-        if session is None or assembler is None:
+        if session is None or announcements is None:
             session = find_session(packet.message.session_id)
-            assembler = Assembler(BatchAnnouncements(session, 0, max_tensor_bytes).accept, aligned_buffer)
+            announcements = BatchAnnouncements(session, TensorKey(0, Role.ROLE_LABEL, batch=1), max_tensor_bytes)
+            assembler = Assembler(announcements.accept, aligned_buffer)
         session.check_named(packet.message.session_id)
         tensor = assembler.add(packet.message.frame, packet.payload)
-        if tensor is None:
+        if tensor is None or (whole := announcements.received(tensor)) is None:
             continue
-        if tensor.role == Role.ROLE_LABEL:
-            labels = tensor
-            continue
-        assert labels is not None, "announcements come as label, then feature"
         codec = compute.codec_of(session.id)
-        feature, targets = await decoded(tensor, codec), await decoded(labels, codec)
+        feature, targets = await decoded(whole.feature, codec), await decoded(whole.labels, codec)
         batch = await compute.of(session.id).run(session.evaluate, feature, targets)
-        labels = None
         samples += batch.samples
         loss_sum += batch.loss * batch.samples
         has_classes = has_classes and batch.correct is not None
         correct += batch.correct or 0
-    if samples == 0 or labels is not None or assembler is None or not assembler.at_boundary:
+    if samples == 0 or announcements is None or not announcements.between_batches:
         raise ProtocolError("the stream ended before a batch was whole")
     return EvaluateResponse(samples=samples, loss=loss_sum / samples, correct=correct if has_classes else None)

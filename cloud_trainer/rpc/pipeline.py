@@ -15,7 +15,7 @@ import grpc
 from torch import Tensor
 
 from cloud_trainer.metrics import TrainerMetrics
-from cloud_trainer.rpc.announcements import BatchAnnouncements
+from cloud_trainer.rpc.announcements import BatchAnnouncements, ReceivedBatch
 from cloud_trainer.sessions.session import Session
 from shared.codec import codec_by_name
 from shared.concurrency.tasks import run_together
@@ -25,7 +25,7 @@ from shared.tensor_wire import decoded, encoded, to_wire
 from shared.training.stage_state import bytes_of
 from shared.transport.rpc.status import Refusal
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import WireTensor
+from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import (
@@ -108,28 +108,24 @@ class TrainingStream:
         return {"compute": self._batches.qsize(), "send": self._gradients.qsize()}
 
     async def _receive(self) -> None:
-        labels: WireTensor | None = None
+        announcements = self._announcements
         while (event := await self._stream.receive()) is not None:
             message, tensor = event
             if tensor is None:
-                await self._take_note(message, between_batches=labels is None and self._stream.at_boundary)
+                await self._take_note(message)
                 continue
             if message.ByteSize() > 0:
-                raise ProtocolError(f"step {tensor.step}: a message that ends a tensor may hold an ack, and no more")
+                raise ProtocolError(f"{tensor.key}: a message that ends a tensor may hold an ack, and no more")
             self._session.received_bytes += len(tensor.payload)
             self._metrics.bytes_up.inc(len(tensor.payload))
-            if tensor.role == Role.ROLE_LABEL:
-                labels = tensor
-                continue
-            assert labels is not None, "announcements come as label, then feature"
-            await self._admit(tensor, labels)
-            labels = None
-        if labels is not None:
-            raise ProtocolError(f"the stream ended in the middle of a batch: of step {labels.step} no feature came")
+            if (batch := announcements.received(tensor)) is not None:
+                await self._admit(batch)
+        if not announcements.between_batches:
+            raise ProtocolError("the stream ended in the middle of a batch: no feature came")
         await self._batches.put(None)
 
-    async def _take_note(self, message: TrainRequest, *, between_batches: bool) -> None:
-        if not between_batches:
+    async def _take_note(self, message: TrainRequest) -> None:
+        if not self._announcements.between_batches:
             raise ProtocolError("a message that is no frame came in the middle of a batch; it may come between two")
         if message == TrainRequest(deployment=message.deployment):
             self._announcements.announce(message.deployment)
@@ -141,8 +137,9 @@ class TrainingStream:
                 "a message came that is neither a frame, an ack, a deployment alone nor a checkpoint alone"
             )
 
-    async def _admit(self, feature: WireTensor, labels: WireTensor) -> None:
-        deployment = self._announcements.deployment
+    async def _admit(self, received: ReceivedBatch) -> None:
+        deployment, feature = self._announcements.deployment, received.feature
+        step = feature.key.step
         gradient_due = self._session.sends_gradients
         if not gradient_due:
             await self._unlimited_room.acquire()
@@ -151,12 +148,12 @@ class TrainingStream:
             if self._in_flight > deployment.staleness + 1:
                 raise Refusal(
                     grpc.StatusCode.FAILED_PRECONDITION,
-                    f"with step {feature.step} there are {self._in_flight} batches in flight; K is {deployment.staleness}, so "
+                    f"with step {step} there are {self._in_flight} batches in flight; K is {deployment.staleness}, so "
                     f"there may be {deployment.staleness + 1}",
                 )
         worker = self._codec_worker
-        tensors = await decoded(feature, worker), await decoded(labels, worker)
-        batch = _Batch(feature.step, deployment, *tensors, gradient_due)
+        tensors = await decoded(feature, worker), await decoded(received.labels, worker)
+        batch = _Batch(step, deployment, *tensors, gradient_due)
         self._metrics.saved_up.inc(max(batch.feature.nbytes - len(feature.payload), 0))
         await self._batches.put(batch)
 
@@ -230,7 +227,8 @@ class TrainingStream:
             step, deployment, gradient = item
             codec = codec_by_name(deployment.downlink_codec)
             encoding = await encoded(gradient, codec, self._codec_worker)
-            tensor = to_wire(encoding, step, Role.ROLE_ERROR_GRADIENT, deployment.epoch)
+            key = TensorKey(step, Role.ROLE_ERROR_GRADIENT, deployment.cut)
+            tensor = to_wire(encoding, key, deployment.version)
             # Once it is under way, the edge may settle the step and send the next one before we know.
             self._in_flight -= 1
             await self._stream.send(tensor)

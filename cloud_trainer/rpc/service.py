@@ -226,7 +226,7 @@ class TrainerService:
         elif (record := await self._store.record(session_id)) is not None:
             if record.subject != caller().subject:
                 raise self.sessions.not_found(session_id)
-            if request.fence.session_epoch < record.session_epoch:
+            if request.fence.session_term < record.session_term:
                 raise Refusal(grpc.StatusCode.ABORTED, f"session {session_id} was attached by another agent since")
         await self.end_session(session_id, request.resumable)
         return pb.CloseSessionResponse()

@@ -26,9 +26,10 @@ from shared.telemetry.logs import bind_session
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import Refusal, undamaged
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import Assembler
+from shared.transport.stream.framing import Assembler, TensorKey
 from shared.transport.stream.packets import Damaged, Packet
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import Role
 
 _log = structlog.get_logger(__name__)
 
@@ -91,7 +92,7 @@ class TrainingCalls:
         position = None if answer.HasField("restored") else attach.position
         serving = asyncio.create_task(self._serve(session, context, answer, position))
         session.serving, session.lost_seconds = serving, None
-        _log.info("edge attached", session=session.id, epoch=attach.session_epoch, step=session.next_step)
+        _log.info("edge attached", session=session.id, term=attach.session_term, step=session.next_step)
         try:
             await asyncio.wait({serving})
             if serving.cancelled():
@@ -110,10 +111,10 @@ class TrainingCalls:
                     _log.warning("session given up: a step failed", step=session.next_step)
 
     def _refusal_of_ended(self, session: Session, attach: pb.Attach) -> Refusal:
-        if session.session_epoch != attach.session_epoch:
+        if session.session_term != attach.session_term:
             return Refusal(
                 grpc.StatusCode.ABORTED,
-                f"session {session.id} was attached with epoch {session.session_epoch}; this stream is of another",
+                f"session {session.id} was attached with term {session.session_term}; this stream is of another",
             )
         if session.id not in self._sessions:
             code = grpc.StatusCode.NOT_FOUND if session.forgotten else grpc.StatusCode.ABORTED
@@ -124,7 +125,8 @@ class TrainingCalls:
         self, session: Session, context: Context, answer: pb.Attached, position: pb.Position | None
     ) -> None:
         link = self._link
-        announcements = BatchAnnouncements(session, session.next_step, self._limits.tensor_bytes)
+        first = TensorKey(session.next_step, Role.ROLE_LABEL)
+        announcements = BatchAnnouncements(session, first, self._limits.tensor_bytes)
         stream: Duplex[pb.TrainResponse, pb.TrainRequest] = Duplex(
             pb.TrainResponse,
             read=functools.partial(_read, context),

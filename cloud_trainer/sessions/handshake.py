@@ -77,14 +77,14 @@ class Handshake:
         session: Session | None = None
         if self._sessions.find(attach.session_id) is not None:
             session = uses.enter_context(self._sessions.using(attach.session_id))
-            record = Record(session.request, session.session_epoch, subject)
+            record = Record(session.request, session.session_term, subject)
         else:
             record = await self._kept(attach.session_id, subject)
-        if attach.session_epoch <= record.session_epoch:
+        if attach.session_term <= record.session_term:
             raise Refusal(
                 grpc.StatusCode.ABORTED,
-                f"session {attach.session_id} was attached with epoch {record.session_epoch} before epoch "
-                f"{attach.session_epoch} came: another agent has it",
+                f"session {attach.session_id} was attached with term {record.session_term} before term "
+                f"{attach.session_term} came: another agent has it",
             )
         if session is not None and session.measured:
             raise Refusal(
@@ -108,7 +108,7 @@ class Handshake:
                 self._sessions.remove(attach.session_id)
             raise
         if session is not None:
-            session.session_epoch = attach.session_epoch
+            session.session_term = attach.session_term
             await session.end_stream()
             if await self._compute.of(session.id).run(session.continues, attach):
                 return session, pb.Attached(next_step=session.next_step, deployment=session.deployment)
@@ -120,13 +120,13 @@ class Handshake:
             raise
 
     async def _fence(self, attach: pb.Attach, record: Record) -> None:
-        """Keep the epoch before anything is done in its name. Raises Refusal."""
+        """Keep the term before anything is done in its name. Raises Refusal."""
         try:
-            if await self._store.fence(attach.session_id, record, attach.session_epoch):
+            if await self._store.fence(attach.session_id, record, attach.session_term):
                 return
         except StorageError as failure:
             _log.warning(
-                "session not attached: its epoch cannot be kept", session=attach.session_id, reason=str(failure)
+                "session not attached: its term cannot be kept", session=attach.session_id, reason=str(failure)
             )
             raise Refusal(
                 grpc.StatusCode.UNAVAILABLE,
@@ -136,7 +136,7 @@ class Handshake:
             ) from failure
         raise Refusal(
             grpc.StatusCode.ABORTED,
-            f"session {attach.session_id} was attached with epoch {attach.session_epoch} or a later one: another agent has it",
+            f"session {attach.session_id} was attached with term {attach.session_term} or a later one: another agent has it",
         )
 
     async def _may_continue(self, session: Session | None, attach: pb.Attach) -> bool:
@@ -167,14 +167,14 @@ class Handshake:
                 _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
                 continue
             session = session or await self._rebuilt(attach.session_id, record, uses)
-            session.session_epoch = attach.session_epoch
+            session.session_term = attach.session_term
             try:
-                await self._compute.of(session.id).aside(session.go_back, checkpoint, attach.session_epoch)
+                await self._compute.of(session.id).aside(session.go_back, checkpoint, attach.session_term)
             except BaseException:
                 self._sessions.remove(session.id)  # half-loaded, it is of no use
                 raise
             digests = await self._compute.of(session.id).aside(session.block_digests)
-            _log.info("session restored", session=session.id, checkpoint=str(name), epoch=attach.session_epoch)
+            _log.info("session restored", session=session.id, checkpoint=str(name), term=attach.session_term)
             return session, pb.Attached(
                 next_step=session.next_step,
                 restored=pb.CheckpointName(lineage=name.lineage, step=name.step),

@@ -69,8 +69,8 @@ class Session:
         self.stage = Stage(chain, deployment.cut, len(chain.blocks), recipe, on)
         self.next_step = 0
         self.lineage = 0
-        """Which life of the session this is: the session epoch with which it last went back to a checkpoint."""
-        self.session_epoch = 0
+        """Which life of the session this is: the session term with which it last went back to a checkpoint."""
+        self.session_term = 0
         """Of the edge that attached last; 0 before the first."""
         self.request = OpenSessionRequest()
         """What opened it."""
@@ -111,14 +111,14 @@ class Session:
     @property
     def begun(self) -> bool:
         """Whether a training stream was ever attached."""
-        return self.session_epoch > 0
+        return self.session_term > 0
 
     def check_fence(self, fence: Fence) -> None:
         """Refuse a call of an edge that is no longer the one that attached last. Raises Refusal."""
-        if fence.session_epoch < self.session_epoch:
+        if fence.session_term < self.session_term:
             raise Refusal(
                 grpc.StatusCode.ABORTED,
-                f"session {self.id} was attached with epoch {self.session_epoch}; a call of epoch {fence.session_epoch} came",
+                f"session {self.id} was attached with term {self.session_term}; a call of term {fence.session_term} came",
             )
 
     def continues(self, attach: Attach) -> bool:
@@ -166,9 +166,9 @@ class Session:
 
         Raises ProtocolError when it does not follow the deployment before, ConfigError for an unknown codec.
         """
-        if after.epoch <= before.epoch or after.cut != before.cut:
+        if after.version <= before.version or after.cut != before.cut:
             raise ProtocolError(
-                f"deployment {after.epoch} at cut {after.cut} came; a later one than {before.epoch}, at cut {before.cut}, "
+                f"deployment {after.version} at cut {after.cut} came; a later one than {before.version}, at cut {before.cut}, "
                 "could follow"
             )
         self._check_deployment(after)
@@ -198,11 +198,11 @@ class Session:
             for index in range(deployment.cut, self.deployment.cut)
             if index not in self._arriving and not block_state.is_static(self.chain.blocks[index])
         ]
-        if deployment.epoch <= self.deployment.epoch or next_step != self.next_step or missing:
+        if deployment.version <= self.deployment.version or next_step != self.next_step or missing:
             raise Refusal(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"deployment {deployment.epoch} at step {next_step} cannot follow deployment {self.deployment.epoch} at step "
-                f"{self.next_step}" + (f" without blocks {missing}" if missing else ""),
+                f"deployment {deployment.version} at step {next_step} cannot follow deployment {self.deployment.version} at "
+                f"step {self.next_step}" + (f" without blocks {missing}" if missing else ""),
             )
         arriving = {index: self._arriving[index] for index in self._arriving if index >= deployment.cut}
         self.stage.move(deployment.cut, len(self.chain.blocks), arriving)

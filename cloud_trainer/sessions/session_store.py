@@ -28,16 +28,16 @@ _SESSION_ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How a session was opened, by whom, and the highest epoch with which it was attached."""
+    """How a session was opened, by whom, and the highest term with which it was attached."""
 
     request: OpenSessionRequest
-    session_epoch: int
+    session_term: int
     subject: str
     """Whose session it is."""
 
     @property
     def document(self) -> dict[str, str]:
-        """What is written down of it; the epoch is a file of its own."""
+        """What is written down of it; the term is a file of its own."""
         return {"request": base64.b64encode(self.request.SerializeToString()).decode(), "subject": self.subject}
 
 
@@ -104,14 +104,14 @@ class SessionStore:
         except StorageError as failure:
             _log.warning("session not kept; it could not be restored", session=session_id, reason=str(failure))
 
-    async def fence(self, session_id: str, record: Record, session_epoch: int) -> bool:
-        """Keep that a session is attached with this epoch, for good; whether nobody has attached it with this or a higher one.
+    async def fence(self, session_id: str, record: Record, session_term: int) -> bool:
+        """Keep that a session is attached with this term, for good; whether nobody has attached it with this or a higher one.
 
         Raises StorageError where that cannot be written.
         """
         if (folder := self._folder(session_id)) is None:
             return True
-        if not await self.disk.run(_fence, folder, record, session_epoch):
+        if not await self.disk.run(_fence, folder, record, session_term):
             return False
         await self._learn_of(session_id, folder)  # another trainer may have opened it, on the same store
         return True
@@ -270,7 +270,7 @@ def _read_record(folder: SessionFolder) -> Record | None:
         return None
 
 
-def _fence(folder: SessionFolder, record: Record, session_epoch: int) -> bool:
+def _fence(folder: SessionFolder, record: Record, session_term: int) -> bool:
     if folder.read() is None:  # it could not be written when the session was opened
         folder.write(record.document)
-    return folder.take_term(session_epoch)
+    return folder.take_term(session_term)

@@ -104,12 +104,12 @@ class RunObserver(RunListener):
 
     def delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int) -> None:
         """T2."""
-        if tensor.role != Role.ROLE_FEATURE or self._stream is None:
+        if tensor.key.role != Role.ROLE_FEATURE or self._stream is None:
             return
         self._metrics.phase_seconds["uplink"].observe(seconds)
         self._statistics.uplink.add(seconds)
         arrived = self._stream.peer_clock.to_local(receiver_nanoseconds)
-        self.span("uplink", "feature", tensor.step, time.monotonic() - seconds, arrived)
+        self.span("uplink", "feature", tensor.key.step, time.monotonic() - seconds, arrived)
 
     def downloaded(self, tensor: WireTensor, raw_bytes: int) -> None:
         """Bytes down, and what the codec spared; T4."""
@@ -120,7 +120,7 @@ class RunObserver(RunListener):
         if self._stream is not None:
             sent, arrived = self._stream.peer_clock.to_local(tensor.sender_nanoseconds), time.monotonic()
             self._statistics.downlink.add(max(arrived - sent, 0.0))
-            self.span("downlink", "gradient", tensor.step, sent, arrived)
+            self.span("downlink", "gradient", tensor.key.step, sent, arrived)
 
     def step_reported(self, report: StepReport, samples: int) -> None:
         """A step is done; T3."""

@@ -32,9 +32,9 @@ class Attachment:
         self._window = window
         self._listener = listener
         self.lineage = 0
-        """The session epoch in which both sides went back last; what checkpoints are named by."""
+        """The session term in which both sides went back last; what checkpoints are named by."""
         self._call: TrainingCall | None = None
-        self._unused_epoch: int | None = None
+        self._unused_term: int | None = None
         """Counted up and then not taken by the trainer, which was busy; the next attempt has it."""
 
     @property
@@ -58,13 +58,13 @@ class Attachment:
         self.drop()
         await self._client.reach()
         checkpoints = _named(await self._disk.run(self._stored.checkpoints), self._stored.shared)
-        if self._unused_epoch is None:
-            epoch = await self._disk.run(self._stored.next_epoch)
+        if self._unused_term is None:
+            term = await self._disk.run(self._stored.next_term)
         else:
-            epoch, self._unused_epoch = self._unused_epoch, None
+            term, self._unused_term = self._unused_term, None
         attach = pb.Attach(
             session_id=self._stored.record.session_id,
-            session_epoch=epoch,
+            session_term=term,
             protocol_version=PROTOCOL_VERSION,
             checkpoints=[pb.CheckpointName(lineage=name.lineage, step=name.step) for name in checkpoints],
         )
@@ -77,7 +77,7 @@ class Attachment:
                 attach, self._window.accept, self._window.owed, self._listener.delivered
             )
         except BusyError:
-            self._unused_epoch = epoch
+            self._unused_term = term
             raise
         except SessionLostError as lost:
             raise GoneError(str(lost)) from lost
@@ -88,7 +88,7 @@ class Attachment:
             raise
         self._call = call
         if attached.HasField("restored"):
-            self.lineage = epoch
+            self.lineage = term
         self._listener.attached(self._call.stream)
         return attached
 

@@ -82,7 +82,7 @@ class Deployer:
         self._under_way = wanted
         new = Deployment()
         new.CopyFrom(self._live.now)
-        new.epoch, new.cut = new.epoch + 1, wanted
+        new.version, new.cut = new.version + 1, wanted
         try:
             seconds = await migrate(self._session, next_step, old, new, self._give_up_seconds)
         except IsthmusError as failure:

@@ -28,7 +28,7 @@ class LiveDeployment:
         """Change K or codecs from the next batch on; nothing is drained. Raises ConfigError for a codec that is not there."""
         changed = Deployment()
         changed.CopyFrom(self.now)
-        changed.epoch += 1
+        changed.version += 1
         if staleness is not None:
             changed.staleness = staleness
         changed.codec = codec_by_name(codec or changed.codec).name

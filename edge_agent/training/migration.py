@@ -57,7 +57,7 @@ async def _transfer(session: OpenSession, old: Deployment, new: Deployment) -> d
     chain, stage = session.experiment.chain, session.experiment.stage
 
     async def upload(block: Block) -> None:
-        await session.upload_block(block, stage.block_tensors(block.index), old.epoch)
+        await session.upload_block(block, stage.block_tensors(block.index), old.version)
 
     async def download(block: Block) -> block_state.BlockTensors:
         return await session.download_block(block, weights_only=False)

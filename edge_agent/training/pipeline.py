@@ -25,7 +25,7 @@ from shared.codec import Encoded, codec_by_name
 from shared.concurrency.tasks import run_together
 from shared.errors import IsthmusError, ProtocolError
 from shared.tensor_wire import to_wire
-from shared.transport.stream.framing import WireTensor
+from shared.transport.stream.framing import TensorKey, WireTensor
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import StepReport, TrainRequest, TrainResponse
 
@@ -173,7 +173,8 @@ class Pipeline:
             while batch.feature is None:
                 await self._more_to_send()
             encoding = batch.encoding or await self._encode(batch)
-            await stream.send(to_wire(encoding, batch.step, Role.ROLE_FEATURE, batch.deployment.epoch))
+            key = TensorKey(batch.step, Role.ROLE_FEATURE, batch.deployment.cut)
+            await stream.send(to_wire(encoding, key, batch.deployment.version))
             self._listener.uploaded(len(encoding.payload), batch.feature_bytes)
             window.send()
 
@@ -183,11 +184,11 @@ class Pipeline:
 
     async def _send_labels(self, stream: Stream, batch: BatchInFlight) -> None:
         deployment = batch.deployment
-        if deployment.epoch != self._deployment.announced.epoch:
+        if deployment.version != self._deployment.announced.version:
             await stream.write(TrainRequest(deployment=deployment))
             self._deployment.announce(deployment)
         encoding = codec_by_name("raw").encode(batch.labels)
-        await stream.send(to_wire(encoding, batch.step, Role.ROLE_LABEL, deployment.epoch))
+        await stream.send(to_wire(encoding, TensorKey(batch.step, Role.ROLE_LABEL), deployment.version))
         self._listener.uploaded(len(encoding.payload), len(encoding.payload))
 
     async def _encode(self, batch: BatchInFlight) -> Encoded:
@@ -213,7 +214,7 @@ class Pipeline:
     async def _take_gradient(self, tensor: WireTensor) -> None:
         gradient = await self._compute.decode(tensor)
         # From here on without a pause: a lost stream has brought a gradient or has not.
-        batch = self._window.take_gradient(tensor.step, gradient)
+        batch = self._window.take_gradient(tensor.key.step, gradient)
         self._to_compute.set()
         self._listener.downloaded(tensor, batch.feature_bytes)
 

@@ -137,7 +137,7 @@ class Recovery:
             _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
             await workers.disk.run(stored.damaged, name)
             return await self.attach_to_go_back()
-        await session.upload_static(list(to.block_digests), to.deployment.cut, to.deployment.epoch)
+        await session.upload_static(list(to.block_digests), to.deployment.cut, to.deployment.version)
         self._window.restart(name.step)
         self._deployment.restart(to.deployment)
         if session.step_log is not None:

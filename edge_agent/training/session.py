@@ -20,7 +20,7 @@ from shared.tensor_wire import encoded, to_wire
 from shared.training import block_state
 from shared.training.losses import narrowed
 from shared.training.step_log import StepLog
-from shared.transport.stream.framing import WireTensor
+from shared.transport.stream.framing import TensorKey, WireTensor, block_key
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
@@ -64,7 +64,7 @@ class OpenSession:
     @property
     def fence(self) -> pb.Fence:
         """What proves that this agent has the session."""
-        return pb.Fence(session_epoch=self.stored.session_epoch)
+        return pb.Fence(session_term=self.stored.session_term)
 
     @property
     def resumable(self) -> bool:
@@ -76,12 +76,14 @@ class OpenSession:
         codec, raw = codec_by_name(deployment.codec), codec_by_name("raw")
 
         async def tensors() -> AsyncIterator[WireTensor]:
-            number, batches = 0, test.iterate()
+            number, batches = 1, test.iterate()
             while (batch := await self.workers.load.run(next, batches, None)) is not None:
-                yield to_wire(raw.encode(narrowed(batch.labels)), number, Role.ROLE_LABEL, deployment.epoch)
+                labels = TensorKey(0, Role.ROLE_LABEL, batch=number)
+                yield to_wire(raw.encode(narrowed(batch.labels)), labels, deployment.version)
                 (feature,) = await self.workers.compute.run(self.experiment.stage.evaluate, (batch.inputs,))
                 encoding = await encoded(feature, codec, self.workers.codec)
-                yield to_wire(encoding, number, Role.ROLE_FEATURE, deployment.epoch)
+                crossing = TensorKey(0, Role.ROLE_FEATURE, deployment.cut, batch=number)
+                yield to_wire(encoding, crossing, deployment.version)
                 number += 1
 
         return await self.retry.run(lambda: self.client.evaluate(self.id, tensors()))
@@ -100,11 +102,11 @@ class OpenSession:
         )
         return await self.workers.compute.run(block_state.deserialize, bytes(data))
 
-    async def upload_block(self, block: Block, tensors: block_state.BlockTensors, deployment_epoch: int) -> None:
+    async def upload_block(self, block: Block, tensors: block_state.BlockTensors, deployment_version: int) -> None:
         """Bring the state of a block to the trainer."""
         data = await self.workers.compute.run(block_state.serialize, tensors)
         encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        tensor = to_wire(encoded, block.index, Role.ROLE_BLOCK, deployment_epoch)
+        tensor = to_wire(encoded, block_key(block.index), deployment_version)
         await self.retry.run(lambda: self.client.upload_block(self.id, tensor, self.fence))
         if block_state.is_static(block):
             self._equal_blocks.add(block.index)
@@ -162,7 +164,7 @@ class OpenSession:
         for block in self.experiment.chain.blocks[cut:]:
             await self._upload_differing(block, digests[block.index], 0)
 
-    async def upload_static(self, digests: list[int], cut: int, deployment_epoch: int) -> None:
+    async def upload_static(self, digests: list[int], cut: int, deployment_version: int) -> None:
         """Bring the cloud's blocks that no checkpoint holds, wherever the trainer's are not ours.
 
         A frozen block of the edge stays here: its weights may be the user's own, and the trainer does not run it.
@@ -170,7 +172,7 @@ class OpenSession:
         await self._compare(digests)
         for block in self.experiment.chain.blocks[cut:]:
             if block_state.is_static(block):
-                await self._upload_differing(block, digests[block.index], deployment_epoch)
+                await self._upload_differing(block, digests[block.index], deployment_version)
 
     async def _compare(self, digests: list[int]) -> None:
         """Take note of what the trainer's blocks are."""
@@ -184,10 +186,10 @@ class OpenSession:
             and await self.workers.compute.run(block_state.digest, block) == digests[block.index]
         }
 
-    async def _upload_differing(self, block: Block, digest: int, deployment_epoch: int) -> None:
+    async def _upload_differing(self, block: Block, digest: int, deployment_version: int) -> None:
         if await self.workers.compute.run(block_state.digest, block) != digest:
             _log.info("the trainer starts from other weights; uploading ours", block=block.name)
-            await self.upload_block(block, block_state.collect(block, None), deployment_epoch)
+            await self.upload_block(block, block_state.collect(block, None), deployment_version)
 
 
 async def abandon(client: TrainerClient, session_id: str, fence: pb.Fence, *, resumable: bool = False) -> None:

@@ -93,7 +93,7 @@ class StoredSession:
     def __init__(self, record: SessionRecord, files: LocalFiles | None, keep: int) -> None:
         self.record = record
         self._folder = SessionFolder(files, keep) if files is not None else None
-        self.session_epoch = self._folder.term() if self._folder is not None else 0
+        self.session_term = self._folder.term() if self._folder is not None else 0
         """Of the last attempt to attach; 0 before the first."""
         self.store = self._folder.checkpoints if self._folder is not None else None
         self._files = files
@@ -121,13 +121,13 @@ class StoredSession:
         stored = cls(record, files, keep)
         return stored if stored._take_lock() else None
 
-    def next_epoch(self) -> int:
-        """Count the session epoch up; on disk when this returns. Raises StorageError."""
-        epoch = self.session_epoch + 1
-        if self._folder is not None and not self._folder.take_term(epoch):
+    def next_term(self) -> int:
+        """Count the session term up; on disk when this returns. Raises StorageError."""
+        term = self.session_term + 1
+        if self._folder is not None and not self._folder.take_term(term):
             raise StorageError(f"session {self.record.session_id}: another process has attached it meanwhile")
-        self.session_epoch = epoch
-        return epoch
+        self.session_term = term
+        return term
 
     def set_shared(self, name: CheckpointName) -> None:
         """Both sides have this checkpoint. Raises StorageError."""

@@ -14,6 +14,7 @@ from shared.codec import Encoded
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
 from shared.runtime import Due, ResendBuffer, judge
+from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
@@ -165,8 +166,9 @@ class Window:
             return None
         batch = self._batches[step]
         assert batch.feature is not None
-        deployment, role = batch.deployment, Role.ROLE_ERROR_GRADIENT
-        return Due(step, role, deployment.epoch, deployment.downlink_codec, batch.feature)
+        deployment = batch.deployment
+        key = TensorKey(step, Role.ROLE_ERROR_GRADIENT, deployment.cut)
+        return Due(key, deployment.version, deployment.downlink_codec, batch.feature)
 
     def take_gradient(self, step: int, gradient: Tensor) -> BatchInFlight:
         """The error gradient of a step has come and is decoded; returns its batch. Raises ProtocolError out of turn."""

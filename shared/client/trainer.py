@@ -21,10 +21,10 @@ from shared.tensor_wire import check_announcement
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options
 from shared.transport.rpc.status import error_of, undamaged
-from shared.transport.stream.framing import Assembler, WireTensor, chunks, role_name
+from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks, key_of
 from shared.transport.stream.packets import Damaged, Packet, deserializer, message_deserializer, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
+from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
 _log = structlog.get_logger(__name__)
 _PREFIX = "/isthmus.v1.TrainerService/"
@@ -216,7 +216,7 @@ class TrainerClient:
             raise
 
     async def evaluate(self, session_id: str, tensors: AsyncIterator[WireTensor]) -> pb.EvaluateResponse:
-        """Evaluate batches: each a feature and then its label, numbered from 0."""
+        """Evaluate batches: each its labels and then its feature, numbered from 1."""
         method: Any = self._tensors.stream_unary(
             _PREFIX + "Evaluate",
             request_serializer=serialize,
@@ -278,10 +278,8 @@ class TrainerClient:
         )
 
         def accept(frame: Frame) -> None:
-            if (frame.role, frame.step) != (Role.ROLE_BLOCK, block):
-                raise ProtocolError(
-                    f"the trainer sends the {role_name(frame.role)} of step {frame.step}; block {block} was asked for"
-                )
+            if (key := key_of(frame)) != block_key(block):
+                raise ProtocolError(f"the trainer sends {key}; block {block} was asked for")
             check_announcement(frame, codec_by_name("raw"), max_bytes)
 
         assembler = Assembler(accept, aligned_buffer)

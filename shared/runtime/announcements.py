@@ -11,18 +11,17 @@ from shared.codec import codec_by_name
 from shared.errors import OutOfTurnError, ProtocolError
 from shared.model.spec import TensorSpec
 from shared.tensor_wire import check_announcement, most_bytes, torch_dtype
-from shared.transport.stream.framing import role_name
-from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
+from shared.transport.stream.framing import TensorKey, key_of
+from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
     """The one tensor that the peer may announce next."""
 
-    step: int
-    role: Role.ValueType
+    key: TensorKey
     deployment: int
-    """The number of the deployment that it comes under."""
+    """The version of the deployment that it comes under."""
     codec: str
     tensor: TensorSpec | Callable[[TensorSpec], None]
     """Its shape and type, batch first; or, where the peer chooses them, what refuses those that are not permitted."""
@@ -36,23 +35,22 @@ def judge(frame: Frame, due: Due | None) -> TensorSpec:
     due: None where nothing may come. Raises OutOfTurnError for a tensor of another step or deployment, ProtocolError for one
     of another kind, shape, type, codec or size, and whatever `due.tensor` refuses with.
     """
-    what = f"the {role_name(frame.role)} of step {frame.step}"
+    key = key_of(frame)
     if due is None:
-        raise OutOfTurnError(f"{what} came where nothing was due")
-    wanted = f"the {role_name(due.role)} of step {due.step}"
-    if frame.deployment_epoch != due.deployment:
+        raise OutOfTurnError(f"{key} came where nothing was due")
+    if frame.deployment_version != due.deployment:
         raise OutOfTurnError(
-            f"{what} came under deployment {frame.deployment_epoch}; {wanted} under deployment {due.deployment} was due"
+            f"{key} came under deployment {frame.deployment_version}; {due.key} under deployment {due.deployment} was due"
         )
-    if frame.step != due.step:
-        raise OutOfTurnError(f"{what} came where {wanted} was due")
-    if frame.role != due.role:
-        raise ProtocolError(f"{what} came where {wanted} was due")
+    if (key.step, key.batch) != (due.key.step, due.key.batch):
+        raise OutOfTurnError(f"{key} came where {due.key} was due")
+    if key != due.key:
+        raise ProtocolError(f"{key} came where {due.key} was due")
     tensor = TensorSpec(tuple(frame.tensor.shape), torch_dtype(frame.tensor.dtype))
     if not isinstance(due.tensor, TensorSpec):
         due.tensor(tensor)
     elif tensor != due.tensor:
-        raise ProtocolError(f"{what} is {tensor.dtype} {tensor.shape}; {due.tensor.dtype} {due.tensor.shape} was due")
+        raise ProtocolError(f"{key} is {tensor.dtype} {tensor.shape}; {due.tensor.dtype} {due.tensor.shape} was due")
     codec = codec_by_name(due.codec)
     most = most_bytes(tensor, codec)
     check_announcement(frame, codec, most if due.max_bytes is None else min(most, due.max_bytes))

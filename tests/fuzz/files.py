@@ -209,7 +209,7 @@ def kinds() -> Mapping[str, Kind]:
     block = session.chain.blocks[1]
     block_file = block_state.serialize(block_state.collect(block, None))
     stage_file = to_bytes(copy_state(session.stage))
-    facts = {"deployment": {"epoch": "2", "cut": 1, "codec": "fp32", "downlinkCodec": "fp32"}}
+    facts = {"deployment": {"version": "2", "cut": 1, "codec": "fp32", "downlinkCodec": "fp32"}}
 
     def read_manifest(folder: Path, data: bytes) -> object:
         store = CheckpointStore(LocalFiles(folder), 1)

@@ -101,7 +101,7 @@ def _call_of(draw: st.DrawFn, method: str) -> Call:
         return Call(method, ((draw(_bodies(draw(_reworded(right)))), False),))
     packets = [Packet(packet.message, bytes(packet.payload)) for packet in streams[name]()]
     if name == "Train":
-        packets[0].message.attach.session_epoch = draw(st.integers(1, 2**63))
+        packets[0].message.attach.session_term = draw(st.integers(1, 2**63))
     if name in _BATCHES and draw(st.booleans()):
         claiming = [serialize(packet)[:-_CHECKSUM_BYTES] for packet in draw(_claiming(packets))]
         return Call(method, tuple((body, True) for body in claiming))
@@ -261,12 +261,14 @@ _JSON = {
 def _train() -> Sequence[Packet[Any]]:
     position = pb.Position(gradient_step=0, report_step=0)
     version = PROTOCOL_VERSION
-    attaching = pb.Attach(session_id=SESSION, session_epoch=1, position=position, protocol_version=version)
+    attaching = pb.Attach(session_id=SESSION, session_term=1, position=position, protocol_version=version)
     name = pb.CheckpointName(lineage=1, step=1)
     after = [
         pb.TrainRequest(ack=Ack(received_bytes=1, credit_bytes=1)),
         pb.TrainRequest(checkpoint=pb.TakeCheckpoint(name=name)),
-        pb.TrainRequest(deployment=pb.Deployment(epoch=1, cut=1, staleness=1, codec="uniform8", downlink_codec="fp32")),
+        pb.TrainRequest(
+            deployment=pb.Deployment(version=1, cut=1, staleness=1, codec="uniform8", downlink_codec="fp32")
+        ),
     ]
     batch = batch_packets(pb.TrainRequest, 0)
     return [Packet(pb.TrainRequest(attach=attaching)), *batch, *map(Packet, after)]

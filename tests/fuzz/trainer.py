@@ -127,7 +127,7 @@ class _Fuzzing:
         self._session = await self._peer.open(loss=LOSSES[self._calls // CALLS_PER_SESSION % len(LOSSES)])
 
     async def _close(self, session: str) -> None:
-        request = pb.CloseSessionRequest(session_id=session, fence=pb.Fence(session_epoch=2**64 - 1))
+        request = pb.CloseSessionRequest(session_id=session, fence=pb.Fence(session_term=2**64 - 1))
         end = await self._peer.unary("CloseSession", request.SerializeToString())
         assert end.code is Code.OK, end
 

@@ -1,7 +1,7 @@
 """Two months of an agent whose trainer comes and goes, in virtual time: `python -m tests.support.outages` prints what it costs.
 
 The agent's side is the real one: its recovery, its waits and its record on disk. The trainer is as simple as the
-contract lets it be: it takes an attach with a higher epoch than any before, unless it is away or has no room.
+contract lets it be: it takes an attach with a higher term than any before, unless it is away or has no room.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Months:
     """What came of it."""
 
     absences: list[Absence] = field(default_factory=list)
-    epochs: list[int] = field(default_factory=list)
+    terms: list[int] = field(default_factory=list)
     """Those that the trainer took, in order."""
     writes: int = 0
     seconds: float = 0.0
@@ -109,14 +109,14 @@ class _Trainer:
             raise UnreachableError("nobody answers")
 
     async def attach(self, attach: pb.Attach, *_: object) -> tuple[Any, pb.Attached]:
-        if attach.session_epoch <= self._highest:
-            raise FencedError(f"epoch {attach.session_epoch} came after {self._highest}")
+        if attach.session_term <= self._highest:
+            raise FencedError(f"term {attach.session_term} came after {self._highest}")
         if self._outage is not None and self._outage.kind == "busy":
             raise BusyError("no room", RETRY_SECONDS)
-        self._highest = attach.session_epoch  # before the answer, which may be lost
+        self._highest = attach.session_term  # before the answer, which may be lost
         if self._outage is not None:
             raise UnreachableError("the answer was lost")
-        self._months.epochs.append(attach.session_epoch)
+        self._months.terms.append(attach.session_term)
         call = SimpleNamespace(stream=SimpleNamespace(quiet_seconds=0.0), cancel=lambda: None)
         return call, pb.Attached(next_step=attach.position.report_step)
 

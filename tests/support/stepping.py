@@ -13,13 +13,13 @@ import torch
 from shared.codec import aligned_buffer, codec_by_name
 from shared.tensor_wire import to_wire
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import Assembler
+from shared.transport.stream.framing import Assembler, TensorKey
 from shared.transport.stream.packets import Packet, deserializer, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from tests.support.peers.strangers import path_of
-from tests.support.wire import BATCH, CLASSES, RawPeer
+from tests.support.wire import BATCH, CLASSES, CUT, RawPeer
 
 OUTPUTS = 64
 """Of the first block of the models that are stepped through."""
@@ -52,8 +52,8 @@ class Stepper:
 
     async def step(self) -> None:
         """One, to the gradient and the report of it."""
-        for encoded, role in ((self._labels, Role.ROLE_LABEL), (self._feature, Role.ROLE_FEATURE)):
-            await self._stream.send(to_wire(encoded, self._number, role, 0))
+        for encoded, role, block in ((self._labels, Role.ROLE_LABEL, 0), (self._feature, Role.ROLE_FEATURE, CUT)):
+            await self._stream.send(to_wire(encoded, TensorKey(self._number, role, block), 0))
         gradient = report = False
         while not (gradient and report):
             event = await self._stream.receive()
@@ -102,7 +102,7 @@ async def stepping(peer: RawPeer, address: str, model: pb.Model, **changes: Any)
             on_delivered=lambda *_: None,
         )
         attach = pb.Attach(
-            session_id=session, session_epoch=1, position=pb.Position(), protocol_version=PROTOCOL_VERSION
+            session_id=session, session_term=1, position=pb.Position(), protocol_version=PROTOCOL_VERSION
         )
         await call.write(Packet(pb.TrainRequest(attach=attach)))
         await stream.receive()

@@ -45,7 +45,7 @@ from shared.training.policies import POLICIES
 from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.stage import Stage
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import WireTensor, chunks
+from shared.transport.stream.framing import TensorKey, WireTensor, chunks
 from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import (
@@ -252,7 +252,8 @@ class VirtualSplit(RunListener):
         up = Wire(1e9, jitter=delays.up, write_seconds=delays.write)
         down = Wire(1e9, jitter=delays.down, write_seconds=delays.write)
         edge = edge_end(up, down, self.window.accept, chunk_bytes=128)
-        announcements = BatchAnnouncements(self.session, self.session.next_step, LIMITS.tensor_bytes)
+        first = TensorKey(self.session.next_step, Role.ROLE_LABEL)
+        announcements = BatchAnnouncements(self.session, first, LIMITS.tensor_bytes)
         cloud = cloud_end(up, down, announcements.accept, chunk_bytes=128)
 
         async def serve() -> None:
@@ -284,13 +285,17 @@ class VirtualSplit(RunListener):
         deployment = self.deployment.announced
 
         async def requests() -> AsyncIterator[Packet[EvaluateRequest]]:
-            for number in range(2):
-                batch = batch_of(100 + number)
+            for number in (1, 2):
+                batch = batch_of(99 + number)
                 (feature,) = self.stage.evaluate((batch.inputs,))
                 encoded = codec_by_name(deployment.codec).encode(feature)
                 labels = codec_by_name("raw").encode(batch.labels)
-                for part, role in ((labels, Role.ROLE_LABEL), (encoded, Role.ROLE_FEATURE)):
-                    for frame, payload in chunks(to_wire(part, number, role, deployment.epoch), 64):
+                keys = (
+                    TensorKey(0, Role.ROLE_LABEL, batch=number),
+                    TensorKey(0, Role.ROLE_FEATURE, deployment.cut, batch=number),
+                )
+                for part, key in zip((labels, encoded), keys, strict=True):
+                    for frame, payload in chunks(to_wire(part, key, deployment.version), 64):
                         yield Packet(EvaluateRequest(session_id="s", frame=frame), payload)
 
         cloud, codec = self._cloud_workers
@@ -315,7 +320,7 @@ class VirtualSplit(RunListener):
         self.record.most_shown_in_flight = max(self.record.most_shown_in_flight, self.pipeline.in_flight)
 
     def downloaded(self, tensor: WireTensor, raw_bytes: int) -> None:  # noqa: ARG002
-        self.record.gradients_down.append(tensor.step)
+        self.record.gradients_down.append(tensor.key.step)
 
     def step_reported(self, report: StepReport, samples: int) -> None:
         assert samples == SAMPLES

@@ -12,7 +12,7 @@ from shared.tensor_wire import to_wire
 from shared.training.optimizers import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
 from shared.transport.rpc.call_status import CallStatus
-from shared.transport.stream.framing import chunks
+from shared.transport.stream.framing import TensorKey, block_key, chunks
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -23,7 +23,7 @@ BATCH, FEATURES, CLASSES, CUT = 8, 64, 10, 1
 """Of the session that `open_request` asks for: a multilayer perceptron of three blocks, cut after the first."""
 
 
-FENCE = pb.Fence(session_epoch=2**63)
+FENCE = pb.Fence(session_term=2**63)
 """Of an edge that attached after all others."""
 
 
@@ -125,7 +125,7 @@ def open_request(**changes: Any) -> pb.OpenSessionRequest:
         steps_per_epoch=10,
         total_steps=10,
     )
-    deployment: dict[str, Any] = {"cut": CUT, "staleness": 0, "codec": "fp32", "downlink_codec": "fp32", "epoch": 0}
+    deployment: dict[str, Any] = {"cut": CUT, "staleness": 0, "codec": "fp32", "downlink_codec": "fp32", "version": 0}
     deployment |= {name: changes.pop(name) for name in list(changes) if name in deployment}
     fields: dict[str, Any] = {
         "protocol_version": PROTOCOL_VERSION,
@@ -138,10 +138,10 @@ def open_request(**changes: Any) -> pb.OpenSessionRequest:
     return pb.OpenSessionRequest(**{**fields, **changes})
 
 
-def attach(session: str, next_step: int = 0, epoch: int = 1, version: int = PROTOCOL_VERSION) -> bytes:
+def attach(session: str, next_step: int = 0, term: int = 1, version: int = PROTOCOL_VERSION) -> bytes:
     """The first message of a training stream."""
     position = pb.Position(gradient_step=next_step, report_step=next_step)
-    attaching = pb.Attach(session_id=session, session_epoch=epoch, position=position, protocol_version=version)
+    attaching = pb.Attach(session_id=session, session_term=term, position=position, protocol_version=version)
     return serialize(Packet(pb.TrainRequest(attach=attaching)))
 
 
@@ -150,19 +150,21 @@ def batch_packets(
 ) -> list[Packet[Any]]:
     """A batch as it goes up, labels and feature in chunks, each in a `message`; `fields` stand in every message.
 
+    step: from 0, also of the batches of an evaluation.
     labels: one for each of the BATCH samples; left out, some that fit.
     """
     generator = torch.Generator().manual_seed(step)
     feature = torch.rand(BATCH, FEATURES, generator=generator)
     classes = torch.tensor(labels) if labels else torch.arange(BATCH) % CLASSES
+    place = {"step": 0, "batch": step + 1} if message is pb.EvaluateRequest else {"step": step}
     parts = [
-        (codec_by_name("raw").encode(classes), Role.ROLE_LABEL),
-        (codec_by_name(codec).encode(feature), Role.ROLE_FEATURE),
+        (codec_by_name("raw").encode(classes), TensorKey(role=Role.ROLE_LABEL, **place)),
+        (codec_by_name(codec).encode(feature), TensorKey(role=Role.ROLE_FEATURE, block=CUT, **place)),
     ]
     return [
         Packet(message(frame=frame, **fields), bytes(payload))
-        for encoded, role in parts
-        for frame, payload in chunks(to_wire(encoded, step, role, 0), 1024)
+        for encoded, key in parts
+        for frame, payload in chunks(to_wire(encoded, key, 0), 1024)
     ]
 
 
@@ -171,5 +173,5 @@ def block_packets(session: str, block: int, data: bytes) -> list[Packet[Any]]:
     encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
     return [
         Packet(pb.UploadBlockRequest(session_id=session, frame=frame, fence=FENCE), bytes(payload))
-        for frame, payload in chunks(to_wire(encoded, block, Role.ROLE_BLOCK, 0), 8192)
+        for frame, payload in chunks(to_wire(encoded, block_key(block), 0), 8192)
     ]

@@ -2,21 +2,57 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
 MAX_DIMENSIONS = 8
 """Of a tensor (see `TensorHeader.shape`); refused before anybody walks through a million of them."""
+MOST_TENSORS = 8
+"""Under way on one stream at one time (see `Frame`); what they may hold together is for who judges announcements."""
+
+
+class TensorKey(NamedTuple):
+    """Which tensor of a stream it is; the contract says what each number means (`Frame`)."""
+
+    step: int
+    role: Role.ValueType
+    block: int = 0
+    slot: int = 0
+    part: int = 0
+    batch: int = 0
+
+    def __str__(self) -> str:
+        is_state = self.role == Role.ROLE_BLOCK
+        lead = "block" if is_state else "batch" if self.batch else "step"
+        numbers = {name: getattr(self, name) for name in ("step", "block", "slot", "part", "batch")}
+        what = f"the {'state' if is_state else role_name(self.role)} of {lead} {numbers.pop(lead)}"
+        rest = ", ".join(f"{name} {number}" for name, number in numbers.items() if number)
+        return f"{what} ({rest})" if rest else what
+
+    @property
+    def following(self) -> "TensorKey":
+        """The same of the next step, or of the next batch of an evaluation."""
+        return self._replace(batch=self.batch + 1) if self.batch else self._replace(step=self.step + 1)
+
+
+def block_key(block: int) -> TensorKey:
+    """The key of a block's state."""
+    return TensorKey(0, Role.ROLE_BLOCK, block)
+
+
+def key_of(frame: Frame) -> TensorKey:
+    """Which tensor a chunk belongs to."""
+    return TensorKey(frame.step, frame.role, frame.block, frame.slot, frame.part, frame.batch)
 
 
 @dataclass(frozen=True, slots=True)
 class WireTensor:
     """One encoded tensor with its place in the training, as it is sent and as it has arrived."""
 
-    step: int
-    role: Role.ValueType
-    deployment_epoch: int
+    key: TensorKey
+    deployment_version: int
     header: TensorHeader
     payload: memoryview
     sender_nanoseconds: int = 0
@@ -28,16 +64,27 @@ def chunks(tensor: WireTensor, chunk_bytes: int, sender_nanoseconds: int = 0) ->
 
     sender_nanoseconds: when the sender began, where the receiver wants to know.
     """
+    step, role, block, slot, part, batch = tensor.key
     for offset in range(0, max(len(tensor.payload), 1), chunk_bytes):
-        frame = Frame(step=tensor.step, role=tensor.role, deployment_epoch=tensor.deployment_epoch, offset=offset)
+        frame = Frame(step=step, role=role, block=block, slot=slot, part=part, batch=batch, offset=offset)
         if offset == 0:
+            frame.deployment_version = tensor.deployment_version
             frame.tensor.CopyFrom(tensor.header)
             frame.sender_nanoseconds = sender_nanoseconds
         yield frame, tensor.payload[offset : offset + chunk_bytes]
 
 
+@dataclass(slots=True)
+class _Partial:
+    """A tensor of which more is to come."""
+
+    first: Frame
+    buffer: memoryview
+    received: int = 0
+
+
 class Assembler:
-    """Puts the chunks of one tensor after the other together.
+    """Puts the chunks of the tensors on one stream together; chunks of several tensors may be mixed.
 
     accept: says, from the announcement alone, whether the tensor may be sent now; raises ProtocolError or Refusal.
     allocate: gives memory for as many bytes as were announced, after `accept` agreed.
@@ -46,52 +93,59 @@ class Assembler:
     def __init__(self, accept: Callable[[Frame], None], allocate: Callable[[int], memoryview]) -> None:
         self._accept = accept
         self._allocate = allocate
-        self._first: Frame | None = None
-        self._buffer = memoryview(b"")
-        self._received = 0
+        self._under_way: dict[TensorKey, _Partial] = {}
 
     @property
     def at_boundary(self) -> bool:
         """Whether no tensor is half received."""
-        return self._first is None
+        return not self._under_way
 
     def add(self, frame: Frame, payload: memoryview | bytes) -> WireTensor | None:
         """Take one chunk; returns the tensor when it was the last one.
 
         Raises ProtocolError for a chunk that does not follow the one before it or exceeds what was announced.
         """
-        due = 0 if self._first is None else self._received
-        first = self._first or frame
-        if (frame.step, frame.role, frame.deployment_epoch) != (first.step, first.role, first.deployment_epoch):
-            raise ProtocolError(
-                f"a chunk of step {frame.step} came in the middle of the {role_name(first.role)} of step {first.step}"
-            )
-        what = f"the {role_name(first.role)} of step {first.step}"
+        key = key_of(frame)
+        partial = self._under_way.get(key)
+        due = 0 if partial is None else partial.received
         if frame.offset != due:
-            raise ProtocolError(f"{what}: a chunk at byte {frame.offset} came where byte {due} was due")
-        if frame.HasField("tensor") != (due == 0):
-            raise ProtocolError(f"{what}: a tensor is announced in its first chunk, and nowhere else")
-        end, announced = due + len(payload), first.tensor.encoded_bytes
-        if end > announced or (not payload and announced > 0):
-            raise ProtocolError(
-                f"{what}: a chunk of {len(payload)} bytes at byte {due} does not fit the {announced} bytes announced"
-            )
-        if self._first is None:
-            dimensions = max(len(frame.tensor.shape), len(frame.tensor.strides))
-            if dimensions > MAX_DIMENSIONS:
-                raise ProtocolError(
-                    f"{what}: {dimensions} dimensions are announced; a tensor has {MAX_DIMENSIONS} at most"
-                )
-            self._accept(frame)
-            self._buffer = self._allocate(announced)
-            self._first = frame
-        self._buffer[due:end] = payload
-        self._received = end
-        if end < announced:
+            raise ProtocolError(f"{key}: a chunk at byte {frame.offset} came where byte {due} was due")
+        if partial is None:
+            partial = self._announce(key, frame, len(payload))
+        else:
+            if frame.HasField("tensor") or frame.deployment_version or frame.sender_nanoseconds:
+                raise ProtocolError(f"{key}: a tensor is announced in its first chunk, and nowhere else")
+            _check_fit(key, partial.first, due, len(payload))
+        end = due + len(payload)
+        partial.buffer[due:end] = payload
+        partial.received = end
+        first = partial.first
+        if end < first.tensor.encoded_bytes:
             return None
-        self._first = None
-        return WireTensor(
-            first.step, first.role, first.deployment_epoch, first.tensor, self._buffer, first.sender_nanoseconds
+        del self._under_way[key]
+        return WireTensor(key, first.deployment_version, first.tensor, partial.buffer, first.sender_nanoseconds)
+
+    def _announce(self, key: TensorKey, frame: Frame, payload_bytes: int) -> _Partial:
+        """Take memory for a tensor whose first chunk this is."""
+        if not frame.HasField("tensor"):
+            raise ProtocolError(f"{key}: a tensor is announced in its first chunk, and nowhere else")
+        _check_fit(key, frame, 0, payload_bytes)
+        dimensions = max(len(frame.tensor.shape), len(frame.tensor.strides))
+        if dimensions > MAX_DIMENSIONS:
+            raise ProtocolError(f"{key}: {dimensions} dimensions are announced; a tensor has {MAX_DIMENSIONS} at most")
+        if len(self._under_way) >= MOST_TENSORS:
+            raise ProtocolError(f"{key} came while {MOST_TENSORS} tensors are under way; more may not be")
+        self._accept(frame)
+        partial = self._under_way[key] = _Partial(frame, self._allocate(frame.tensor.encoded_bytes))
+        return partial
+
+
+def _check_fit(key: TensorKey, first: Frame, begin: int, count: int) -> None:
+    """Refuse a chunk that is longer than what is left of the tensor, and an empty one, which would never end."""
+    announced = first.tensor.encoded_bytes
+    if begin + count > announced or (count == 0 and announced > 0):
+        raise ProtocolError(
+            f"{key}: a chunk of {count} bytes at byte {begin} does not fit the {announced} bytes announced"
         )
 
 

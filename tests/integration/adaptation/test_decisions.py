@@ -102,7 +102,7 @@ async def first_deployment_over(bits_per_second, path, *more):
         async with Relay(host, int(port), **ways) as relay:
 
             def reached(deployment, _progress):
-                begun.append((deployment.epoch, deployment.cut, deployment.staleness, deployment.codec))
+                begun.append((deployment.version, deployment.cut, deployment.staleness, deployment.codec))
                 return True
 
             await train_until(settings(relay.port, path, *more), reached)

@@ -94,9 +94,9 @@ async def test_a_frozen_block_moves_without_being_sent(monkeypatch):
     sent = []
     upload = OpenSession.upload_block
 
-    async def recorded(self, block, tensors, deployment_epoch):
+    async def recorded(self, block, tensors, deployment_version):
         sent.append(block.name)
-        await upload(self, block, tensors, deployment_epoch)
+        await upload(self, block, tensors, deployment_version)
 
     monkeypatch.setattr(OpenSession, "upload_block", recorded)
     chosen = [*flags("mlp", "sgd"), 'model.frozen=["1"]', "deployment.cut=3"]

@@ -14,7 +14,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 from tests.support.commands import MLP
 from tests.support.running import edge_config
-from tests.support.wire import RawPeer, attach, batch_packets, open_request
+from tests.support.wire import RawPeer, attach, batch_packets, block_packets, open_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -197,10 +197,10 @@ async def test_a_stream_that_ends_in_the_middle_of_a_batch(trainer):
         half, _ = batch_in_parts()
         end = await peer.streamed("Train", [attach(session), *map(serialize, half)])
         assert end.code is Code.INVALID_ARGUMENT
-        assert "the stream ended in the middle of a batch: of step 0 no" in end.details
+        assert "the stream ended in the middle of a batch: no feature came" in end.details
 
 
-NEXT = pb.Deployment(epoch=1, cut=1, staleness=0, codec="fp32", downlink_codec="fp32")
+NEXT = pb.Deployment(version=1, cut=1, staleness=0, codec="fp32", downlink_codec="fp32")
 
 
 @pytest.mark.parametrize("chunks", [1, 0], ids=["in the middle of a tensor", "between its two tensors"])
@@ -208,8 +208,7 @@ NEXT = pb.Deployment(epoch=1, cut=1, staleness=0, codec="fp32", downlink_codec="
 async def test_a_deployment_in_the_middle_of_a_batch(trainer, chunks):
     async with opened(trainer) as (peer, session):
         first, second = batch_in_parts()
-        for packet in second[chunks:]:
-            packet.message.frame.deployment_epoch = 1
+        second[0].message.frame.deployment_version = 1 - chunks
         batch = [*first, *second]
         batch.insert(len(first) + chunks, Packet(pb.TrainRequest(deployment=NEXT)))
         end = await peer.streamed("Train", [attach(session), *map(serialize, batch)])
@@ -275,16 +274,8 @@ async def test_a_first_message_that_does_more_than_attach(trainer):
 @pytest.mark.usefixtures("serves_the_next")
 async def test_an_upload_that_goes_on_in_another_session(trainer):
     async with opened(trainer) as (peer, session):
-        block = [
-            Packet(pb.UploadBlockRequest(session_id=session, frame=packet.message.frame), packet.payload)
-            for packet in batch_packets(pb.UploadBlockRequest, 0)
-        ]
-        for packet in block:
-            packet.message.frame.role = 5
-            packet.message.frame.step = 1
-        header = block[0].message.frame.tensor
-        header.CopyFrom(TensorHeader(codec="raw", dtype=7, shape=[2048], strides=[1], encoded_bytes=2048))
+        block = block_packets(session, 1, bytes(10_000))
         block[1].message.session_id = "another"
-        end = await peer.streamed("UploadBlock", map(serialize, block[:2]))
+        end = await peer.streamed("UploadBlock", map(serialize, block))
         assert end.code is Code.INVALID_ARGUMENT
         assert "a message for session 'another' came on a stream of session" in end.details

@@ -18,6 +18,7 @@ from shared.codec import codec_by_name
 from shared.config import LinkConfig
 from shared.errors import IsthmusError, ProtocolError, RefusedError, UnreachableError
 from shared.tensor_wire import to_wire
+from shared.transport.stream.framing import TensorKey
 from shared.transport.stream.packets import Packet, deserializer, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame, Role, TensorHeader
@@ -122,10 +123,10 @@ async def test_after_a_failure_that_may_be_the_connections_the_next_call_has_ano
 ATTACHED = message(attached=pb.Attached(next_step=0))
 
 
-def gradient(payload=bytes(8192), step=0, role=Role.ROLE_ERROR_GRADIENT, epoch=0, offset=0, **header):
+def gradient(payload=bytes(8192), step=0, role=Role.ROLE_ERROR_GRADIENT, version=0, offset=0, **header):
     right = {"codec": "fp32", "dtype": 1, "shape": FEATURE, "strides": [64, 1], "encoded_bytes": 8192}
     tensor = TensorHeader(**{**right, **header})
-    frame = Frame(step=step, role=role, deployment_epoch=epoch, offset=offset, tensor=tensor)
+    frame = Frame(step=step, role=role, block=1, deployment_version=version, offset=offset, tensor=tensor)
     return message(payload, frame=frame)
 
 
@@ -153,7 +154,7 @@ async def test_an_attach_that_is_answered_wrongly(first, says):
         (gradient(step=1), "step 1"),
         (gradient(role=Role.ROLE_OUTPUT), "output"),
         (gradient(role=99), "99"),
-        (gradient(epoch=3), "deployment 3"),
+        (gradient(version=3), "deployment 3"),
         (gradient(offset=8), "a chunk at byte 8 came where byte 0 was due"),
         (gradient(shape=[1 << 38, 1], encoded_bytes=1 << 40), "(274877906944, 1)"),
         (gradient(shape=[]), "()"),
@@ -181,18 +182,18 @@ async def test_a_stream_that_ends_in_the_middle_of_a_tensor():
 async def test_a_block_that_was_not_asked_for():
     async def download(_request, context):
         header = TensorHeader(codec="raw", dtype=7, shape=[4], strides=[1], encoded_bytes=4)
-        frame = Frame(step=0, role=Role.ROLE_BLOCK, tensor=header)
+        frame = Frame(block=0, role=Role.ROLE_BLOCK, tensor=header)
         await context.write(serialize(Packet(pb.DownloadBlockResponse(frame=frame), b"abcd")))
 
     handler = grpc.unary_stream_rpc_method_handler(download)
-    assert "the block of step 0; block 1 was asked for" in await agents_end("DownloadBlock", handler)
+    assert "the state of block 0; block 1 was asked for" in await agents_end("DownloadBlock", handler)
 
 
 async def test_a_block_that_is_no_file():
     async def download(request, context):
         block = pb.DownloadBlockRequest.FromString(request).block
         header = TensorHeader(codec="raw", dtype=7, shape=[4], strides=[1], encoded_bytes=4)
-        frame = Frame(step=block, role=Role.ROLE_BLOCK, tensor=header)
+        frame = Frame(block=block, role=Role.ROLE_BLOCK, tensor=header)
         await context.write(serialize(Packet(pb.DownloadBlockResponse(frame=frame), b"abcd")))
 
     handler = grpc.unary_stream_rpc_method_handler(download)
@@ -255,7 +256,7 @@ def silent(kind):
 
 
 @pytest.fixture
-def patient_but_for(monkeypatch):
+def only_limited(monkeypatch):
     """Says which call alone is given up after trainer.call_timeout_seconds: on a busy machine any may take so long."""
     idle_timeout = TrainerClient.idle_timeout
 
@@ -280,8 +281,8 @@ def patient_but_for(monkeypatch):
         ("MeasureStage", grpc.unary_unary_rpc_method_handler, "3"),
     ],
 )
-async def test_a_trainer_that_never_answers(monkeypatch, patient_but_for, tmp_path, method, kind, seconds):
-    patient_but_for(method)
+async def test_a_trainer_that_never_answers(monkeypatch, only_limited, tmp_path, method, kind, seconds):
+    only_limited(method)
     if method == "UploadBlock":
         monkeypatch.setattr("cloud_trainer.sessions.session.Session.block_digests", lambda _self: [0, 0, 0])
     test = f"data.test={{factory={FACTORY}}}"
@@ -298,8 +299,8 @@ async def test_a_trainer_that_never_answers(monkeypatch, patient_but_for, tmp_pa
 
 
 @pytest.mark.parametrize("staleness", [0, 3])
-async def test_a_trainer_that_falls_silent_while_it_trains(patient_but_for, staleness):
-    patient_but_for("Train")
+async def test_a_trainer_that_falls_silent_while_it_trains(only_limited, staleness):
+    only_limited("Train")
     flags = [*FLAGS, GIVE_UP_AT_ONCE, "trainer.call_timeout_seconds=0.5"]
     flags += ["training.max_steps=9", f"deployment.staleness={staleness}"]
     handler = training(ATTACHED, after_steps=1, then_reads=1_000_000)
@@ -309,8 +310,8 @@ async def test_a_trainer_that_falls_silent_while_it_trains(patient_but_for, stal
             await run_training(edge_config(*flags, f"trainer.address={address}"))
 
 
-async def test_a_slow_edge_does_not_blame_the_trainer(patient_but_for):
-    patient_but_for("Train")
+async def test_a_slow_edge_does_not_blame_the_trainer(only_limited):
+    only_limited("Train")
     slow = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=2.5}}'
     async with running_trainer() as server:
         flags = [*FLAGS, slow, "data.batch_size=4", "trainer.call_timeout_seconds=2"]
@@ -325,7 +326,7 @@ async def test_a_transfer_that_goes_on_may_take_longer_than_an_answer():
         header = TensorHeader(codec="raw", dtype=7, shape=[chunks], strides=[1], encoded_bytes=chunks)
         for offset in range(chunks):
             await asyncio.sleep(1.25 * limit_seconds / chunks)
-            frame = Frame(step=block, role=Role.ROLE_BLOCK, offset=offset, tensor=None if offset else header)
+            frame = Frame(block=block, role=Role.ROLE_BLOCK, offset=offset, tensor=None if offset else header)
             await context.write(serialize(Packet(pb.DownloadBlockResponse(frame=frame), b"x")))
 
     async with trainer_with("DownloadBlock", grpc.unary_stream_rpc_method_handler(download)) as address:
@@ -338,7 +339,9 @@ async def test_what_the_edge_needs_for_itself_is_not_the_trainers_silence():
     async def slowly():
         for number in range(2):
             await asyncio.sleep(2.5)
-            yield to_wire(codec_by_name("raw").encode(torch.zeros(1)), number, Role.ROLE_LABEL, 0)
+            yield to_wire(
+                codec_by_name("raw").encode(torch.zeros(1)), TensorKey(0, Role.ROLE_LABEL, batch=number + 1), 0
+            )
 
     async def evaluate(requests, _context):
         return pb.EvaluateResponse(samples=len([request async for request in requests])).SerializeToString()
@@ -366,7 +369,7 @@ async def test_a_refusal_that_meets_what_the_edge_is_sending_keeps_its_sentence(
         TrainerClient(TrainerAddressConfig(address=address), LinkConfig()) as client,
     ):
         for _ in range(100):
-            attach = pb.Attach(session_id="any", session_epoch=1)
+            attach = pb.Attach(session_id="any", session_term=1)
             call, _ = await client.attach(attach, lambda _frame: None, lambda: None, lambda *_: None)
             tasks = [asyncio.create_task(writing(call.stream)), asyncio.create_task(reading(call.stream))]
             for ended in await asyncio.gather(*tasks, return_exceptions=True):
@@ -381,7 +384,9 @@ async def test_a_refusal_of_an_evaluation_keeps_its_sentence():
 
     async def tensors():
         for number in range(100):
-            yield to_wire(codec_by_name("raw").encode(torch.zeros(5000)), number, Role.ROLE_LABEL, 0)
+            yield to_wire(
+                codec_by_name("raw").encode(torch.zeros(5000)), TensorKey(0, Role.ROLE_LABEL, batch=number + 1), 0
+            )
 
     async with (
         trainer_with("Evaluate", grpc.stream_unary_rpc_method_handler(refuse)) as address,

@@ -38,7 +38,7 @@ def claim(role, shape, strides, dtype, sent_elements):
     )
     codec = "raw" if role == Role.ROLE_LABEL else "fp32"
     header = TensorHeader(codec=codec, dtype=dtype, shape=shape, strides=strides, encoded_bytes=size)
-    return Frame(step=0, role=role, tensor=header), bytes(size)
+    return Frame(role=role, tensor=header), bytes(size)
 
 
 def messages(method, session, frames):

@@ -19,7 +19,7 @@ from tests.support.commands import MLP
 from tests.support.peers.strangers import path_of
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, train_with
-from tests.support.wire import SERVICE, RawPeer, attach, batch_packets
+from tests.support.wire import CUT, SERVICE, RawPeer, attach, batch_packets
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -256,13 +256,14 @@ async def test_a_terabyte_is_refused_at_its_first_byte(expected, method, role):
         if role is Role.ROLE_FEATURE:
             header = TensorHeader(codec="fp32", dtype=1, shape=[8, TERABYTE // 32], strides=[TERABYTE // 32, 1])
             header.encoded_bytes = TERABYTE
-        step = 1 if method == "UploadBlock" else 0
+        numbers = {"block": CUT} if role is Role.ROLE_FEATURE else {}
+        numbers |= {"Train": {}, "Evaluate": {"batch": 1}, "UploadBlock": {"block": 1}}[method]
         kind = {"Train": pb.TrainRequest, "Evaluate": pb.EvaluateRequest, "UploadBlock": pb.UploadBlockRequest}[method]
         named = {} if method == "Train" else {"session_id": session}
         messages = [attach(session)] if method == "Train" else []
-        if role is Role.ROLE_LABEL and method != "UploadBlock":  # a label comes after its feature
+        if role is Role.ROLE_FEATURE and method != "UploadBlock":  # a feature comes after its labels
             messages += [serialize(p) for p in batch_packets(kind, 0, **named) if p.message.frame.role != role]
-        announced = kind(frame=Frame(step=step, role=role, tensor=header), **named)
+        announced = kind(frame=Frame(role=role, tensor=header, **numbers), **named)
         async with resident_bytes_grow_less_than(128 * MIB):
             end = await peer.streamed(method, [*messages, serialize(Packet(announced, b"first"))])
             assert end.code is Code.INVALID_ARGUMENT, end

@@ -116,7 +116,7 @@ async def test_uploads_that_never_end_hold_no_more_than_twice_the_model():
         size, of_all = sizes[1], sum(sizes)
         room = 2 * of_all // size
         header = TensorHeader(codec="raw", dtype=7, shape=[size], strides=[1], encoded_bytes=size)
-        frame = Frame(step=1, role=Role.ROLE_BLOCK, tensor=header)
+        frame = Frame(block=1, role=Role.ROLE_BLOCK, tensor=header)
         begun = serialize(Packet(pb.UploadBlockRequest(session_id=session, frame=frame), b"first"))
         async with grpc.aio.insecure_channel(server.address) as channel, asyncio.timeout(60):
             calls = [channel.stream_unary(path_of("UploadBlock"))() for _ in range(room + 5)]
@@ -152,7 +152,7 @@ async def test_what_was_refused_at_opening_is_refused_as_a_change_too():
         end = await peer.unary("OpenSession", open_request(staleness=10).SerializeToString())
         assert pb.OpenSessionResponse.FromString(end.responses[0]).max_staleness == 10
         session = pb.OpenSessionResponse.FromString(end.responses[0]).session_id
-        change = pb.Deployment(epoch=1, cut=CUT, staleness=11, codec="fp32", downlink_codec="fp32")
+        change = pb.Deployment(version=1, cut=CUT, staleness=11, codec="fp32", downlink_codec="fp32")
         messages = [attach(session), serialize(Packet(pb.TrainRequest(deployment=change)))]
         refused = await peer.streamed("Train", messages)
         assert refused.code is Code.RESOURCE_EXHAUSTED, refused

@@ -46,7 +46,7 @@ async def until_held(server, peer, count):
 
 async def attached(client, session):
     version = PROTOCOL_VERSION
-    attaching = pb.Attach(session_id=session, session_epoch=1, position=pb.Position(), protocol_version=version)
+    attaching = pb.Attach(session_id=session, session_term=1, position=pb.Position(), protocol_version=version)
     call, _ = await client.attach(attaching, lambda _frame: None, lambda: None, lambda *_: None)
     return call
 
@@ -125,7 +125,7 @@ async def test_a_session_that_is_closed_while_it_trains_ends_its_training_in_wor
             if progress.steps == 5:
                 asked.append(asyncio.ensure_future(peer.close_session(server.service.sessions.built[0].id)))
 
-        config = edge_config(*MLP, "training.epochs=100000", f"trainer.address={server.address}")
+        config = edge_config(*MLP, "training.terms=100000", f"trainer.address={server.address}")
         with pytest.raises(RefusedError, match=r"refused: session \w+ was closed while it trained"):
             async with asyncio.timeout(60):
                 await run_training(config, close)
@@ -150,11 +150,11 @@ async def test_a_stream_that_was_closed_before_it_did_anything_says_so_too():
 async def test_an_attach_that_is_not_newer_than_the_last_is_refused_and_so_is_what_its_edge_calls():
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
-        codes = [(await peer.streamed("Train", [attach(session, epoch=epoch)])).code.name for epoch in (5, 5, 4, 6)]
+        codes = [(await peer.streamed("Train", [attach(session, term=term)])).code.name for term in (5, 5, 4, 6)]
         assert codes == ["OK", "ABORTED", "ABORTED", "OK"]
         for method, request in (
-            ("CommitMigration", pb.CommitMigrationRequest(session_id=session, fence=pb.Fence(session_epoch=5))),
-            ("CloseSession", pb.CloseSessionRequest(session_id=session, fence=pb.Fence(session_epoch=5))),
+            ("CommitMigration", pb.CommitMigrationRequest(session_id=session, fence=pb.Fence(session_term=5))),
+            ("CloseSession", pb.CloseSessionRequest(session_id=session, fence=pb.Fence(session_term=5))),
         ):
             end = await peer.unary(method, request.SerializeToString())
             assert end.code.name == "ABORTED", method
@@ -244,7 +244,7 @@ async def test_an_attach_that_was_agreed_to_cannot_lose_its_place(tmp_path, monk
         assert (await attaching).code is Code.OK
 
 
-async def test_a_full_disk_refuses_an_attach_rather_than_forgetting_its_epoch(tmp_path, monkeypatch):
+async def test_a_full_disk_refuses_an_attach_rather_than_forgetting_its_term(tmp_path, monkeypatch):
     async with running_trainer(f"checkpoints.location={tmp_path}") as server, RawPeer(server.address) as peer:
         session = await peer.open()
 
@@ -253,10 +253,10 @@ async def test_a_full_disk_refuses_an_attach_rather_than_forgetting_its_epoch(tm
 
         with monkeypatch.context() as patched:
             patched.setattr("shared.checkpoint.files.os.fsync", full)
-            refused = await peer.streamed("Train", [attach(session, epoch=1)])
+            refused = await peer.streamed("Train", [attach(session, term=1)])
         assert refused.code is Code.UNAVAILABLE
         assert "is its disk full?" in refused.details
-        ends = [await peer.streamed("Train", [attach(session, epoch=epoch)]) for epoch in (2, 2, 1)]
+        ends = [await peer.streamed("Train", [attach(session, term=term)]) for term in (2, 2, 1)]
         assert [end.code.name for end in ends] == ["OK", "ABORTED", "ABORTED"]
 
 
@@ -269,7 +269,7 @@ async def test_an_attach_for_which_there_is_no_room_writes_nothing(tmp_path, mon
         await peer.open()
         synced = []
         monkeypatch.setattr("shared.checkpoint.files.os.fsync", synced.append)
-        waiting = pb.Attach(session_id=kept, session_epoch=1, protocol_version=PROTOCOL_VERSION)
+        waiting = pb.Attach(session_id=kept, session_term=1, protocol_version=PROTOCOL_VERSION)
         waiting.checkpoints.add(lineage=0, step=0)
         end = await peer.streamed("Train", [serialize(Packet(pb.TrainRequest(attach=waiting)))])
         assert end.code is Code.RESOURCE_EXHAUSTED, end

@@ -112,7 +112,7 @@ async def test_a_move_behind_a_lookup_is_refused_on_both_sides():
                 block_names=[block.name for block in chain.blocks],
                 cut=2,
             )
-            deployment = pb.Deployment(epoch=1, cut=1, codec="fp32", downlink_codec="fp32")
+            deployment = pb.Deployment(version=1, cut=1, codec="fp32", downlink_codec="fp32")
             request = pb.CommitMigrationRequest(session_id=session, deployment=deployment)
             end = await peer.unary("CommitMigration", request.SerializeToString())
             assert end.code is grpc.StatusCode.INVALID_ARGUMENT
@@ -133,9 +133,9 @@ async def test_frozen_blocks_of_the_edge_stay_there_until_a_move_gives_them_away
     sent, deployers = [], []
     upload = OpenSession.upload_block
 
-    async def recorded(self, block, tensors, deployment_epoch):
+    async def recorded(self, block, tensors, deployment_version):
         sent.append(block.name)
-        await upload(self, block, tensors, deployment_epoch)
+        await upload(self, block, tensors, deployment_version)
 
     def on_progress(progress):
         moves = {4: 1, 40: 3, 80: 1}

@@ -17,6 +17,7 @@ from shared.errors import IsthmusError, OutOfTurnError, ProtocolError
 from shared.tensor_wire import to_wire
 from shared.training.policies import POLICIES
 from shared.transport.rpc.status import Refusal
+from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, TrainRequest
 from tests.support.plain import PlainEdge, assert_same_bits, plain_forward, plain_optimizer, plain_update
@@ -289,7 +290,7 @@ def test_an_evaluation_after_a_change_is_not_refused():
 
 
 def refused(requests, error: type[IsthmusError], sentence: str, staleness: int = 0) -> VirtualSplit:
-    """Serve a stream on which `requests` come, each a deployment or a (step, role, epoch) to send; it must be refused."""
+    """Serve a stream on which `requests` come, each a deployment or a (step, role, version) to send; it must be refused."""
 
     async def main() -> VirtualSplit:
         split = VirtualSplit(deployment={"staleness": staleness}, delays=Delays(cloud=lambda: 1.0))
@@ -299,10 +300,11 @@ def refused(requests, error: type[IsthmusError], sentence: str, staleness: int =
             if isinstance(request, Deployment):
                 await edge.write(TrainRequest(deployment=request))
                 continue
-            step, role, _ = request
+            step, role, version = request
             codec, tensor = ("raw", batch_of(step).labels) if role == LABEL else ("fp32", torch.zeros(4, 8))
-            await edge.send(to_wire(codec_by_name(codec).encode(tensor), *request))
-        announcements = BatchAnnouncements(split.session, 0, LIMITS.tensor_bytes)
+            key = TensorKey(step, role, 0 if role == LABEL else CUT)
+            await edge.send(to_wire(codec_by_name(codec).encode(tensor), key, version))
+        announcements = BatchAnnouncements(split.session, TensorKey(0, LABEL), LIMITS.tensor_bytes)
         with pytest.raises(error, match=sentence):
             await split.serve(cloud_end(up, down, announcements.accept), announcements)
         return split
@@ -313,8 +315,8 @@ def refused(requests, error: type[IsthmusError], sentence: str, staleness: int =
 FEATURE, LABEL = Role.ROLE_FEATURE, Role.ROLE_LABEL
 
 
-def batches(count: int, epoch: int = 0):
-    return [(step, role, epoch) for step in range(count) for role in (LABEL, FEATURE)]
+def batches(count: int, version: int = 0):
+    return [(step, role, version) for step in range(count) for role in (LABEL, FEATURE)]
 
 
 def deployment(**fields) -> Deployment:
@@ -327,32 +329,34 @@ def test_an_edge_that_sends_more_than_k_plus_one_batches_is_refused(limit):
     assert split.record.updated in ([], [0]), "what was refused was not applied"
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 3])
-def test_a_deployment_that_does_not_follow_is_refused(epoch):
-    requests = [deployment(epoch=3), deployment(epoch=epoch)]
+@pytest.mark.parametrize("version", [0, 1, 3])
+def test_a_deployment_that_does_not_follow_is_refused(version):
+    requests = [deployment(version=3), deployment(version=version)]
     refused(
-        requests, ProtocolError, f"deployment {epoch} at cut {CUT} came; a later one than 3, at cut {CUT}, could follow"
+        requests,
+        ProtocolError,
+        f"deployment {version} at cut {CUT} came; a later one than 3, at cut {CUT}, could follow",
     )
 
 
 def test_a_deployment_at_another_cut_is_refused():
-    refused([deployment(epoch=1, cut=1)], ProtocolError, "deployment 1 at cut 1 came")
+    refused([deployment(version=1, cut=1)], ProtocolError, "deployment 1 at cut 1 came")
 
 
 def test_a_deployment_beyond_the_operators_limit_is_refused():
-    refused([deployment(epoch=1, staleness=65)], ProtocolError, r"65 is more than .* 64 \(server.max_staleness\)")
+    refused([deployment(version=1, staleness=65)], ProtocolError, r"65 is more than .* 64 \(server.max_staleness\)")
 
 
 def test_a_deployment_with_a_codec_that_is_not_there_is_refused():
-    refused([deployment(epoch=1, codec="zip")], IsthmusError, "codec 'zip' does not exist")
+    refused([deployment(version=1, codec="zip")], IsthmusError, "codec 'zip' does not exist")
 
 
-@pytest.mark.parametrize("epoch", [0, 2])
-def test_a_frame_of_another_deployment_is_refused(epoch):
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_frame_of_another_deployment_is_refused(version):
     refused(
-        [deployment(epoch=1), (0, LABEL, epoch)],
+        [deployment(version=1), (0, LABEL, version)],
         OutOfTurnError,
-        f"under deployment {epoch}; .* under deployment 1 was due",
+        f"under deployment {version}; .* under deployment 1 was due",
     )
 
 

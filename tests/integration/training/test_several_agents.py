@@ -132,8 +132,8 @@ async def harass(peer, ends, begun):
         session = await peer.open()
         packets = [serialize(packet) for packet in batch_packets(pb.TrainRequest, 0)]
         labels_that_cannot_be = [serialize(packet) for packet in batch_packets(pb.TrainRequest, 0, labels=[10**6] * 8)]
-        for epoch, batch in enumerate(([packets[0][:-3]], packets[1:], [*packets, *packets], labels_that_cannot_be), 1):
-            end = await peer.streamed("Train", [attach(session, 0, epoch), *batch])
+        for term, batch in enumerate(([packets[0][:-3]], packets[1:], [*packets, *packets], labels_that_cannot_be), 1):
+            end = await peer.streamed("Train", [attach(session, 0, term), *batch])
             ends.append(end.code)
         await peer.close_session(session)
         begun.set()

@@ -58,7 +58,7 @@ def _tensor(method: str, role: Role.ValueType, **header: Any) -> Callable[[str],
             codec="raw", dtype=DataType.DATA_TYPE_INT64, shape=[BATCH], strides=[1], encoded_bytes=8 * BATCH
         )
         wrong = TensorHeader(**{"codec": "raw", "dtype": DataType.DATA_TYPE_INT64} | header)
-        sent = [attach(session, epoch=next(_EPOCHS))] if method == "Train" else []
+        sent = [attach(session, term=next(_TERMS))] if method == "Train" else []
         if role == Role.ROLE_FEATURE:
             frame = Frame(role=Role.ROLE_LABEL, tensor=labels)
             sent.append(serialize(Packet(kind(frame=frame, **named), bytes(8 * BATCH))))
@@ -90,7 +90,7 @@ def _counting() -> Any:
     return iter(range(1, 1 << 40))
 
 
-_EPOCHS = _counting()
+_TERMS = _counting()
 _TENSORS: dict[str, dict[str, Any]] = {
     "a billion columns": {"shape": [BATCH, 2**30], "strides": [2**30, 1], "encoded_bytes": 8 * BATCH * 2**30},
     "a gigabyte out of one byte": {"shape": [BATCH, 2**27], "strides": [0, 0], "encoded_bytes": 8},
@@ -163,7 +163,7 @@ CLAIMS = [
                     pb.TrainRequest(
                         attach=pb.Attach(
                             session_id=session,
-                            session_epoch=next(_EPOCHS),
+                            session_term=next(_TERMS),
                             protocol_version=PROTOCOL_VERSION,
                             checkpoints=[pb.CheckpointName(lineage=1, step=1)] * 100_000,
                         )
@@ -176,12 +176,12 @@ CLAIMS = [
         "Train",
         "a change to the largest K",
         lambda session: [
-            attach(session, epoch=next(_EPOCHS)),
+            attach(session, term=next(_TERMS)),
             serialize(
                 Packet(
                     pb.TrainRequest(
                         deployment=pb.Deployment(
-                            epoch=1, cut=CUT, staleness=LARGEST, codec="fp32", downlink_codec="fp32"
+                            version=1, cut=CUT, staleness=LARGEST, codec="fp32", downlink_codec="fp32"
                         )
                     )
                 )
@@ -198,7 +198,7 @@ CLAIMS = [
                         session_id=session,
                         fence=FENCE,
                         frame=Frame(
-                            step=1,
+                            block=1,
                             role=Role.ROLE_BLOCK,
                             tensor=TensorHeader(
                                 codec="raw",
@@ -224,7 +224,7 @@ CLAIMS = [
                         session_id=session,
                         fence=FENCE,
                         frame=Frame(
-                            step=LARGEST,
+                            block=LARGEST,
                             role=Role.ROLE_BLOCK,
                             tensor=TensorHeader(
                                 codec="raw", dtype=DataType.DATA_TYPE_UINT8, shape=[64], strides=[1], encoded_bytes=64
@@ -256,7 +256,7 @@ CLAIMS = [
         "the last cut",
         _unary(
             lambda session: pb.CommitMigrationRequest(
-                session_id=session, fence=FENCE, deployment=pb.Deployment(epoch=1, cut=LARGEST)
+                session_id=session, fence=FENCE, deployment=pb.Deployment(version=1, cut=LARGEST)
             )
         ),
     ),
@@ -267,7 +267,7 @@ CLAIMS = [
             lambda session: pb.CommitMigrationRequest(
                 session_id=session,
                 fence=FENCE,
-                deployment=pb.Deployment(epoch=1, cut=2, staleness=LARGEST, codec="fp32", downlink_codec="fp32"),
+                deployment=pb.Deployment(version=1, cut=2, staleness=LARGEST, codec="fp32", downlink_codec="fp32"),
             )
         ),
     ),
@@ -278,7 +278,7 @@ CLAIMS = [
             lambda session: pb.CommitMigrationRequest(
                 session_id=session,
                 fence=FENCE,
-                deployment=pb.Deployment(epoch=1, cut=2, codec="q" * MOST_MESSAGE_BYTES),
+                deployment=pb.Deployment(version=1, cut=2, codec="q" * MOST_MESSAGE_BYTES),
             )
         ),
     ),

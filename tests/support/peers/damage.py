@@ -170,9 +170,9 @@ class Damage:
         """A call about a session that says what cannot be, or nothing at all."""
         draw, session = self._random, self._session
         unknown = draw.choice(["", "x", "x" * 100_000, session[1:]])
-        right: dict[str, Any] = {"cut": 2, "epoch": 1, "codec": "fp32", "downlink_codec": "fp32"}
+        right: dict[str, Any] = {"cut": 2, "version": 1, "codec": "fp32", "downlink_codec": "fp32"}
         wrong: dict[str, Any] = draw.choice(
-            [{"cut": draw.choice([0, 4, 2**32 - 1])}, {"staleness": 65}, {"codec": self._text()}, {"epoch": 0}]
+            [{"cut": draw.choice([0, 4, 2**32 - 1])}, {"staleness": 65}, {"codec": self._text()}, {"version": 0}]
         )
         name, message = draw.choice(
             [
@@ -241,7 +241,11 @@ class Damage:
         cases = {
             "step": reframed(_but(frame, step=_other(draw, frame.step, 0, 1, 3, 5, *_BIG))),
             "role": reframed(_but(frame, role=_other(draw, frame.role, *range(6), 77, 2**31 - 1, -1))),
-            "deployment": reframed(_but(frame, deployment_epoch=draw.choice([1, *_BIG]))),
+            "block": reframed(_but(frame, block=_other(draw, frame.block, 0, 1, 3, 5, 2**32 - 1))),
+            "slot": reframed(_but(frame, slot=draw.choice([1, 7, 2**32 - 1]))),
+            "part": reframed(_but(frame, part=draw.choice([1, 7, 2**32 - 1]))),
+            "batch": reframed(_but(frame, batch=_other(draw, frame.batch, 0, 1, 2, *_BIG))),
+            "deployment": reframed(_but(frame, deployment_version=draw.choice([1, *_BIG]))),
             "offset": reframed(_but(frame, offset=_other(draw, frame.offset, 0, 1, 64, 1024, *_BIG))),
             "payload too long": _packet(packet.message, bytes(packet.payload) + bytes(40_000)),
             "no payload": _packet(packet.message),
@@ -275,9 +279,9 @@ class Damage:
 
     def _deployment(self) -> pb.Deployment:
         draw = self._random
-        right: dict[str, Any] = {"epoch": 1, "cut": 1, "staleness": 0, "codec": "fp32", "downlink_codec": "fp32"}
+        right: dict[str, Any] = {"version": 1, "cut": 1, "staleness": 0, "codec": "fp32", "downlink_codec": "fp32"}
         wrong = {
-            "epoch": 0,
+            "version": 0,
             "cut": draw.choice([0, 2, 3, 2**32 - 1]),
             "staleness": draw.choice([65, 2**32 - 1]),
             "codec": self._text(),

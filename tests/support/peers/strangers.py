@@ -52,7 +52,7 @@ def message(method: str, session: str) -> bytes:
     plain: dict[str, Any] = {
         "OpenSession": open_request(),
         "DownloadBlock": pb.DownloadBlockRequest(session_id=session, block=1),
-        "CommitMigration": pb.CommitMigrationRequest(session_id=session, deployment=pb.Deployment(epoch=1, cut=2)),
+        "CommitMigration": pb.CommitMigrationRequest(session_id=session, deployment=pb.Deployment(version=1, cut=2)),
         "MeasureStage": pb.MeasureStageRequest(session_id=session, cut=1, repeats=1),
         "TrainCopy": pb.TrainCopyRequest(protocol_version=PROTOCOL_VERSION, epochs=1),
         "GetSession": pb.GetSessionRequest(session_id=session),

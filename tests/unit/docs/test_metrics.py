@@ -28,7 +28,7 @@ class OpenSession:
     loss = 0.5
     received_bytes, sent_bytes = 1000, 200
     downlink_bits_per_second = 8e6
-    deployment = Deployment(epoch=1, cut=2, staleness=3, codec="uniform4", downlink_codec="fp32")
+    deployment = Deployment(version=1, cut=2, staleness=3, codec="uniform4", downlink_codec="fp32")
 
 
 class HeldSessions:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shared.codec import aligned_buffer, codec_by_name, codec_names
 from shared.errors import DataError, IsthmusError, ProtocolError
 from shared.tensor_wire import check_announcement, from_wire, to_wire, torch_dtype, transmitted_shape, wire_dtype
-from shared.transport.stream.framing import Assembler, chunks
+from shared.transport.stream.framing import Assembler, TensorKey, chunks
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 
 MIB = 1 << 20
@@ -50,7 +50,7 @@ def sent(tensor, codec="raw", chunk_bytes=17, max_bytes=MIB):
         return aligned_buffer(size)
 
     assembler = Assembler(lambda frame: check_announcement(frame, codec, max_bytes), allocate)
-    for frame, payload in chunks(to_wire(codec.encode(tensor), 3, Role.ROLE_FEATURE, 0), chunk_bytes):
+    for frame, payload in chunks(to_wire(codec.encode(tensor), TensorKey(3, Role.ROLE_FEATURE), 0), chunk_bytes):
         arrived = assembler.add(Frame.FromString(frame.SerializeToString()), bytes(payload))
     assert memory == [arrived.header.encoded_bytes]
     return codec.decode(from_wire(arrived))
@@ -116,7 +116,7 @@ def test_memory_formats_survive_because_they_choose_kernels(layout, codec):
 
 def test_an_expanded_dimension_is_sent_once():
     wide = torch.ones(3, 1).expand(3, 1000)
-    assert to_wire(codec_by_name("raw").encode(wide), 0, Role.ROLE_FEATURE, 0).header.encoded_bytes == 12
+    assert to_wire(codec_by_name("raw").encode(wide), TensorKey(0, Role.ROLE_FEATURE), 0).header.encoded_bytes == 12
     assert transmitted_shape((3, 1000, 1), (1, 0, 0)) == (3, 1, 1)
 
 

@@ -1176,7 +1176,7 @@ class TrainerSessionStatus(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
-    SESSION_EPOCH_FIELD_NUMBER: _builtins.int
+    SESSION_TERM_FIELD_NUMBER: _builtins.int
     BYTES_UP_FIELD_NUMBER: _builtins.int
     BYTES_DOWN_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
@@ -1192,7 +1192,7 @@ class TrainerSessionStatus(_message.Message):
     """The factory of the model."""
     step: _builtins.int
     """The step that the trainer waits for; of a session that is only kept, that of its newest checkpoint."""
-    session_epoch: _builtins.int
+    session_term: _builtins.int
     """How often an edge has attached it, this attempt included."""
     bytes_up: _builtins.int
     """Payload bytes received from the edge since it is in memory."""
@@ -1219,7 +1219,7 @@ class TrainerSessionStatus(_message.Message):
         model: _builtins.str = ...,
         step: _builtins.int = ...,
         deployment: Global___DeploymentStatus | None = ...,
-        session_epoch: _builtins.int = ...,
+        session_term: _builtins.int = ...,
         bytes_up: _builtins.int = ...,
         bytes_down: _builtins.int = ...,
         loss: _builtins.float | None = ...,
@@ -1228,7 +1228,7 @@ class TrainerSessionStatus(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "checkpoint_steps", b"checkpoint_steps", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "loss", b"loss", "model", b"model", "session_epoch", b"session_epoch", "session_id", b"session_id", "state", b"state", "step", b"step", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "checkpoint_steps", b"checkpoint_steps", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "loss", b"loss", "model", b"model", "session_id", b"session_id", "session_term", b"session_term", "state", b"state", "step", b"step", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__downlink_bits_per_second: _TypeAlias = _typing.Literal["downlink_bits_per_second"]  # noqa: Y015
     _WhichOneofArgType__downlink_bits_per_second: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second"]  # noqa: Y015

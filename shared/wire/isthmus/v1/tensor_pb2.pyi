@@ -157,43 +157,67 @@ Global___TensorHeader: _TypeAlias = TensorHeader  # noqa: Y015
 
 @_typing.final
 class Frame(_message.Message):
-    """One chunk of one tensor. The bytes themselves are the payload of the message that carries this header."""
+    """One chunk of one tensor. The bytes themselves are the payload of the message that carries this header.
+
+    The first six fields say which tensor it is, in every chunk: chunks of several tensors may be mixed on one stream, at most 8
+    of them at one time. The chunks of one tensor come in the order of their bytes.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STEP_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
-    DEPLOYMENT_EPOCH_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    DEPLOYMENT_VERSION_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     SENDER_NANOSECONDS_FIELD_NUMBER: _builtins.int
     step: _builtins.int
-    """The step that the tensor belongs to; for an evaluation, the number of the batch; for a block, its index."""
+    """The step that the tensor belongs to; 0 for a block and in an evaluation, which belong to none."""
     role: Global___Role.ValueType
     """What the tensor is."""
-    deployment_epoch: _builtins.int
-    """The deployment under which it was made; a frame of another deployment is refused."""
+    block: _builtins.int
+    """Of a feature and of an error gradient, the block whose input it is (L, the number of blocks, for the output of the
+    model); of a block's state, the block. 0 for labels.
+    """
+    slot: _builtins.int
+    """Which one of the tensors that cross at this block; 0 for the first, and today for all."""
+    part: _builtins.int
+    """Which part of the batch's samples it holds, where several workers share them; 0 for the first, and today for all."""
+    batch: _builtins.int
+    """Which batch of an evaluation it belongs to, counted from 1; 0 outside of one."""
     offset: _builtins.int
     """How many of the tensor's encoded bytes were sent before this chunk."""
+    deployment_version: _builtins.int
+    """The deployment under which the tensor was made; a tensor of another deployment is refused. In its first chunk
+    (offset 0), and nowhere else.
+    """
     sender_nanoseconds: _builtins.int
-    """When the sender began to send the tensor, by its monotonic clock; in its first chunk."""
+    """When the sender began to send the tensor, by its monotonic clock. In its first chunk, and nowhere else."""
     @_builtins.property
     def tensor(self) -> Global___TensorHeader:
-        """The tensor; in its first chunk (offset 0), and nowhere else."""
+        """The tensor. In its first chunk, and nowhere else."""
 
     def __init__(
         self,
         *,
         step: _builtins.int = ...,
         role: Global___Role.ValueType = ...,
-        deployment_epoch: _builtins.int = ...,
+        block: _builtins.int = ...,
+        slot: _builtins.int = ...,
+        part: _builtins.int = ...,
+        batch: _builtins.int = ...,
         offset: _builtins.int = ...,
+        deployment_version: _builtins.int = ...,
         tensor: Global___TensorHeader | None = ...,
         sender_nanoseconds: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment_epoch", b"deployment_epoch", "offset", b"offset", "role", b"role", "sender_nanoseconds", b"sender_nanoseconds", "step", b"step", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "block", b"block", "deployment_version", b"deployment_version", "offset", b"offset", "part", b"part", "role", b"role", "sender_nanoseconds", b"sender_nanoseconds", "slot", b"slot", "step", b"step", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,12 +25,12 @@ class Deployment(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    EPOCH_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     CUT_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
     CODEC_FIELD_NUMBER: _builtins.int
     DOWNLINK_CODEC_FIELD_NUMBER: _builtins.int
-    epoch: _builtins.int
+    version: _builtins.int
     """Rises with every deployment of a session, from 0."""
     cut: _builtins.int
     """How many blocks run on the edge, 1 to L: [0, cut) there, [cut, L) in the cloud, which computes the loss besides. At L
@@ -45,7 +45,7 @@ class Deployment(_message.Message):
     def __init__(
         self,
         *,
-        epoch: _builtins.int = ...,
+        version: _builtins.int = ...,
         cut: _builtins.int = ...,
         staleness: _builtins.int = ...,
         codec: _builtins.str = ...,
@@ -53,7 +53,7 @@ class Deployment(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "cut", b"cut", "downlink_codec", b"downlink_codec", "epoch", b"epoch", "staleness", b"staleness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "cut", b"cut", "downlink_codec", b"downlink_codec", "staleness", b"staleness", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -212,7 +212,7 @@ class CheckpointName(_message.Message):
     LINEAGE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     lineage: _builtins.int
-    """The session epoch with which this life of the session began: going back to a checkpoint begins another."""
+    """The session term with which this life of the session began: going back to a checkpoint begins another."""
     step: _builtins.int
     """The step that comes next."""
     def __init__(
@@ -265,17 +265,17 @@ class Fence(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SESSION_EPOCH_FIELD_NUMBER: _builtins.int
-    session_epoch: _builtins.int
-    """The session epoch of the caller; 0 before it has attached."""
+    SESSION_TERM_FIELD_NUMBER: _builtins.int
+    session_term: _builtins.int
+    """The session term of the caller; 0 before it has attached."""
     def __init__(
         self,
         *,
-        session_epoch: _builtins.int = ...,
+        session_term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_epoch", b"session_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_term", b"session_term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -288,16 +288,18 @@ class Attach(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
-    SESSION_EPOCH_FIELD_NUMBER: _builtins.int
+    SESSION_TERM_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
-    session_epoch: _builtins.int
+    session_term: _builtins.int
     """Higher than with any attach before; the edge counts it up, and keeps it, before every attempt."""
     protocol_version: _builtins.int
-    """The version of this contract that the edge speaks; it may be another than that of the edge that opened the session."""
+    """The version of this contract that the edge speaks; it may be another than that of the edge that opened the session.
+    Its number stays the same in every version, so that a trainer of another one can name it in its refusal.
+    """
     @_builtins.property
     def position(self) -> Global___Position:
         """What the edge could go on with at once; left out when it has only checkpoints."""
@@ -310,14 +312,14 @@ class Attach(_message.Message):
         self,
         *,
         session_id: _builtins.str = ...,
-        session_epoch: _builtins.int = ...,
+        session_term: _builtins.int = ...,
         position: Global___Position | None = ...,
         checkpoints: _abc.Iterable[Global___CheckpointName] | None = ...,
         protocol_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "position", b"position", "protocol_version", b"protocol_version", "session_epoch", b"session_epoch", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "position", b"position", "protocol_version", b"protocol_version", "session_id", b"session_id", "session_term", b"session_term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -491,7 +493,7 @@ Global___StepReport: _TypeAlias = StepReport  # noqa: Y015
 @_typing.final
 class TrainRequest(_message.Message):
     """From the edge: the first message attaches; each later one holds a frame with its payload, an ack, or both. A deployment
-    comes between two batches and holds for every batch after it; its epoch is higher than the last one's and its cut the
+    comes between two batches and holds for every batch after it; its version is higher than the last one's and its cut the
     same. Batches before it are not waited for: their gradients come back under the deployment that they were sent under.
     """
 
@@ -819,7 +821,7 @@ class CommitMigrationRequest(_message.Message):
     """The step that the edge goes on with; the trainer must wait for the same."""
     @_builtins.property
     def deployment(self) -> Global___Deployment:
-        """What holds from that step on; its epoch is higher than that of the deployment in force."""
+        """What holds from that step on; its version is higher than that of the deployment in force."""
 
     @_builtins.property
     def fence(self) -> Global___Fence:

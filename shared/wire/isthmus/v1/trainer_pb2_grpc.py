@@ -135,8 +135,8 @@ class TrainerServiceServicer:
         checkpoint. A stream that was attached before is ended. A lost stream is attached again in the same way, also to a
         trainer that was restarted.
         NOT_FOUND: no such session, or no state that both sides have; after the answer to the attach: the session was closed for
-        good. ABORTED: the session was attached with this epoch or a higher one, here or by another agent, or it was closed and can
-        be resumed, or a step of it made the trainer's device fail. RESOURCE_EXHAUSTED: there is no room now; the epoch was not taken and may come again. In the stream, without a
+        good. ABORTED: the session was attached with this term or a higher one, here or by another agent, or it was closed and can
+        be resumed, or a step of it made the trainer's device fail. RESOURCE_EXHAUSTED: there is no room now; the term was not taken and may come again. In the stream, without a
         google.rpc.RetryInfo: the session would take more memory than it may have. UNAVAILABLE: not now; try again.
         FAILED_PRECONDITION: another protocol version, a step out of order or another deployment. INVALID_ARGUMENT: a tensor that
         does not fit the cut. DATA_LOSS: a damaged message.

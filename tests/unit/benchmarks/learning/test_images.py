@@ -40,8 +40,8 @@ def test_batches_are_normalised_and_every_sample_comes_once(archive):
     assert torch.allclose(whole.std((0, 2, 3)), torch.ones(3), atol=1e-3)
 
     shuffled = [[*images.shuffled(batch, seed, epoch)] for batch, seed, epoch in [(10, 0, 0), (10, 0, 0), (10, 0, 1)]]
-    first, again, next_epoch = (torch.cat([inputs for inputs, _ in batches]) for batches in shuffled)
+    first, again, next_term = (torch.cat([inputs for inputs, _ in batches]) for batches in shuffled)
     assert torch.equal(first, again)
-    assert not torch.equal(first, next_epoch)
-    assert Counter(first.sum((1, 2, 3)).tolist()) == Counter(next_epoch.sum((1, 2, 3)).tolist())
+    assert not torch.equal(first, next_term)
+    assert Counter(first.sum((1, 2, 3)).tolist()) == Counter(next_term.sum((1, 2, 3)).tolist())
     assert [len(inputs) for inputs, _ in images.shuffled(30, 0, 0)] == [30, 30, 30]

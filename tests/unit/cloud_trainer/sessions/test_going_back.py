@@ -16,7 +16,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Fence
 from tests.support.models.remembering import remembering
 from tests.support.wire import open_request
 
-RIGHT = {"epoch": "2", "cut": 1, "staleness": 3, "codec": "uniform8", "downlinkCodec": "fp16"}
+RIGHT = {"version": "2", "cut": 1, "staleness": 3, "codec": "uniform8", "downlinkCodec": "fp16"}
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def checkpoint(session, facts):
 def test_it_goes_on_with_the_deployment_of_the_checkpoint(session):
     session.go_back(checkpoint(session, {"deployment": RIGHT}), 5)
     assert (session.next_step, session.lineage) == (7, 5)
-    assert (session.deployment.epoch, session.deployment.codec, session.deployment.staleness) == (2, "uniform8", 3)
+    assert (session.deployment.version, session.deployment.codec, session.deployment.staleness) == (2, "uniform8", 3)
 
 
 def test_it_goes_on_without_a_block_where_the_checkpoint_has_none(session):
@@ -42,9 +42,9 @@ def test_it_goes_on_without_a_block_where_the_checkpoint_has_none(session):
     assert session.block_digests() == held
     with pytest.raises(ProtocolError, match="block 2 is not in the cloud; none is"):
         session.check_owned(2)
-    session.migrate(Deployment(epoch=3, cut=3, codec="fp32", downlink_codec="fp32"), 7, Fence(session_epoch=9))
+    session.migrate(Deployment(version=3, cut=3, codec="fp32", downlink_codec="fp32"), 7, Fence(session_term=9))
     with pytest.raises(IsthmusError, match=r"without blocks \[2\]"):
-        session.migrate(Deployment(epoch=4, cut=2, codec="fp32", downlink_codec="fp32"), 7, Fence(session_epoch=9))
+        session.migrate(Deployment(version=4, cut=2, codec="fp32", downlink_codec="fp32"), 7, Fence(session_term=9))
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ RIGHT = {
 async def record_of(folder, document):
     files = LocalFiles(folder)
     files.folder(SESSION_ID).write("session.json", seal(document))
-    for epoch in (2, 3):
-        files.folder(SESSION_ID).create(f"term-{epoch}", b"")
+    for term in (2, 3):
+        files.folder(SESSION_ID).create(f"term-{term}", b"")
     store = SessionStore(files, 1, QUOTA)
     try:
         return await store.record(SESSION_ID)
@@ -35,7 +35,7 @@ async def record_of(folder, document):
 
 async def test_a_record_is_read_as_it_was_written(tmp_path):
     record = await record_of(tmp_path, RIGHT)
-    assert (record.request, record.session_epoch, record.subject) == (open_request(), 3, "ours")
+    assert (record.request, record.session_term, record.subject) == (open_request(), 3, "ours")
 
 
 @pytest.mark.parametrize(
@@ -101,16 +101,16 @@ def place(request, tmp_path):
     )
 
 
-async def test_an_epoch_is_taken_once_however_many_trainers_share_a_store(place):
+async def test_a_term_is_taken_once_however_many_trainers_share_a_store(place):
     trainers = [SessionStore(place, 1, QUOTA) for _ in range(4)]
     try:
         await trainers[0].keep_record(SESSION_ID, RECORD)
-        for epoch in (1, 2, 7):
-            taken = await asyncio.gather(*(trainer.fence(SESSION_ID, RECORD, epoch) for trainer in trainers))
+        for term in (1, 2, 7):
+            taken = await asyncio.gather(*(trainer.fence(SESSION_ID, RECORD, term) for trainer in trainers))
             assert sum(taken) == 1
         assert not await trainers[1].fence(SESSION_ID, RECORD, 6), "a later one has it"
         record = await trainers[2].record(SESSION_ID)
-        assert record.session_epoch == 7
+        assert record.session_term == 7
     finally:
         for trainer in trainers:
             trainer.close()
@@ -123,7 +123,7 @@ async def test_a_record_that_could_not_be_written_is_written_with_the_first_atta
         record = await store.record(SESSION_ID)
     finally:
         store.close()
-    assert (record.request, record.session_epoch, record.subject) == (open_request(), 1, "ours")
+    assert (record.request, record.session_term, record.subject) == (open_request(), 1, "ours")
 
 
 async def test_checkpoints_of_one_subject_take_no_more_than_they_may(tmp_path):

@@ -10,20 +10,20 @@ from edge_agent.training.window import FROZEN_LIMIT, Window
 from shared.codec import codec_by_name, codec_names
 from shared.errors import ProtocolError
 from shared.tensor_wire import to_wire
-from shared.transport.stream.framing import chunks
+from shared.transport.stream.framing import TensorKey, chunks
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 FEATURE = torch.zeros(4, 3)
 LABELS = torch.zeros(4, dtype=torch.int64)
-EPOCH = 2
-DEPLOYMENT = Deployment(epoch=EPOCH, downlink_codec="fp32")
+VERSION, CUT = 2, 1
+DEPLOYMENT = Deployment(version=VERSION, cut=CUT, downlink_codec="fp32")
 
 
-def gradient(step: int, role: Role = Role.ROLE_ERROR_GRADIENT, epoch: int = EPOCH, **header) -> Frame:
+def gradient(step: int, role: Role = Role.ROLE_ERROR_GRADIENT, version: int = VERSION, **header) -> Frame:
     announced = {"codec": "fp32", "dtype": DataType.DATA_TYPE_FLOAT32, "shape": [4, 3], "strides": [3, 1]}
     announced |= {"encoded_bytes": 48, **header}
-    return Frame(role=role, step=step, deployment_epoch=epoch, tensor=TensorHeader(**announced))
+    return Frame(role=role, step=step, block=CUT, deployment_version=version, tensor=TensorHeader(**announced))
 
 
 def window_of(steps: range, *, gradients_come: bool = True, forwarded: bool = True) -> Window:
@@ -198,24 +198,36 @@ def test_a_gradient_of_any_shape_and_codec_is_taken(shape, codec, channels_last)
     window, right = window_of(range(5, 5)), torch.zeros(shape)
     if channels_last and right.dim() == 4:
         right = right.to(memory_format=torch.channels_last)
-    batch = window.start(Deployment(epoch=EPOCH, downlink_codec=codec), torch.zeros(shape[0]))
+    batch = window.start(Deployment(version=VERSION, cut=CUT, downlink_codec=codec), torch.zeros(shape[0]))
     window.forward(batch, right, 0.1)
-    tensor = to_wire(codec_by_name(codec).encode(right), 5, Role.ROLE_ERROR_GRADIENT, EPOCH)
+    tensor = to_wire(codec_by_name(codec).encode(right), TensorKey(5, Role.ROLE_ERROR_GRADIENT, CUT), VERSION)
     window.accept(next(chunks(tensor, 1 << 20))[0])
     assert window.take_gradient(5, right) is batch
 
 
 REFUSALS = [
-    (gradient(6), "the error gradient of step 6 came where the error gradient of step 5 was due"),
-    (gradient(4), "the error gradient of step 4 came where the error gradient of step 5 was due"),
-    (gradient(5, role=Role.ROLE_FEATURE), "the feature of step 5 came where the error gradient of step 5 was due"),
+    (gradient(6), r"the error gradient of step 6 \(block 1\) came where the error gradient of step 5 .* was due"),
+    (gradient(4), r"the error gradient of step 4 \(block 1\) came where the error gradient of step 5 .* was due"),
+    (
+        gradient(5, role=Role.ROLE_FEATURE),
+        r"the feature of step 5 \(block 1\) came where the error gradient of step 5 .* was due",
+    ),
     (gradient(5, role=77), "tensor of unknown role 77"),
-    (gradient(5, epoch=3), "came under deployment 3; .* under deployment 2 was due"),
+    (gradient(5, version=3), "came under deployment 3; .* under deployment 2 was due"),
     (gradient(5, shape=[4, 4], strides=[4, 1], encoded_bytes=64), r"float32 \(4, 4\); torch.float32 \(4, 3\) was due"),
     (gradient(5, dtype=DataType.DATA_TYPE_FLOAT64), r"float64 \(4, 3\); torch.float32 \(4, 3\) was due"),
     (gradient(5, codec="fp16"), "encoded as 'fp16'; 'fp32' is agreed"),
     (gradient(5, encoded_bytes=44), "announces 44 bytes; fp32 of .* has 48"),
 ]
+
+
+@pytest.mark.parametrize(("field", "other"), [("block", 0), ("block", 2), ("slot", 1), ("part", 1), ("batch", 1)])
+def test_a_gradient_of_another_crossing_is_refused(field, other):
+    window, frame = window_of(range(5, 8)), gradient(5)
+    setattr(frame, field, other)
+    with pytest.raises(ProtocolError, match=r"came where the error gradient of step 5 \(block 1\) was due"):
+        window.accept(frame)
+    window.accept(gradient(5))
 
 
 @pytest.mark.parametrize(("frame", "sentence"), REFUSALS)

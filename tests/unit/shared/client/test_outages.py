@@ -18,11 +18,11 @@ def months():
     return live_through(weather(0, DAYS, ("silent", "busy")), DAYS * DAY_SECONDS)
 
 
-def test_it_is_attached_at_the_end_and_every_epoch_was_higher_than_the_one_before(months):
+def test_it_is_attached_at_the_end_and_every_term_was_higher_than_the_one_before(months):
     assert months.attached
     assert months.seconds == pytest.approx(DAYS * DAY_SECONDS, abs=LONGEST_WAIT_SECONDS)
     assert len(months.absences) > 200
-    assert all(earlier < later for earlier, later in pairwise(months.epochs))
+    assert all(earlier < later for earlier, later in pairwise(months.terms))
 
 
 def test_nothing_is_written_while_nothing_changes(months):

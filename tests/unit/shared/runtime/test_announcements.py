@@ -12,20 +12,21 @@ from shared.errors import IsthmusError, OutOfTurnError, ProtocolError
 from shared.model.spec import TensorSpec
 from shared.runtime import Due, judge
 from shared.tensor_wire import to_wire
-from shared.transport.stream.framing import chunks
+from shared.transport.stream.framing import TensorKey, chunks
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 
 FEATURE = TensorSpec((4, 3), torch.float32)
-STEP, VERSION = 5, 2
+VERSION = 2
+KEY = TensorKey(5, Role.ROLE_FEATURE, 1)
 
 
-def announced(step=STEP, role=Role.ROLE_FEATURE, version=VERSION, codec="fp32", shape=(4, 3)) -> Frame:
+def announced(version=VERSION, codec="fp32", shape=(4, 3), **key) -> Frame:
     tensor = codec_by_name(codec).encode(torch.zeros(shape))
-    return next(chunks(to_wire(tensor, step, role, version), 1 << 20))[0]
+    return next(chunks(to_wire(tensor, KEY._replace(**key), version), 1 << 20))[0]
 
 
 def due(**changed) -> Due:
-    wanted = {"step": STEP, "role": Role.ROLE_FEATURE, "deployment": VERSION, "codec": "fp32", "tensor": FEATURE}
+    wanted = {"key": KEY, "deployment": VERSION, "codec": "fp32", "tensor": FEATURE}
     return Due(**{**wanted, **changed})
 
 
@@ -36,12 +37,16 @@ def test_what_is_due_is_agreed_to(shape, codec):
 
 
 OUT_OF_TURN = [
-    (announced(step=6), "the feature of step 6 came where the feature of step 5 was due"),
-    (announced(version=3), "came under deployment 3; the feature of step 5 under deployment 2 was due"),
+    (announced(step=6), r"the feature of step 6 \(block 1\) came where the feature of step 5 \(block 1\) was due"),
+    (announced(batch=1), r"the feature of batch 1 .* came where the feature of step 5 \(block 1\) was due"),
+    (announced(version=3), r"came under deployment 3; the feature of step 5 \(block 1\) under deployment 2 was due"),
 ]
 WRONG = [
-    (announced(role=Role.ROLE_LABEL), "the label of step 5 came where the feature of step 5 was due"),
-    (announced(role=99), "unknown role 99 of step 5 came"),
+    (announced(role=Role.ROLE_LABEL), r"the label of step 5 .* came where the feature of step 5 .* was due"),
+    (announced(role=99), r"unknown role 99 of step 5 \(block 1\) came"),
+    (announced(block=2), r"the feature of step 5 \(block 2\) came where the feature of step 5 \(block 1\) was due"),
+    (announced(slot=1), r"the feature of step 5 \(block 1, slot 1\) came where"),
+    (announced(part=1), r"the feature of step 5 \(block 1, part 1\) came where"),
     (announced(shape=(4, 4)), r"float32 \(4, 4\); torch.float32 \(4, 3\) was due"),
     (announced(codec="fp16"), "encoded as 'fp16'; 'fp32' is agreed"),
 ]

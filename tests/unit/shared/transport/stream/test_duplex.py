@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shared.transport.stream.credits import LONGEST_PAUSE_SECONDS
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import WireTensor
+from shared.transport.stream.framing import TensorKey, WireTensor
 from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
 from tests.support.virtual import Wire, cloud_end, edge_end, run_virtually
 
@@ -25,7 +25,7 @@ CALL_SECONDS = 0.250
 
 def tensor(size: int) -> WireTensor:
     header, payload = TensorHeader(encoded_bytes=size), memoryview(bytes(size))
-    return WireTensor(0, Role.ROLE_FEATURE, 0, header, payload)
+    return WireTensor(TensorKey(0, Role.ROLE_FEATURE), 0, header, payload)
 
 
 @asynccontextmanager

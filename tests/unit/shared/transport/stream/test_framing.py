@@ -1,5 +1,6 @@
 """Framing: tensors become chunks and chunks the same tensor; whatever else comes is refused before memory is taken."""
 
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -8,11 +9,22 @@ from hypothesis import strategies as st
 
 from shared.codec.layout import MAX_DIMS
 from shared.errors import ProtocolError
-from shared.transport.stream.framing import MAX_DIMENSIONS, Assembler, WireTensor, chunks, role_name
+from shared.transport.stream.framing import (
+    MAX_DIMENSIONS,
+    MOST_TENSORS,
+    Assembler,
+    TensorKey,
+    WireTensor,
+    block_key,
+    chunks,
+    key_of,
+    role_name,
+)
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
-uint64 = st.integers(0, 2**64 - 1)
+uint32, uint64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 roles = st.sampled_from([role for role in Role.values() if role != Role.ROLE_UNSPECIFIED])
+keys = st.builds(TensorKey, uint64, roles, uint32, uint32, uint32, uint64)
 
 
 class Memory:
@@ -26,8 +38,11 @@ class Memory:
         return memoryview(bytearray(size))
 
 
-def tensor(payload, step=4, role=Role.ROLE_FEATURE, epoch=0, **header):
-    return WireTensor(step, role, epoch, TensorHeader(encoded_bytes=len(payload), **header), memoryview(payload))
+KEY = TensorKey(4, Role.ROLE_FEATURE, 2)
+
+
+def tensor(payload, key=KEY, version=0, **header):
+    return WireTensor(key, version, TensorHeader(encoded_bytes=len(payload), **header), memoryview(payload))
 
 
 def anything(_frame):
@@ -56,13 +71,13 @@ def changed(frame, **fields):
     return copy
 
 
-@given(st.binary(max_size=300), st.integers(1, 310), uint64, roles, uint64, uint64)
-def test_chunks_put_together_are_the_tensor(payload, chunk_bytes, step, role, epoch, nanoseconds):
-    sent = tensor(payload, step, role, epoch, codec="fp32", shape=[len(payload)], strides=[1])
+@given(st.binary(max_size=300), st.integers(1, 310), keys, uint64, uint64)
+def test_chunks_put_together_are_the_tensor(payload, chunk_bytes, key, version, nanoseconds):
+    sent = tensor(payload, key, version, codec="fp32", shape=[len(payload)], strides=[1])
     frames = list(chunks(sent, chunk_bytes, nanoseconds))
     memory = Memory()
     arrived = assembled(frames, memory=memory)
-    assert (arrived.step, arrived.role, arrived.deployment_epoch) == (step, role, epoch)
+    assert (arrived.key, arrived.deployment_version) == (key, version)
     assert arrived.header == sent.header
     assert bytes(arrived.payload) == payload
     assert arrived.sender_nanoseconds == nanoseconds
@@ -90,11 +105,11 @@ def test_one_tensor_after_the_other_each_cut_as_it_likes(parts):
     memory, arrived = Memory(), []
     assembler = Assembler(anything, memory)
     for step, (payload, chunk_bytes) in enumerate(parts):
-        for frame, part in chunks(tensor(payload, step), chunk_bytes):
+        for frame, part in chunks(tensor(payload, KEY._replace(step=step)), chunk_bytes):
             if (whole := assembler.add(frame, part)) is not None:
                 arrived.append(whole)
         assert assembler.at_boundary
-    assert [(whole.step, bytes(whole.payload)) for whole in arrived] == [
+    assert [(whole.key.step, bytes(whole.payload)) for whole in arrived] == [
         (step, payload) for step, (payload, _) in enumerate(parts)
     ]
     assert memory.asked == [len(payload) for payload, _ in parts]
@@ -102,18 +117,18 @@ def test_one_tensor_after_the_other_each_cut_as_it_likes(parts):
 
 def test_tensors_do_not_share_memory():
     assembler = Assembler(anything, Memory())
-    first = assembler.add(*next(chunks(tensor(b"one", 0), 10)))
-    assembler.add(*next(chunks(tensor(b"two", 1), 10)))
+    first = assembler.add(*next(chunks(tensor(b"one", KEY), 10)))
+    assembler.add(*next(chunks(tensor(b"two", KEY.following), 10)))
     assert bytes(first.payload) == b"one"
 
 
-@given(uint64, uint64, st.integers(0, 20), uint64, uint64, st.binary(max_size=20))
-def test_what_is_not_accepted_takes_no_memory(step, epoch, role, offset, announced, payload):
+@given(keys, uint64, st.integers(0, 20), uint64, uint64, st.binary(max_size=20))
+def test_what_is_not_accepted_takes_no_memory(key, version, role, offset, announced, payload):
     def refuse(_frame):
         raise ProtocolError("no")
 
     memory = Memory()
-    frame = Frame(step=step, deployment_epoch=epoch, role=role, offset=offset)
+    frame = Frame(**key._replace(role=role)._asdict(), deployment_version=version, offset=offset)
     frame.tensor.encoded_bytes = announced
     with pytest.raises(ProtocolError):
         Assembler(refuse, memory).add(frame, payload)
@@ -165,14 +180,106 @@ def test_chunks_twice_or_left_out_are_refused(order):
         assembled([frames[place] for place in order])
 
 
-@pytest.mark.parametrize("field", ["step", "role", "deployment_epoch"])
+@st.composite
+def interleavings(draw):
+    """Tensors with keys of their own, and their chunks mixed; the chunks of one are in the order of their bytes."""
+    tensors = [
+        tensor(draw(st.binary(max_size=60)), key) for key in draw(st.lists(keys, max_size=MOST_TENSORS, unique=True))
+    ]
+    left = [list(chunks(one, draw(st.integers(1, 70)))) for one in tensors]
+    mixed = []
+    while left := [frames for frames in left if frames]:
+        mixed.append(draw(st.sampled_from(left)).pop(0))
+    return tensors, mixed
+
+
+@given(interleavings())
+def test_chunks_of_several_tensors_in_any_order_give_the_tensors(drawn):
+    tensors, mixed = drawn
+    memory = Memory()
+    assembler = Assembler(anything, memory)
+    wholes = [whole for frame, payload in mixed if (whole := assembler.add(frame, payload)) is not None]
+    assert assembler.at_boundary
+    assert {one.key: bytes(one.payload) for one in wholes} == {one.key: bytes(one.payload) for one in tensors}
+    assert sorted(memory.asked) == sorted(len(one.payload) for one in tensors), "memory is taken once for each"
+
+
+@given(interleavings(), st.data())
+def test_without_one_of_its_chunks_a_tensor_never_becomes_whole(drawn, data):
+    _, mixed = drawn
+    assume(mixed)
+    at = data.draw(st.integers(0, len(mixed) - 1))
+    assembler, wholes = Assembler(anything, Memory()), []
+    with suppress(ProtocolError):
+        for frame, payload in (*mixed[:at], *mixed[at + 1 :]):
+            if (whole := assembler.add(frame, payload)) is not None:
+                wholes.append(whole.key)
+    assert key_of(mixed[at][0]) not in wholes
+
+
+@given(interleavings(), st.data())
+def test_a_chunk_that_comes_twice_is_refused(drawn, data):
+    _, mixed = drawn
+    # A whole tensor that comes twice is for whoever judges announcements to refuse.
+    parts = [at for at, (frame, part) in enumerate(mixed) if frame.offset or len(part) < frame.tensor.encoded_bytes]
+    assume(parts)
+    at = data.draw(st.sampled_from(parts))
+    assembler = Assembler(anything, Memory())
+    for frame, payload in mixed[: at + 1]:
+        assembler.add(frame, payload)
+    with pytest.raises(ProtocolError):
+        assembler.add(*mixed[at])
+
+
+def test_one_tensor_more_than_may_be_under_way_is_refused_before_it_is_judged_and_takes_no_memory():
+    judged, memory = [], Memory()
+    assembler = Assembler(lambda frame: judged.append(frame.step), memory)
+    begun = [chunks(tensor(b"abc", KEY._replace(step=step)), 2) for step in range(MOST_TENSORS + 1)]
+    for one in begun[:-1]:
+        assembler.add(*next(one))
+    frame, payload = next(begun[-1])
+    with pytest.raises(
+        ProtocolError, match=f"the feature of step {MOST_TENSORS} .* {MOST_TENSORS} tensors are under way"
+    ):
+        assembler.add(frame, payload)
+    assert judged == list(range(MOST_TENSORS))
+    assert memory.asked == [3] * MOST_TENSORS
+    assert assembler.add(*next(begun[0])) is not None
+    assembler.add(frame, payload)
+
+
+@pytest.mark.parametrize("field", TensorKey._fields)
 @pytest.mark.parametrize("place", [1, 2])
-def test_a_chunk_of_another_tensor_in_the_middle_is_refused(field, place):
-    frames = framed()
+def test_a_chunk_whose_key_has_changed_is_no_chunk_of_the_tensor(field, place):
+    frames, memory = framed(), Memory()
     frame, payload = frames[place]
-    other = {"step": 5, "role": Role.ROLE_LABEL, "deployment_epoch": 1}[field]
-    with pytest.raises(ProtocolError, match="in the middle of the feature of step 4"):
-        assembled([*frames[:place], (changed(frame, **{field: other}), payload)])
+    other = changed(frame, **{field: 5})
+    with pytest.raises(ProtocolError, match=f"a chunk at byte {frame.offset} came where byte 0 was due"):
+        assembled([*frames[:place], (other, payload)], memory=memory)
+    assert memory.asked == [100], "nothing is taken for what was not announced"
+
+
+@pytest.mark.parametrize("field", ["deployment_version", "sender_nanoseconds"])
+def test_a_later_chunk_that_says_again_what_the_first_one_said_is_refused(field):
+    frames = framed()
+    with pytest.raises(ProtocolError, match=r"the feature of step 4 .* announced in its first chunk, and nowhere else"):
+        assembled([frames[0], (changed(frames[1][0], **{field: 1}), frames[1][1])])
+
+
+@pytest.mark.parametrize(
+    ("key", "sentence"),
+    [
+        (TensorKey(4, Role.ROLE_LABEL), "the label of step 4"),
+        (TensorKey(4, Role.ROLE_FEATURE, 2), "the feature of step 4 (block 2)"),
+        (TensorKey(4, Role.ROLE_ERROR_GRADIENT, 2, 1, 3), "the error gradient of step 4 (block 2, slot 1, part 3)"),
+        (TensorKey(0, Role.ROLE_FEATURE, 2, batch=7), "the feature of batch 7 (block 2)"),
+        (TensorKey(3, Role.ROLE_FEATURE, batch=7), "the feature of batch 7 (step 3)"),
+        (block_key(5), "the state of block 5"),
+        (TensorKey(3, Role.ROLE_BLOCK, 5, 1), "the state of block 5 (step 3, slot 1)"),
+    ],
+)
+def test_a_key_says_what_it_names(key, sentence):
+    assert str(key) == sentence
 
 
 @given(st.integers(0, 120), st.sampled_from([0, 1, 2]))

@@ -19,7 +19,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import (
 PACKET_TYPES = (TrainRequest, TrainResponse, EvaluateRequest, UploadBlockRequest, DownloadBlockResponse)
 CHECKSUM_TAG = (PAYLOAD_FIELD + 1) << 3 | 1
 
-uint64 = st.integers(0, 2**64 - 1)
+uint32, uint64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 headers = st.builds(
     TensorHeader,
     codec=st.text(max_size=20),
@@ -29,11 +29,20 @@ headers = st.builds(
     encoded_bytes=uint64,
 )
 frames = st.builds(
-    Frame, step=uint64, role=st.integers(0, 20), deployment_epoch=uint64, offset=uint64, tensor=st.none() | headers
+    Frame,
+    step=uint64,
+    role=st.integers(0, 20),
+    block=uint32,
+    slot=uint32,
+    part=uint32,
+    batch=uint64,
+    deployment_version=uint64,
+    offset=uint64,
+    tensor=st.none() | headers,
 )
 messages = st.one_of(
     st.builds(TrainRequest, frame=frames),
-    st.builds(TrainRequest, attach=st.builds(Attach, session_id=st.text(max_size=20), session_epoch=uint64)),
+    st.builds(TrainRequest, attach=st.builds(Attach, session_id=st.text(max_size=20), session_term=uint64)),
     st.builds(EvaluateRequest, session_id=st.text(max_size=200), frame=frames),
     st.builds(DownloadBlockResponse, frame=frames),
     st.just(TrainResponse()),
