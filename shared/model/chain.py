@@ -36,7 +36,7 @@ class Block:
     """Takes and returns features, as `call_module` says. Its train(), eval() and to() reach all that it runs; blocks may share
     modules without state (a dropout, say), and then the mode of these."""
     modifies_input: bool
-    """Whether it writes to a tensor that it is given, as an in-place activation does."""
+    """Whether it writes to a tensor that it is given, as an in-place activation does, or hands it on to one that does."""
     draws_random: bool
     """Whether it draws from torch's default generator in train mode, as dropout does."""
     slots: tuple[Slot, ...] = field(repr=False)

@@ -84,7 +84,7 @@ class Verification:
         )
 
     def _run(self, titled: Sequence[tuple[str, nn.Module]], case: "_Pass") -> "_Result":
-        features, modifies, draws = [(TensorSpec.of(case.inputs),)], [], []
+        features, modifies, hands_on, draws = [(TensorSpec.of(case.inputs),)], [], [], []
         value = case.inputs.clone()
         self._buffers.restore()
         with torch.no_grad(), random_state("verify"):
@@ -98,9 +98,14 @@ class Verification:
                         f"{title} returns a {type(output).__name__} {case.label}; it must return one tensor"
                     )
                 modifies.append(value._version != version)
+                hands_on.append(output.untyped_storage()._cdata == value.untyped_storage()._cdata)
                 draws.append(not all(map(torch.equal, generators, generator_states())))
                 features.append((TensorSpec.of(output),))
                 value = output
+        for index in reversed(
+            range(len(titled) - 1)
+        ):  # what a block hands on is written to by whoever writes behind it
+            modifies[index] |= hands_on[index] and modifies[index + 1]
         return _Result(value, self._buffers.copies(), Observed(tuple(features), tuple(modifies), tuple(draws)))
 
 

@@ -139,7 +139,7 @@ def plain_update(
     """Clip the parameters of each block, step, and drop the gradients."""
     if recipe.optimizer.clip_norm is not None:
         for parameters in blocks:
-            torch.nn.utils.clip_grad_norm_(parameters, recipe.optimizer.clip_norm)
+            torch.nn.utils.clip_grad_norm_(list(parameters), recipe.optimizer.clip_norm)
     optimizer.param_groups[0]["lr"] = learning_rate(recipe, step)
     optimizer.step()
     optimizer.zero_grad()

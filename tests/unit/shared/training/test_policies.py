@@ -67,6 +67,18 @@ def in_place() -> nn.Module:
     return nn.Sequential(first, nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), nn.Linear(8, 3))
 
 
+class Declared(nn.Sequential):
+    """Each of its layers is a block."""
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self)
+
+
+def handed_on() -> nn.Module:
+    """Its first block hands the samples on to one that writes to them."""
+    return Declared(nn.Flatten(), nn.Sequential(nn.LeakyReLU(0.1, inplace=True), nn.Linear(8, 8)), nn.Linear(8, 3))
+
+
 def with_buffers() -> nn.Module:
     return nn.Sequential(Replacing(), Writing(), nn.Linear(8, 3))
 
@@ -82,7 +94,7 @@ def texts() -> nn.Module:
     return bilstm(vocabulary=9, embedding=4, hidden=3, layers=1, dropout=0.4)
 
 
-MODULES = {make.__name__: make for make in (normed, in_place, with_buffers, partly_frozen, texts)}
+MODULES = {make.__name__: make for make in (normed, in_place, handed_on, with_buffers, partly_frozen, texts)}
 OPTIMIZERS = (
     OptimizerConfig(learning_rate=0.1, momentum=0.9, weight_decay=1e-3),
     OptimizerConfig(name="adam", learning_rate=0.01, clip_norm=0.05),
