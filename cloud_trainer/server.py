@@ -23,6 +23,7 @@ from cloud_trainer.rpc.methods import SERVICE, handlers
 from cloud_trainer.rpc.service import TrainerService
 from cloud_trainer.sessions.device_watch import DeviceWatch
 from shared.commands.service_manager import ServiceManager
+from shared.concurrency.tasks import repeat
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.errors import ConfigError, ExitCode, ListenError
 from shared.telemetry.metrics import serving_metrics
@@ -94,7 +95,7 @@ class TrainerServer:
         for each in servers:
             await each.start()
         self._servers = servers
-        self._tidying = asyncio.create_task(self._keep_tidy())
+        self._tidying = asyncio.create_task(repeat("removing abandoned sessions", self.service.tidy, TIDY_SECONDS))
         await self._set_health(serving=True)
         self._watching = asyncio.create_task(self._gate.keep_watch(self._say_whether_open))
         _log.info("listening", address=self.address)
@@ -119,11 +120,6 @@ class TrainerServer:
             return ended
         _log.warning("a computation goes on and is given up", waited_seconds=STOP_GRACE_SECONDS)
         return ended
-
-    async def _keep_tidy(self) -> None:
-        while True:
-            await self.service.tidy()
-            await asyncio.sleep(TIDY_SECONDS)
 
     async def _say_whether_open(self) -> None:
         """A trainer that admits nobody new goes on serving those who are there: nobody shall restart it for that."""

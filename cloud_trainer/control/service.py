@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
-import grpc
 import structlog
 
 from cloud_trainer.metrics import QUEUES, TrainerMetrics
@@ -18,7 +17,6 @@ from shared.control.watching import watch
 from shared.telemetry.metrics import counted
 from shared.transport.auth.callers import caller
 from shared.transport.auth.tokens import Scope
-from shared.transport.rpc.status import Refusal
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 _log = structlog.get_logger(__name__)
@@ -37,7 +35,10 @@ class TrainerControl:
         stopping: asyncio.Event,
         device: str,
     ) -> None:
-        """end_session: frees a session, and forgets it unless it is to be resumable. stopping: set to stop the trainer."""
+        """end_session: frees a session, and forgets it unless it is to be resumable; raises Refusal.
+
+        stopping: set to stop the trainer.
+        """
         self._sessions = sessions
         self._store = store
         self._metrics = metrics
@@ -97,10 +98,8 @@ class TrainerControl:
             owner = record.subject
         if owner is None or not _sees(owner):
             raise self._sessions.not_found(session_id)
-        if session_id in self._sessions and self._sessions.find(session_id) is None:
-            raise Refusal(grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being opened just now; try again")
-        _log.info("session closed by an operator", session=session_id, resumable=request.resumable)
         await self._end_session(session_id, request.resumable)
+        _log.info("session closed by an operator", session=session_id, resumable=request.resumable)
         return pb.TrainerControlServiceCloseSessionResponse()
 
     async def drain(self, _request: pb.TrainerControlServiceDrainRequest) -> pb.TrainerControlServiceDrainResponse:

@@ -109,7 +109,7 @@ class TrainerService:
             digests = await self._compute.build(session.block_digests)
             await self._store.keep_record(session_id, Record(request, 0, caller().subject))
         except BaseException:
-            self.sessions.remove(session_id)
+            self.sessions.release(session_id)
             raise
         finally:
             self._store.release_room(session_id)
@@ -232,9 +232,15 @@ class TrainerService:
         return pb.CloseSessionResponse()
 
     async def end_session(self, session_id: str, resumable: bool) -> None:
-        """Free a session, whoever has it attached, and forget it unless it is to be resumable."""
-        if (session := self.sessions.find(session_id)) is not None:
-            self.sessions.remove(session_id)
+        """Free a session, whoever has it attached, and forget it unless it is to be resumable.
+
+        Raises Refusal while it is being opened or built again: what that writes would be removed under it.
+        """
+        session = self.sessions.find(session_id)
+        if session is None and self._is_live(session_id):
+            raise Refusal(grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being opened just now; try again")
+        if session is not None:
+            self.sessions.remove(session)
             session.forgotten = not resumable
             await session.end_stream()
             _log.info("session closed", session=session_id, step=session.next_step, resumable=resumable)

@@ -107,7 +107,7 @@ class TrainingCalls:
                 if serving.cancelled() or serving.exception() is not None:
                     session.lost_seconds = time.monotonic()
                 if session.spoilt:
-                    self._sessions.remove(session.id)
+                    self._sessions.remove(session)
                     _log.warning("session given up: a step failed", step=session.next_step)
 
     def _refusal_of_ended(self, session: Session, attach: pb.Attach) -> Refusal:
@@ -116,7 +116,7 @@ class TrainingCalls:
                 grpc.StatusCode.ABORTED,
                 f"session {session.id} was attached with term {session.session_term}; this stream is of another",
             )
-        if session.id not in self._sessions:
+        if self._sessions.find(session.id) is not session:
             code = grpc.StatusCode.NOT_FOUND if session.forgotten else grpc.StatusCode.ABORTED
             return Refusal(code, f"session {session.id} was closed while it trained")
         return Refusal(grpc.StatusCode.UNAVAILABLE, "nothing was heard of what was sent; attach again")

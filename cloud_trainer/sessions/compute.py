@@ -6,6 +6,7 @@ else's.
 """
 
 import sys
+import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -44,5 +45,7 @@ class Compute:
 
     def close(self, seconds: float) -> bool:
         """Drop what waits, and end the threads; whether all that was running ended within so many seconds."""
-        ended = [worker.close(seconds) for worker in (self._steps, self._building, self._codec)]
-        return all(ended)
+        workers, deadline = (self._steps, self._building, self._codec), time.monotonic() + seconds
+        for worker in workers:
+            worker.close()
+        return all(worker.ended(max(deadline - time.monotonic(), 0.0)) for worker in workers)

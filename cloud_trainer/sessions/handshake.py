@@ -105,7 +105,7 @@ class Handshake:
             await self._fence(attach, record)
         except BaseException:
             if session is None:
-                self._sessions.remove(attach.session_id)
+                self._sessions.release(attach.session_id)
             raise
         if session is not None:
             session.session_term = attach.session_term
@@ -115,8 +115,7 @@ class Handshake:
         try:
             return await self._go_back(attach, record, session, shared, uses)
         except BaseException:
-            if self._sessions.find(attach.session_id) is None:
-                self._sessions.remove(attach.session_id)  # the place that was reserved
+            self._sessions.release(attach.session_id)
             raise
 
     async def _fence(self, attach: pb.Attach, record: Record) -> None:
@@ -171,7 +170,7 @@ class Handshake:
             try:
                 await self._compute.of(session.id).aside(session.go_back, checkpoint, attach.session_term)
             except BaseException:
-                self._sessions.remove(session.id)  # half-loaded, it is of no use
+                self._sessions.remove(session)  # half-loaded, it is of no use
                 raise
             digests = await self._compute.of(session.id).aside(session.block_digests)
             _log.info("session restored", session=session.id, checkpoint=str(name), term=attach.session_term)

@@ -134,11 +134,19 @@ class SessionRegistry:
         if place is not None and place.owner != caller().subject:
             raise self.not_found(session_id)
 
-    def remove(self, session_id: str) -> None:
-        """Free the place; nothing happens when it is free."""
-        place = self._places.pop(session_id, None)
-        if place is not None and place.expiry is not None:
-            place.expiry.cancel()
+    def remove(self, session: Session) -> None:
+        """Free the place of this very session; nothing happens where another has its id by now."""
+        place = self._places.get(session.id)
+        if place is not None and place.session is session:
+            del self._places[session.id]
+            if place.expiry is not None:
+                place.expiry.cancel()
+
+    def release(self, session_id: str) -> None:
+        """Free a place that was reserved; nothing happens where a session has taken it."""
+        place = self._places.get(session_id)
+        if place is not None and place.session is None:
+            del self._places[session_id]
 
     def close(self) -> None:
         """Expire nothing any more."""
@@ -177,7 +185,7 @@ class SessionRegistry:
     def _expire(self, session_id: str, place: _Place) -> None:
         if self._places.get(session_id) is not place or place.session is None:
             return  # the place was freed; the session that has the id now is another
-        self.remove(session_id)
+        self.remove(place.session)
         self._on_expired(place.session)
 
 

@@ -63,16 +63,18 @@ class SharedWorker:
                 self._queue.drop(account, job)
             raise
 
-    def close(self, seconds: float) -> bool:
-        """Drop the calls that wait, and end the threads; whether the running calls ended within so many seconds.
-
-        One that did not goes on until the process ends.
-        """
+    def close(self) -> None:
+        """Drop the calls that wait, and end the threads once the running calls end."""
         with self._changed:
             self._closed = True
             for job in self._queue.clear():
                 job.done.cancel()
             self._changed.notify_all()
+
+    def ended(self, seconds: float) -> bool:
+        """Whether the running calls of a closed worker end within so many seconds; one that does not goes on until the
+        process ends."""
+        with self._changed:
             return self._changed.wait_for(lambda: self._running == 0, seconds)
 
     def _start(self, name: str, work: Callable[[], None]) -> None:

@@ -1,8 +1,12 @@
-"""Tasks that stand and fall together."""
+"""Tasks that stand and fall together, and one that stands for good."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
+
+import structlog
+
+_log = structlog.get_logger(__name__)
 
 
 async def run_together(*coroutines: Coroutine[Any, Any, None]) -> None:
@@ -16,3 +20,20 @@ async def run_together(*coroutines: Coroutine[Any, Any, None]) -> None:
                 group.create_task(coroutine)
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from failures.exceptions[0].__cause__
+
+
+async def repeat(what: str, work: Callable[[], Awaitable[None]], every_seconds: float) -> None:
+    """Do some work again and again, for as long as this is awaited.
+
+    What it raises is a defect, which must not keep it from being done the next time: it is logged, once in a row.
+    """
+    failed = False
+    while True:
+        try:
+            await work()
+            failed = False
+        except Exception:
+            if not failed:
+                _log.exception(f"{what} failed; it goes on", every_seconds=every_seconds)
+            failed = True
+        await asyncio.sleep(every_seconds)

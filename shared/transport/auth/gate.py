@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from shared.concurrency.tasks import repeat
 from shared.errors import IsthmusError
 from shared.transport.auth.callers import Authenticator, Caller, Context, set_caller
 from shared.transport.auth.probes import Probes
@@ -89,10 +90,12 @@ class Gate(grpc.aio.ServerInterceptor):
 
     async def keep_watch(self, on_look: Callable[[], Awaitable[None]]) -> None:
         """End calls whose caller may no longer make them, for as long as this is awaited. on_look: called with each look."""
-        while True:
+
+        async def look() -> None:
             self._turn_out()
             await on_look()
-            await asyncio.sleep(LOOK_SECONDS)
+
+        await repeat("the watch over withdrawn tokens", look, LOOK_SECONDS)
 
     def _turn_out(self) -> None:
         calls = [call for calls in self._under_way.values() for call in calls]

@@ -123,7 +123,8 @@ async def test_a_run_that_begins_again_counts_its_steps_from_the_first(tmp_path)
                 steps.append(progress.steps)
                 if progress.steps == 20 and not lost:
                     lost.append(progress.session)
-                    server.service.sessions.remove(progress.session)  # as a trainer that was restarted has it no more
+                    sessions = server.service.sessions
+                    sessions.remove(sessions.find(progress.session))  # as a trainer that was restarted has it no more
                     relay.inject(Fault.DROP)
 
             chosen = [*MLP, "training.max_steps=40", f"checkpoints.location={tmp_path}"]

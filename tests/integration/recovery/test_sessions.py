@@ -97,7 +97,7 @@ async def test_a_session_in_use_is_kept_and_its_time_begins_anew_after_the_last_
         assert one is two is used
         sessions.add(other)
         sessions.add(closed)
-        sessions.remove(closed.id)
+        sessions.remove(closed)
         assert await freed.get() is other
         assert used.id in sessions
     assert await freed.get() is used, "and of one that was closed nothing is said"
@@ -111,7 +111,7 @@ async def test_a_session_that_is_closed_in_use_is_gone_for_good():
     session = Named(sessions.reserve())
     sessions.add(session)
     with sessions.using(session.id):
-        sessions.remove(session.id)
+        sessions.remove(session)
     assert len(sessions) == 0
     sessions.add(next_one := Named(sessions.reserve()))
     assert await freed.get() is next_one
@@ -200,7 +200,7 @@ async def test_a_call_of_an_earlier_life_does_not_free_the_session_that_has_its_
     earlier, later, watch = Named(sessions.reserve()), None, Named(sessions.reserve())
     sessions.add(earlier)
     with sessions.using(earlier.id):
-        sessions.remove(earlier.id)
+        sessions.remove(earlier)
         later = Named(sessions.reserve(earlier.id))
         sessions.add(later)
         use = sessions.using(later.id)

@@ -45,7 +45,25 @@ async def test_a_session_is_there_for_its_owner_alone(calls_as):
         said = str(theirs.value).replace(session.id, "never-was")
         assert said == str(nobodys.value), "nothing tells an id that is another's from one that never was"
     sessions.check_owner("never-was")
-    sessions.remove(session.id)
+    sessions.remove(session)
+
+
+async def test_a_session_of_an_earlier_life_does_not_take_the_place_of_the_one_that_has_its_id_now():
+    sessions = sessions_of(3)
+    earlier = Built(sessions.reserve())
+    sessions.add(earlier)
+    sessions.remove(earlier)
+    sessions.reserve(earlier.id)
+    sessions.remove(earlier)
+    assert earlier.id in sessions, "the place is another's, which is being built"
+    later = Built(earlier.id)
+    sessions.add(later)
+    for _ in range(2):
+        sessions.remove(earlier)
+        sessions.release(earlier.id)
+        assert sessions.find(later.id) is later
+    sessions.remove(later)
+    assert later.id not in sessions
 
 
 def test_places_are_bounded_for_all_and_for_each(calls_as):
@@ -61,5 +79,5 @@ def test_places_are_bounded_for_all_and_for_each(calls_as):
     sessions.reserve()
     with pytest.raises(Refusal, match="3 sessions are open"):
         sessions.reserve()
-    sessions.remove(own)
+    sessions.release(own)
     sessions.reserve()

@@ -20,4 +20,5 @@ async def test_what_has_a_thread_of_its_own_is_done_on_the_shared_one_where_no_o
         assert await lane.aside(lambda: threading.current_thread().name) == "work"
         assert await worker.of("other").run(lambda: "goes on") == "goes on"
     finally:
-        assert worker.close(10)
+        worker.close()
+        assert worker.ended(10)

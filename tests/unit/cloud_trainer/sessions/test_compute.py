@@ -1,0 +1,27 @@
+"""The threads that compute."""
+
+import asyncio
+import threading
+from contextlib import suppress
+
+from cloud_trainer.sessions.compute import Compute
+
+
+async def test_all_threads_are_told_to_end_before_any_is_waited_for():
+    compute, begun, dropped = Compute(), threading.Barrier(3), threading.Event()
+
+    def compute_until_dropped():
+        begun.wait(60)
+        dropped.wait(60)
+
+    running = [asyncio.create_task(lane("one").run(compute_until_dropped)) for lane in (compute.of, compute.codec_of)]
+    await asyncio.to_thread(begun.wait, 60)
+    waiting = asyncio.create_task(compute.codec_of("one").run(lambda: None))
+    waiting.add_done_callback(
+        lambda _: dropped.set()
+    )  # the thread that is closed last must not be waited for by the first
+    await asyncio.sleep(0)
+    assert await asyncio.to_thread(compute.close, 30)
+    await asyncio.gather(*running)
+    with suppress(asyncio.CancelledError):
+        await waiting
