@@ -138,7 +138,6 @@ class Record:
     most_shown_in_flight: int = 0
     """By the pipeline itself, as metrics and status have it."""
     most_queued_in_cloud: int = 0
-    most_history: int = 0
 
 
 class _RecordedPolicy:
@@ -162,7 +161,6 @@ class _RecordedPolicy:
         settled = len(record.staleness) if split.stage.trainable else len(record.reported)
         record.most_in_flight = max(record.most_in_flight, len(record.deployments) - settled)
         features: Features = self._policy.forward(step, inputs, alone=alone)
-        record.most_history = max(record.most_history, len(self._policy._history))
         split.on_forward(step)
         return features
 
@@ -177,7 +175,7 @@ class _RecordedSession(Session):
 
     def compute(self, step: int, feature: Tensor, labels: Tensor) -> CloudStep:
         self.record.cloud.append(step)
-        queued = self.stream._batches.qsize() + self.stream._gradients.qsize()
+        queued = sum(self.stream.waiting.values())
         self.record.most_queued_in_cloud = max(self.record.most_queued_in_cloud, queued)
         return super().compute(step, feature, labels)
 

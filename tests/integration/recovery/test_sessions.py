@@ -25,6 +25,7 @@ from shared.errors import RefusedError
 from shared.transport.rpc.status import Refusal
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.commands import MLP
 from tests.support.running import edge_config, running_trainer, train_with
@@ -51,20 +52,15 @@ async def attached(client, session):
     return call
 
 
-async def test_a_session_that_nobody_uses_is_freed_and_one_that_is_attached_is_not(monkeypatch):
-    async with running_trainer("server.max_sessions=2") as server, RawPeer(server.address) as peer:
+async def test_a_session_that_nobody_uses_is_freed_and_one_that_is_attached_is_not():
+    short = ("server.max_sessions=2", "server.unattached_seconds=3", "server.session_idle_seconds=1")
+    async with running_trainer(*short) as server, RawPeer(server.address) as peer:
         async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
             call = await attached(client, await peer.open())
-            monkeypatch.setattr(
-                server.service.sessions, "_idle_seconds", 0.1
-            )  # not before, or it must be attached so soon
-            monkeypatch.setattr(server.service.sessions, "_unattached_seconds", 0.1)
-            for _ in range(3):
-                await peer.open()
-                await until_held(server, peer, 1)
+            await peer.open()
+            await until_held(server, peer, 1)
             await call.end()
             await until_held(server, peer, 0)
-        monkeypatch.undo()
         assert (await train_with(server, *MLP, "training.max_steps=2")).summary.steps == 2
 
 
@@ -339,7 +335,10 @@ async def test_a_session_that_is_closed_while_it_is_attached_is_not_served(monke
         end = await stream
         assert end.code is code, end
         assert not end.responses
-        assert (await server.service._store.record(session) is not None) == resumable, "kept where it may be resumed"
+        control = server.service.control(asyncio.Event())
+        listed = await control.list_sessions(control_pb2.TrainerControlServiceListSessionsRequest())
+        kept = [status.session_id for status in listed.sessions]
+        assert kept == ([session] if resumable else []), "kept where it may be resumed"
 
 
 async def test_what_asks_for_checkpoints_waits_and_is_not_heaped_up(monkeypatch):
