@@ -33,44 +33,45 @@ class ServerConfig(Section):
     listen: ListenAddress = "127.0.0.1:50051"
     """Where edges reach this trainer."""
     health_listen: ListenAddress | None = Field(default=None, examples=["127.0.0.1:50052"])
-    """Where the health service's Check answers besides, in clear text and for whoever asks, and nothing else does: for the
-    probe of a container, which has neither certificate nor token."""
+    """A second address, where only the health service's Check answers, in clear text and for everybody. It is for the probe
+    of a container, which has neither certificate nor token."""
     address_file: Path | None = Field(default=None, examples=["/run/cloud-trainer/address"])
-    """Where the address that is really listened on is written, once ready. For port 0, and for scripts that wait."""
+    """File into which the trainer writes the address that it listens on, once it is ready. For port 0, and for scripts that
+    wait."""
     max_sessions: PositiveInt = 8
-    """Sessions at one time. Each holds its half of a network in memory; one more is refused."""
+    """Sessions at one time. Each holds its half of a network in memory. The trainer refuses any further session."""
     session_idle_seconds: PositiveFloat = 1800.0
-    """How long a session is kept in memory that no call uses and no training stream is attached to: an edge that died says
-    nothing. Above what an edge does between two calls, such as measuring itself for a profile. One that comes back later,
-    or after a new session has needed the place, goes on from its newest checkpoint."""
+    """How long the trainer keeps a session in memory that no call uses and no training stream is attached to, because an edge
+    that died says nothing. It must be longer than what an edge does between two calls, such as measuring itself for a profile.
+    An edge that comes back later, or after a new session has needed the place, goes on from its newest checkpoint."""
     unattached_seconds: PositiveFloat = 60.0
-    """How long a session is kept in memory that no call uses and no training stream was ever attached to. An upload that
-    goes on is a call, however slow its link is."""
+    """How long the trainer keeps a session in memory that no call uses and no training stream was ever attached to. An upload
+    counts as a call for as long as it lasts."""
     max_message_bytes: Annotated[int, Field(ge=MAX_CHUNK_BYTES + _HEADER_ROOM_BYTES)] = 8 * 1024 * 1024
-    """Largest message taken from a peer. The bound lets every chunk through that an edge may choose to send."""
+    """Largest message taken from a peer. It cannot be set below the largest chunk that an edge may choose to send."""
     max_tensor_bytes: PositiveInt = 1024**3
     """Largest tensor that a peer may announce. Bounds what one message can make this process allocate."""
     max_staleness: NonNegativeInt = 64
     """Largest staleness (K) that an edge may ask for. Memory of a session grows with it."""
     max_session_bytes: PositiveInt = 16 * 1024**3
-    """Memory that one session may take: weights, gradients, optimizer state, activations, and blocks on their way in. It
-    is estimated before the model is built; one that takes more is refused."""
+    """Memory that one session may take: weights, gradients, optimizer state, activations, and blocks that are being uploaded.
+    The trainer estimates it before it builds the model, and refuses a session that would take more."""
     max_session_modules: PositiveInt = 10_000
     """Modules (torch.nn.Module) that one session's model may be made of. Cutting and checking a model takes time for each."""
     max_build_seconds: PositiveFloat = 60.0
-    """How long a model's factory may take. One that takes longer is ended and refused."""
+    """How long a model's factory may take. The trainer ends and refuses one that takes longer."""
     max_sessions_per_subject: PositiveInt | None = Field(default=None, examples=[4])
     """Sessions of one subject (auth.tokens) at one time, so that nobody takes every place. Left out, only max_sessions
     bounds them."""
     max_calls_per_second: PositiveFloat = 100.0
-    """Calls of one subject, or of one host where nobody is asked who he is, in the long run; ten seconds' worth may come
-    at once. One training stream is one call, however long it lasts. As many calls of one host may fail to say who they are;
-    then none of that host is looked at until it has waited. Health checks are not counted."""
+    """Calls of one subject in the long run, or of one host where callers are not authenticated; ten seconds' worth may come at
+    once. One training stream is one call, however long it lasts. The same number of calls of one host may fail to authenticate;
+    after that the trainer looks at no call of that host until it has waited. Health checks are not counted."""
     max_calls_at_once: PositiveInt = 64
-    """Calls of one subject or host that may be under way. Each holds a message at most, and a stream of tensors."""
+    """Calls of one subject or host that may be under way. Each holds one message at most, and a training stream its tensors."""
     accept_inputs: bool = False
-    """Lets sessions send this trainer what counts as raw samples, where the edge's user permits it too (privacy.inputs_to):
-    features behind blocks that only look numbers up in a table."""
+    """Lets sessions send this trainer what counts as raw samples, where the edge permits it too (privacy.inputs_to): features
+    behind blocks that only look numbers up in a table."""
     insecure: bool = False
     """Lets this trainer listen where other machines may reach it without encryption or without authentication. For
     networks and tunnels that are trusted as a whole."""
@@ -85,7 +86,7 @@ class ServerTlsConfig(Section):
     key: Path | None = Field(default=None, examples=["/etc/cloud-trainer/trainer.key"])
     """Its private key in PEM, without a passphrase, closed to other users."""
     ca: Path | None = Field(default=None, examples=["/etc/cloud-trainer/ca.pem"])
-    """Certificates that sign clients' (mutual TLS). With it no client without such a certificate gets as far as a call;
+    """Certificates that sign the clients' (mutual TLS). With it, a client without such a certificate cannot make a call;
     where auth.tokens is left out, the certificate's common name is the client's subject, with every scope."""
 
     @model_validator(mode="after")
@@ -101,13 +102,13 @@ class AuthConfig(Section):
     tokens: Path | None = Field(default=None, examples=["/etc/cloud-trainer/tokens.toml"])
     """File of the tokens that callers must have, as `cloud-trainer token` writes it: hashes only. It is read again when it
     changes, so a token is withdrawn by deleting its table; the calls of a subject without a token end within a second. While
-    it cannot be read nobody new is admitted, and who is there stays. Left out, no token is asked for."""
+    it cannot be read, the trainer admits no new caller, and those who are there stay. Left out, no token is asked for."""
 
 
 class ModelsConfig(Section):
     allowed: tuple[_AllowedName, ...] = ("shared.model.zoo",)
     """What peers may name as a model or a loss: package.module:factory allows that one; a package or module allows what it
-    defines itself, and not what it imports. To allow one is to let peers run it with arguments of theirs."""
+    defines itself, and not what it imports. Peers may run what is allowed with arguments of their own."""
 
 
 class TrainerCheckpointsConfig(CheckpointsConfig):
@@ -115,15 +116,14 @@ class TrainerCheckpointsConfig(CheckpointsConfig):
     """Where sessions and their checkpoints are kept: a folder or a URL that fsspec knows (s3://, gs://; its driver must be
     installed). "auto" is the state directory of the service or of the user, "none" keeps nothing."""
     max_sessions_per_subject: PositiveInt = 64
-    """Sessions of one subject (auth.tokens) of which something is kept, in memory or not. Those without a checkpoint give
-    their place up first; then one more is refused, until one is finished or closed (`cloud-trainer close`)."""
+    """Sessions of one subject (auth.tokens) that are stored, in memory or on disk. Sessions without a checkpoint give up their
+    place first. After that the trainer refuses a further one until one is finished or closed (`cloud-trainer close`)."""
     max_bytes_per_subject: PositiveInt = 256 * 1024**3
-    """What the checkpoints of one subject may take. A checkpoint that would take more is not written, and its edge is
-    told so."""
+    """What the checkpoints of one subject may take. A checkpoint that would take more is not written, and its edge
+    learns that."""
     forget_after_days: PositiveFloat = 30.0
-    """How long a session is kept here that was not finished and of which nothing was written, by this machine's clock. Then
-    its edge is held to have given it up, and its folder is removed; sessions in memory are not judged. Looked at when the
-    trainer starts, and every hour."""
+    """How long the trainer keeps an unfinished session after the last write, by this machine's clock. Then it takes the session
+    for abandoned and removes its folder; sessions in memory stay. The trainer looks when it starts, and every hour."""
 
 
 class StandInConfig(Section):
@@ -142,12 +142,12 @@ class CalibrationConfig(Section):
     test: StandInConfig | None = Field(
         default=None, examples=[{"factory": "edge_agent.data:fashion_mnist", "kwargs": {"split": "test"}}]
     )
-    """Samples that the copies are compared on; none of those in train."""
+    """Samples on which the copies are compared. None of them may be in train."""
     max_epochs: PositiveFloat = 10.0
     """Longest training of one copy that an edge may ask for."""
     max_seconds: PositiveFloat = 3600.0
-    """Longest that one copy may take, after which its process is ended. One copy is trained at a time, in a process of its
-    own beside the sessions."""
+    """Longest time that one copy may take; then its process is ended. One copy is trained at a time, in a process of its own
+    beside the sessions."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
@@ -162,7 +162,7 @@ class TrainerConfig(Config):
     environment_prefix: ClassVar[str] = "CLOUD_TRAINER_"
 
     server: ServerConfig = ServerConfig()
-    """Where edges come in, and how much is taken on."""
+    """Where edges reach this trainer, and how much work it accepts."""
     tls: ServerTlsConfig = ServerTlsConfig()
     """What encrypts the port, and which clients' certificates are trusted."""
     auth: AuthConfig = AuthConfig()

@@ -13,7 +13,11 @@ from shared.commands.options import ConfigFile, Overrides
 from shared.config import example_toml, load_config
 from shared.telemetry.logs import configure_logs
 
-app = typer.Typer(help="The cloud's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help="Train the last blocks of the models of many edge agents.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 add_version("cloud-trainer", app)
 
 

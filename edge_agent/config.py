@@ -101,14 +101,14 @@ class DataConfig(Section):
         default=None, examples=[{"factory": "my_data:frames", "kwargs": {"split": "calibration"}}]
     )
     """The samples that `profile --calibrate` compares accuracies on. They are neither trained on nor tested on, so that
-    what the calibration chooses does not flatter the test."""
+    the calibration cannot flatter the test."""
     batch_size: PositiveInt = 32
     """Samples of one step."""
     drop_last: bool = True
     """Whether the samples at the end of an epoch that do not fill a batch are left out."""
     workers: NonNegativeInt = 0
-    """Processes that load and augment samples ahead, as many again for the test set; they live as long as the run. 0 does it
-    in the agent itself; the samples are the same."""
+    """Processes that load and augment samples ahead, and as many again for the test set; they live as long as the run. With 0
+    the agent does it itself; the samples are the same."""
 
     @model_validator(mode="before")
     @classmethod
@@ -134,7 +134,7 @@ class TrainingConfig(Section):
     """Decides the first weights, the order of the samples, augmentation and dropout."""
     start_from: Path | None = Field(default=None, examples=["runs/first/model.safetensors"])
     """Weights to begin with: a safetensors file with every key of the model's state dict, such as a run before has written.
-    The optimizer begins without a past. Left out, the weights are drawn from the seed."""
+    The optimizer begins with empty state. Left out, the weights are drawn from the seed."""
     loss: str = "cross_entropy"
     """What is minimised, by name."""
     evaluate_every_epochs: NonNegativeInt = 1
@@ -150,13 +150,15 @@ class TrainingConfig(Section):
 
 class DeploymentConfig(Section):
     cut: PositiveInt | None = Field(default=None, examples=[2])
-    """How many blocks run here. At least one, so that no raw input leaves this machine; where all do, the trainer computes
-    the loss alone. Left out, half of them, or with `engine.profile` as many as are planned for the link that is found."""
+    """How many blocks run here. At least one, so that no raw input leaves this machine; where all blocks run here, the trainer
+    computes the loss alone. Left out, half of them run here, or with `engine.profile` as many as the plan for the measured
+    link says."""
     staleness: Staleness = 0
     """How many steps a gradient may be late (K). 0 is exact, as if one process trained; more hides the link's delay. A
     list of [from, K] pairs changes it as training goes on: [[0, 4], [8, 5]] is 4 before epoch 8 and 5 from then."""
     staleness_every: Literal["step", "epoch"] = "epoch"
-    """What a list in `staleness` counts in; both from 0. Nothing waits for the change: batches in flight stay there."""
+    """What a list in `staleness` counts in; both count from 0. A change does not drain the pipeline: batches in flight stay in
+    flight."""
     backward: Literal["replay", "stash"] = "replay"
     """What happens to a late gradient. "replay" recomputes its batch with today's weights and holds inputs only; "stash"
     keeps each batch's activations and a copy of the weights that made them."""
@@ -164,9 +166,9 @@ class DeploymentConfig(Section):
     """How the error of a lossy codec is compensated in the error gradient: with the batch size in the second-order term,
     as the paper prints it, or not at all."""
     codec: str = "fp32"
-    """How features are packed for the way up. A model of float64 needs "raw": "fp32" would narrow its features."""
+    """How features are packed for the uplink. A model of float64 needs "raw": "fp32" would narrow its features."""
     downlink_codec: str = "fp32"
-    """How error gradients are packed for the way down."""
+    """How error gradients are packed for the downlink."""
 
     @model_validator(mode="after")
     def _unit_belongs_to_a_list(self) -> Self:
@@ -180,36 +182,37 @@ class DeploymentConfig(Section):
 
 class EngineSection(Section):
     profile: Path | None = Field(default=None, examples=["profile.json"])
-    """What `edge-agent profile` measured on this pair. With it, the cut, the bit width and K follow the devices and the link
-    while training goes on; left out, they stay as they are."""
+    """What `edge-agent profile` measured on this pair. With it, the engine moves the cut, the bit width and K while
+    training goes on, as the devices and the link change. Left out, they stay as they are."""
     bits: tuple[BitWidth, ...] = Field(default=(8, 32), min_length=1)
     """Bit widths to choose from, within what the profile's min_bits allow. Fewer than 8 cost accuracy."""
     max_staleness: NonNegativeInt | None = Field(default=None, examples=[3])
     """Largest K to use. Left out, the largest that the profile was calibrated for."""
     margin: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
-    """Part of the time per step that a change must save, its own cost included. Below it, noise would be followed."""
+    """Part of the time per step that a change must save, its own cost included. A smaller margin would follow noise."""
     dwell_seconds: PositiveFloat = 5.0
-    """Least time between two changes."""
+    """Shortest time between two changes."""
     allow_edge_only: bool = True
     """Whether all blocks may be put here where that is fastest; the trainer still computes the loss. Then training says little
-    of the link, so that is probed about once a minute, with up to 6 MB each way."""
+    about the link, so the agent probes it about once a minute, with up to 6 MB each way."""
 
 
 class EdgeCheckpointsConfig(CheckpointsConfig):
     every_steps: PositiveInt | None = Field(default=None, examples=[500])
-    """Steps between checkpoints, at which both sides write their half. Left out, only time counts."""
+    """Steps between checkpoints, at which both sides write their half. Left out, only `every_seconds` counts."""
     every_seconds: PositiveFloat = 60.0
-    """Seconds between checkpoints. The batches in flight are ended before each, so with a large K fewer are cheaper."""
+    """Seconds between checkpoints. Before each, the batches in flight are settled, so with a large K fewer checkpoints are
+    cheaper."""
     stop_seconds: PositiveFloat = 20.0
-    """How long a run that is told to stop may take to end its batches and to have its last checkpoint written."""
+    """How long a run that is told to stop may take to settle its batches and to write its last checkpoint."""
 
 
 class OutputConfig(Section):
     directory: Path | None = Field(default=None, examples=["runs/first"])
-    """Where results are written. Left out, nothing is."""
+    """Where results are written. Left out, no results are written."""
     trace: Path | None = Field(default=None, examples=["runs/first/trace.json"])
-    """Where the time line of both sides is written, for Perfetto, chrome://tracing or `edge-agent timeline`: of the newest
-    250,000 spans, which are about 40,000 steps."""
+    """Where the time line of both sides is written, for Perfetto, chrome://tracing or `edge-agent timeline`. It holds the
+    newest 250,000 spans, which are about 40,000 steps."""
 
 
 class EdgeConfig(Config):
@@ -218,7 +221,7 @@ class EdgeConfig(Config):
     trainer: TrainerAddressConfig = TrainerAddressConfig()
     """The cloud trainer that runs the other half of the network."""
     tls: ClientTlsConfig = ClientTlsConfig()
-    """How the connection to the trainer is encrypted, and who has to prove what."""
+    """How the connection to the trainer is encrypted, and who has to prove their identity."""
     model: ModelConfig = ModelConfig()
     """The network."""
     data: DataConfig = DataConfig()
@@ -228,9 +231,9 @@ class EdgeConfig(Config):
     training: TrainingConfig = TrainingConfig()
     """How long and how to train."""
     deployment: DeploymentConfig = DeploymentConfig()
-    """Where the network is cut, and what that may cost in exactness."""
+    """Where the network is cut, how late gradients may be, and how tensors are packed."""
     engine: EngineSection = EngineSection()
-    """Who changes the deployment while training goes on."""
+    """Whether and how the decision engine changes the deployment while training goes on."""
     compute: ComputeConfig = ComputeConfig()
     """What this side computes with."""
     link: LinkConfig = LinkConfig()

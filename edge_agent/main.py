@@ -31,7 +31,11 @@ from shared.telemetry.logs import configure_logs
 from shared.training.optimizers import optimizer_bytes
 from shared.training.step_log import check_steps
 
-app = typer.Typer(help="The edge's side of split training.", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help="Train a model with its first blocks on this device and the others beside a GPU.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 add_version("edge-agent", app)
 
 
@@ -85,7 +89,7 @@ def check_steps_command(
         Path | None, typer.Option(help="Step log of an undisturbed run, to compare hashes with.")
     ] = None,
 ) -> None:
-    """Prove by a step log that each step was applied once, and as in another run."""
+    """Prove from a step log that each step was applied once, and with the same data as in another run."""
     typer.echo(f"{check_steps(log, against)} steps, each applied once")
 
 
@@ -95,7 +99,8 @@ def model(
     overrides: Overrides = None,
     factory: Annotated[str | None, typer.Option(help="package.module:factory, instead of a configuration.")] = None,
     example: Annotated[
-        str | None, typer.Option(help="A batch of input, as 32x3x32x32 or 8x64:int64<1000; of data.train if absent.")
+        str | None,
+        typer.Option(help="Shape of a batch, as 32x3x32x32 or 8x64:int64<1000; that of data.train if absent."),
     ] = None,
     kwargs: Annotated[str, typer.Option(help="Keyword arguments of the factory, a JSON object.")] = "{}",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
@@ -125,7 +130,7 @@ def profile(
     repeats: Annotated[int, typer.Option(help="Steps timed at each cut.", min=2, max=1000)] = 10,
     calibrate: Annotated[
         bool,
-        typer.Option("--calibrate", help="Train copies of the model to find the least bits and the largest K too."),
+        typer.Option("--calibrate", help="Train copies of the model too, to find the fewest bits and the largest K."),
     ] = False,
     on: Annotated[
         CalibrateOn,
@@ -134,17 +139,21 @@ def profile(
         ),
     ] = CalibrateOn.DEVICE,
     budget: Annotated[
-        float, typer.Option("--calibrate-budget", help="Accuracy that they may cost, in points.", min=0.0, max=100.0)
+        float,
+        typer.Option("--calibrate-budget", help="Accuracy that bits and K may cost, in points.", min=0.0, max=100.0),
     ] = 1.0,
     epochs: Annotated[
-        int, typer.Option("--calibrate-epochs", help="Of a whole training; most are a half or less.", min=1)
+        int,
+        typer.Option(
+            "--calibrate-epochs", help="Epochs of a whole training; most trainings are half of that or less.", min=1
+        ),
     ] = 5,
     seeds: Annotated[int, typer.Option("--calibrate-seeds", help="Trainings of each candidate.", min=1)] = 3,
     staleness: Annotated[int, typer.Option("--calibrate-staleness", help="Largest K to try.", min=0)] = 8,
     cuts: Annotated[
         str | None,
         typer.Option(
-            "--calibrate-cuts", help="Cuts to calibrate, as 2,3; only these can be planned with. All if absent."
+            "--calibrate-cuts", help="Cuts to calibrate, as 2,3; `plan` then considers only these. All if absent."
         ),
     ] = None,
     bits: Annotated[str, typer.Option("--calibrate-bits", help="Bit widths to try, beside 32.")] = "2,4,8",

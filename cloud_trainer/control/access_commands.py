@@ -22,9 +22,9 @@ _AUTHORITY_DAYS = 3650
 
 def certs(
     directory: Annotated[Path, typer.Argument(help="Folder for the authority, certificates and keys.")],
-    host: Annotated[list[str] | None, typer.Option(help="Name or address that edges reach the trainer by.")] = None,
+    host: Annotated[list[str] | None, typer.Option(help="Name or address at which edges reach the trainer.")] = None,
     client: Annotated[list[str] | None, typer.Option(help="Name of an agent that gets a certificate.")] = None,
-    days: Annotated[int, typer.Option(min=1, max=825, help="How long the certificates hold.")] = 365,
+    days: Annotated[int, typer.Option(min=1, max=825, help="Days for which the certificates are valid.")] = 365,
 ) -> None:
     """Make an authority, the trainer's certificate and one for each agent; run again, it renews them."""
     try:
@@ -56,7 +56,8 @@ def token(
     subject: Annotated[str, typer.Argument(help="Whose token it is; sessions belong to a subject.")],
     file: Annotated[Path, typer.Option(help="The trainer's auth.tokens; the token's hash is added to it.")],
     scope: Annotated[
-        list[Scope] | None, typer.Option(help="What it allows; left out, what an agent needs: train, control and read.")
+        list[Scope] | None,
+        typer.Option(help="What the token allows. Left out: train, control and read, which an agent needs."),
     ] = None,
 ) -> None:
     """Make a token, add its hash to the trainer's file, and print it: nobody can find it out later."""

@@ -20,6 +20,6 @@ def forget(
     config: ConfigFile = None,
     overrides: Overrides = None,
 ) -> None:
-    """Remove what is kept of a session here; `run --resume` then begins from the start. The trainer is not told."""
+    """Remove this device's half of a session; `run --resume` then begins from the start. The trainer is not told."""
     forget_session(sessions_folder(load_config(EdgeConfig, config, overrides or [])), session)
     typer.echo(f"session {session} is forgotten here")

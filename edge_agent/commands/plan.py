@@ -52,7 +52,7 @@ AllowEdgeOnly = Annotated[
 ]
 RoundTrip = Annotated[
     str | None,
-    typer.Option(help="From the edge to the trainer and back, as 40ms; as the profile was measured when absent."),
+    typer.Option(help="Time from the edge to the trainer and back, as 40ms; that of the profile when absent."),
 ]
 Staleness = Annotated[
     int | None, typer.Option(help="K to plan with; searched up to the profile's max_staleness when absent.")
@@ -80,8 +80,8 @@ def plan(
         int, typer.Option(help="Steps that the deployment is expected to last.")
     ] = DEFAULT_HORIZON_STEPS,
     bits: Bits = _BITS_TEXT,
-    planner: Annotated[PlannerName, typer.Option(help="Who chooses.")] = PlannerName.GREEDY,
-    cut: Annotated[int | None, typer.Option(help="The only cut to consider; what --planner fixed needs.")] = None,
+    planner: Annotated[PlannerName, typer.Option(help="Which planner chooses.")] = PlannerName.GREEDY,
+    cut: Annotated[int | None, typer.Option(help="The only cut to consider; --planner fixed needs it.")] = None,
     allow_edge_only: AllowEdgeOnly = True,
     as_json: AsJson = False,
 ) -> None:
@@ -109,7 +109,7 @@ def simulate_command(
     round_trip: RoundTrip = None,
     seconds: Annotated[
         float | None,
-        typer.Option(help="Length of the run; the trace begins anew when it ends. Once through when absent."),
+        typer.Option(help="Length of the run; the trace starts again when it ends. Once through when absent."),
     ] = None,
     planner: Annotated[
         list[str] | None,

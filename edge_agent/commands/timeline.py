@@ -11,10 +11,11 @@ from edge_agent.observability.timeline_window import choose_window, summary
 
 
 def timeline(
-    trace: Annotated[Path, typer.Argument(help="What `edge-agent run --trace FILE` has written.")],
-    png: Annotated[Path | None, typer.Option(help="Where to draw it; .svg and .pdf do too.")] = None,
+    trace: Annotated[Path, typer.Argument(help="File that `edge-agent run --trace FILE` has written.")],
+    png: Annotated[Path | None, typer.Option(help="File to draw it to; .png, .svg or .pdf.")] = None,
     first_step: Annotated[
-        int | None, typer.Option("--from", help="First step shown. Left out, a stretch of typical length.")
+        int | None,
+        typer.Option("--from", help="First step shown. Left out, a stretch whose steps take a typical time."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="How many steps are shown.")] = 12,
 ) -> None:

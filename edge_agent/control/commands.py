@@ -59,7 +59,7 @@ def watch(
 def top(
     config: ConfigFile = None, overrides: Overrides = None, control: Control = None, interval: Interval = 0.5
 ) -> None:
-    """Watch the running agent live: speed and loss with their trend, time left, stages, queues, rates, cut, bits, accuracy."""
+    """Watch the running agent live: speed and loss with their trend, time left, phases, queues, rates, cut, bits, accuracy."""
     trend = Trend()
     with _agent(config, overrides, control) as agent, Live(console=Console(), auto_refresh=False) as live:
         for answer in agent.Watch(pb.EdgeControlServiceWatchRequest(interval=every(interval))):
@@ -126,7 +126,7 @@ def release(
 
 
 def planner(
-    name: Annotated[Planner, typer.Argument(help="Who chooses what is not pinned.")],
+    name: Annotated[Planner, typer.Argument(help="Which planner chooses what is not pinned.")],
     config: ConfigFile = None,
     overrides: Overrides = None,
     control: Control = None,

@@ -17,30 +17,31 @@ class TrainerAddressConfig(Section):
     """How long the trainer may leave a call unanswered, or a transfer without progress. Above what it needs to build the
     network."""
     give_up_seconds: NonNegativeFloat | None = Field(default=None, examples=[3600.0])
-    """How long a trainer that was lost while training is tried again before the run ends. Left out, for ever."""
+    """How long the agent tries to reach a trainer that it lost while training, before the run ends. Left out, without end."""
 
     token: SecretStr | None = Field(default=None, examples=["the-token-itself"])
-    """What the trainer knows this agent by. Better set by EDGE_AGENT_TRAINER__TOKEN than in a file or as a flag, which
+    """By this token the trainer knows the agent. Set it by EDGE_AGENT_TRAINER__TOKEN rather than in a file or as a flag, which
     others may read. It is never logged or printed."""
     token_file: Path | None = Field(default=None, examples=["/etc/edge-agent/token"])
     """File that holds the token and nothing else, closed to other users. It is read at every call, so that a new token
-    needs no restart. `token` goes before it."""
+    needs no restart. `token` takes precedence."""
     insecure: bool = False
     """Lets the token go to another machine without encryption. For networks and tunnels that are trusted as a whole."""
 
 
 class ClientTlsConfig(Section):
     enabled: bool = False
-    """Whether the connection is encrypted and the trainer has to prove who it is. Any other key of this section does it
-    too."""
+    """Whether the connection is encrypted and the trainer has to prove who it is. Any other key of this section
+    enables it too."""
     ca: Path | None = Field(default=None, examples=["/etc/edge-agent/ca.pem"])
-    """Certificates in PEM that sign the trainer's. Left out, the public ones that gRPC brings."""
+    """Certificates in PEM that sign the trainer's. Left out, the public authorities that come with gRPC."""
     certificate: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.pem"])
     """This agent's own certificate in PEM, for a trainer that asks for one (mutual TLS)."""
     key: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.key"])
     """Its private key in PEM, without a passphrase, closed to other users."""
     server_name: str | None = Field(default=None, examples=["trainer.example.org"])
-    """The name that the trainer's certificate must have, where it is not the host of trainer.address: behind a tunnel, say."""
+    """The name that the trainer's certificate must have, where it is not the host of trainer.address, for example behind
+    a tunnel."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
@@ -50,5 +51,5 @@ class ClientTlsConfig(Section):
 
     @property
     def used(self) -> bool:
-        """Whether there is TLS."""
+        """Whether the connection uses TLS."""
         return self.enabled or (self.ca or self.certificate or self.server_name) is not None

@@ -23,7 +23,7 @@ def add_version(name: str, app: typer.Typer) -> None:
     @app.callback()
     def options(
         _version: Annotated[
-            bool, typer.Option("--version", callback=show, is_eager=True, help="Print the version and end.")
+            bool, typer.Option("--version", callback=show, is_eager=True, help="Print the version and exit.")
         ] = False,
     ) -> None:
         pass

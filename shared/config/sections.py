@@ -18,25 +18,25 @@ class ComputeConfig(Section):
     """Where torch computes. "auto" takes the first GPU when there is one."""
     deterministic: bool = True
     """Whether a GPU computes the same bits every time: deterministic kernels where torch has them, a warning where it has
-    none, and no TF32. Costs some speed. What is said of equal bits holds on a GPU only with it. A CPU needs no such setting."""
+    none, and no TF32. It costs some speed. Runs on a GPU are equal bit for bit only with it. A CPU does not need it."""
     threads: NonNegativeInt = 0
     """Threads of one torch operation. 0 leaves the choice to torch. The thread count decides the order of sums and so
-    the last bits of a result: runs to be compared bit for bit need the same one."""
+    the last bits of a result: runs that are compared bit for bit need the same one."""
 
 
 class LinkConfig(Section):
     chunk_bytes: Annotated[int, Field(ge=1024, le=MAX_CHUNK_BYTES)] = 1024 * 1024
-    """Largest payload of one message. Small keeps a slow link responsive (64 to 256 KiB), large keeps a fast one
-    cheap."""
+    """Largest payload of one message. A small one keeps a slow link responsive (64 to 256 KiB), a large one keeps a
+    fast link cheap."""
     window_bytes: PositiveInt = 64 * 1024 * 1024
-    """Most bytes on their way to the peer before it says what arrived. About two bandwidth-delay products keep a link
-    full; more only queues in it."""
+    """Most bytes under way to the peer before it acknowledges them. About two bandwidth-delay products keep a link full; more
+    would only wait in a queue."""
     keepalive_seconds: PositiveFloat = 30.0
     """How long the link may be silent before a ping. Below the idle timeout of mobile NATs (often 60 s), above what a
     metered link would mind."""
     stall_seconds: PositiveFloat = 20.0
-    """How long nothing may be heard of bytes that are on their way before the connection counts as lost. It is no limit on
-    how long a tensor takes: every chunk is answered."""
+    """How long bytes may be under way without an acknowledgement before the connection counts as lost. It does not limit how
+    long a tensor takes, because every chunk is acknowledged."""
 
     @model_validator(mode="after")
     def _window_holds_a_chunk(self) -> Self:
@@ -50,12 +50,12 @@ class LinkConfig(Section):
 class CheckpointsConfig(Section):
     location: str = "auto"
     """Where sessions and their checkpoints are kept. "auto" is the state directory of the service or of the user, "none"
-    keeps nothing, so that what a process loses is lost."""
+    keeps nothing, so a process that ends loses its session."""
     keep: PositiveInt = 3
     """Checkpoints of a session that are left on disk. More than one, because the newest may turn out to be damaged."""
     step_log: Path | None = Field(default=None, examples=["run/steps"])
-    """Folder in which every step that is applied is written down with a hash, a file for each session. For `edge-agent
-    check-steps`, which proves that none was lost or applied twice. Left out, nothing is written."""
+    """Folder in which every step that is applied is written down with a hash, a file for each session. `edge-agent
+    check-steps` reads it and proves that no step was lost or applied twice. Left out, nothing is written."""
 
 
 class MetricsConfig(Section):
@@ -67,8 +67,8 @@ class ControlConfig(Section):
     listen: ControlAddress = "auto"
     """Where this process is watched and steered from on its own machine: unix:/path of a socket, which only its user and root
     may open, or host:port on loopback, which every user of the machine may call. "auto" is a socket in the runtime directory
-    of the service or the state directory of the user, left out with a warning where another process has it; "none" is
-    nowhere."""
+    of the service or the state directory of the user, or nowhere, with a warning, where another process has that socket;
+    "none" is nowhere."""
 
 
 class LogConfig(Section):
