@@ -16,7 +16,7 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.training.session_store import SessionRecord, StoredSession, kept_sessions
 from shared.checkpoint import LocalFiles
 from shared.config import toml_value
-from shared.errors import ConfigError, DataError
+from shared.errors import ConfigError, DataError, StorageError
 
 _log = structlog.get_logger(__name__)
 
@@ -118,6 +118,11 @@ def prepare(
 
 def _gone_on_with(stored: StoredSession, config: EdgeConfig) -> Experiment:
     record = stored.record
+    if record.shared is not None and not stored.checkpoints():
+        raise StorageError(
+            f"session {record.session_id} cannot go on: no checkpoint of it is left here, because each was damaged or held "
+            f"weights that are no finite numbers; after `edge-agent forget {record.session_id}` a run begins from the start"
+        )
     experiment = Experiment(config, record.schedule_steps)
     if experiment.samples != record.samples:
         raise DataError(

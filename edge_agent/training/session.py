@@ -71,6 +71,11 @@ class OpenSession:
         """Whether both sides have had a checkpoint of it."""
         return self.stored.shared is not None
 
+    @property
+    def first_step(self) -> int:
+        """The step that training goes on with, as far as this side knows before it is attached."""
+        return 0 if self.stored.shared is None else self.stored.shared.step
+
     async def evaluate(self, test: EvaluationLoader, deployment: pb.Deployment) -> pb.EvaluateResponse:
         """Evaluate `test` with the weights of now, as deployed; the pipeline must be drained."""
         codec, raw = codec_by_name(deployment.codec), codec_by_name("raw")

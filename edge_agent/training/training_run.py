@@ -52,7 +52,7 @@ class TrainingRun:
         self._listener = listener
         self._statistics = statistics
         self._activity = CurrentActivity(listener)
-        self._window = Window()
+        self._window = Window(session.first_step)
         self._live = LiveDeployment(experiment.deployment, listener, experiment.staleness_changes)
         self._compute = EdgeCompute(
             self._make_policy, FeedbackMode(config.deployment.feedback), session.workers, session.step_log

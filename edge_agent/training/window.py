@@ -70,11 +70,11 @@ class Window:
     that is applied, or by its report where nothing on the edge learns. Each counter names the step that is next.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first_step: int = 0) -> None:
         self._batches: ResendBuffer[BatchInFlight] = ResendBuffer()
         self.gradients_come = True
         """Whether error gradients settle the steps, and not reports."""
-        self.restart(0)
+        self.restart(first_step)
 
     def restart(self, step: int) -> None:
         """Go on with this step, and forget every batch in flight."""

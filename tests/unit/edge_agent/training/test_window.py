@@ -28,8 +28,7 @@ def gradient(step: int, role: Role = Role.ROLE_ERROR_GRADIENT, version: int = VE
 
 def window_of(steps: range, *, gradients_come: bool = True, forwarded: bool = True) -> Window:
     """These steps have started, and nothing has come of them."""
-    window = Window()
-    window.restart(steps.start)
+    window = Window(steps.start)
     window.begin(gradients_come=gradients_come)
     for _ in steps:
         batch = window.start(DEPLOYMENT, LABELS)
@@ -43,8 +42,7 @@ class EdgeAndTrainer(RuleBasedStateMachine):
 
     @initialize(first=st.integers(0, 1000), limit=st.integers(0, 6), gradients_come=st.booleans())
     def begin(self, first, limit, gradients_come):
-        self.window, self.limit, self.gradients_come, self.first = Window(), limit, gradients_come, first
-        self.window.restart(first)
+        self.window, self.limit, self.gradients_come, self.first = Window(first), limit, gradients_come, first
         self.window.begin(gradients_come=gradients_come)
         self.computed = self.arrived = first
         """Steps that the trainer has computed, and whose labels and feature have arrived there on this stream."""
