@@ -55,7 +55,7 @@ def run(
 ) -> None:
     """Train across the cut, then print a table and, where an output folder is set, the path of the summary."""
     from edge_agent.commands.service import run_service
-    from edge_agent.training.resuming import Resume
+    from edge_agent.sessions.resuming import Resume
 
     named = {"trainer.address": trainer, "deployment.cut": cut, "output.directory": output, "output.trace": trace}
     flags = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
@@ -211,8 +211,8 @@ def _gone_on_with(
 
     loaded: what holds without a session to go on with. session: the only one that is meant, if one is named.
     """
-    from edge_agent.training.resuming import choose_session
-    from edge_agent.training.session_store import SessionRecord, sessions_folder
+    from edge_agent.sessions.resuming import choose_session
+    from edge_agent.sessions.session_store import SessionRecord, sessions_folder
 
     location = f"checkpoints.location={toml_value(loaded.checkpoints.location)}"  # where the session was found
 

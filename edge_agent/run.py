@@ -19,21 +19,21 @@ from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
 from edge_agent.control import Controlled, Pinning, serving_control
 from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.workers import Workers
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
 from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
+from edge_agent.sessions.opening import open_session, resume_session
+from edge_agent.sessions.resuming import Resume, prepare
+from edge_agent.sessions.session import OpenSession
+from edge_agent.sessions.session_store import StoredSession, sessions_folder
 from edge_agent.training.boundary import Boundary
 from edge_agent.training.deployer import Deployer
-from edge_agent.training.opening import open_session, resume_session
 from edge_agent.training.pause import Pause
 from edge_agent.training.result import TrainingResult
-from edge_agent.training.resuming import Resume, prepare
-from edge_agent.training.session import OpenSession
-from edge_agent.training.session_store import StoredSession, sessions_folder
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.training_run import TrainingRun
-from edge_agent.training.workers import Workers
 from shared.checkpoint import LocalFiles
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry

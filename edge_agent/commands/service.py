@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from edge_agent.config import EdgeConfig
 from edge_agent.run import run_training
+from edge_agent.sessions.resuming import Resume
 from edge_agent.training.result import TrainingResult
-from edge_agent.training.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
 from shared.commands.service_manager import ServiceManager

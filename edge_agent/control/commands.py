@@ -13,7 +13,7 @@ from edge_agent.adaptation.decisions import Planner
 from edge_agent.config import EdgeConfig
 from edge_agent.control.tables import sessions_table, status_line, status_table
 from edge_agent.control.trend import Trend
-from edge_agent.training.session_store import kept_sessions, sessions_folder
+from edge_agent.sessions.session_store import kept_sessions, sessions_folder
 from shared.commands.options import Overrides
 from shared.config import load_config
 from shared.control.address import find_target

@@ -10,8 +10,8 @@ import structlog
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
 from edge_agent.control.status import PLANNERS, edge_status, pins_message, session_statuses
+from edge_agent.sessions.session_store import kept_sessions
 from edge_agent.training.listener import Activity
-from edge_agent.training.session_store import kept_sessions
 from edge_agent.training.training_run import TrainingRun
 from shared.control.levels import set_level
 from shared.control.serving import Health, handlers_of, serving_locally

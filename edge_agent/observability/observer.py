@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.timeline import Timeline
+from edge_agent.sessions.session import OpenSession
 from edge_agent.training.listener import Activity, RunListener
 from edge_agent.training.pipeline import Pipeline
-from edge_agent.training.session import OpenSession
 from edge_agent.training.statistics import Statistics
 from shared.client.training_call import Stream
 from shared.transport.stream.framing import WireTensor

@@ -16,8 +16,8 @@ from edge_agent.config import EdgeConfig
 from edge_agent.data import BatchLoader, Dataset, evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.workers import Workers
 from edge_agent.profiling.calibration import WHOLE, Candidate
-from edge_agent.training.workers import Workers
 from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode, codec_of_bits
 from shared.errors import ConfigError, ProtocolError

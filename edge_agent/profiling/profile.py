@@ -18,6 +18,7 @@ import xxhash
 from edge_agent.adaptation.link_probe import probe_round_trip
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.workers import Workers
 from edge_agent.profiling.calibration import CalibrateOn
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
 from edge_agent.profiling.calibration_trainings import (
@@ -31,9 +32,8 @@ from edge_agent.profiling.calibration_trainings import (
 from edge_agent.profiling.memory import available_bytes
 from edge_agent.profiling.profile_parts import MeasuredCut, Measurements, PartFile
 from edge_agent.profiling.trial import busy_seconds, turn_seconds
-from edge_agent.training.opening import open_session
-from edge_agent.training.session import OpenSession
-from edge_agent.training.workers import Workers
+from edge_agent.sessions.opening import open_session
+from edge_agent.sessions.session import OpenSession
 from shared.checkpoint import LocalFiles
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry

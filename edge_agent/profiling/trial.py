@@ -8,17 +8,17 @@ import time
 from typing import NoReturn
 
 from edge_agent.config import EdgeConfig
+from edge_agent.data.prefetch import Prefetcher
 from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.workers import Workers
+from edge_agent.sessions.opening import open_session
 from edge_agent.training.attachment import Attachment
 from edge_agent.training.boundary import Boundary
 from edge_agent.training.edge_compute import EdgeCompute
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
-from edge_agent.training.opening import open_session
 from edge_agent.training.pipeline import Pipeline
-from edge_agent.training.prefetch import Prefetcher
 from edge_agent.training.window import Window
-from edge_agent.training.workers import Workers
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.client.training_call import Stream

@@ -1,1 +1,1 @@
-"""Training one session: its stream, the way of its batches, its checkpoints, and the changes of its deployment."""
+"""Training in an open session: the way of its batches, its stream, its checkpoints, and the changes of its deployment."""

@@ -3,8 +3,8 @@
 Knows what the edge has by its steps and checkpoint names only. What follows from a lost stream is for `recovery`.
 """
 
+from edge_agent.sessions.session_store import StoredSession
 from edge_agent.training.listener import RunListener
-from edge_agent.training.session_store import StoredSession
 from edge_agent.training.window import Position, Window
 from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.client.trainer import TrainerClient

@@ -11,11 +11,11 @@ from typing import Any
 import structlog
 
 from edge_agent.config import EdgeCheckpointsConfig
+from edge_agent.experiment.workers import Workers
+from edge_agent.sessions.session_store import StoredSession
 from edge_agent.training.attachment import Attachment
 from edge_agent.training.boundary import Boundary
 from edge_agent.training.listener import RunListener
-from edge_agent.training.session_store import StoredSession
-from edge_agent.training.workers import Workers
 from shared.checkpoint import CheckpointName
 from shared.errors import IsthmusError, StoppedError, StorageError, UnreachableError
 from shared.training.stage import Stage

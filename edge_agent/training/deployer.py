@@ -5,11 +5,11 @@ The decision engine and an operator both go through here.
 
 import structlog
 
+from edge_agent.sessions.session import OpenSession
 from edge_agent.training.boundary import Boundary
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.migration import migrate
-from edge_agent.training.session import OpenSession
 from shared.errors import IsthmusError
 from shared.model.build import check_cut
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment

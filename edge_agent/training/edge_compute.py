@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from edge_agent.experiment.workers import Workers
 from edge_agent.training.window import BatchInFlight
-from edge_agent.training.workers import Workers
 from shared.codec import Codec, Encoded, FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
 from shared.tensor_wire import decoded, encoded
 from shared.training.device import synchronise

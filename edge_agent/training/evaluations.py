@@ -2,8 +2,8 @@
 
 import structlog
 
+from edge_agent.sessions.session import OpenSession
 from edge_agent.training.listener import RunListener
-from edge_agent.training.session import OpenSession
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 _log = structlog.get_logger(__name__)

@@ -13,11 +13,11 @@ from typing import Protocol
 import structlog
 
 from edge_agent.data import Batch
+from edge_agent.data.prefetch import Prefetcher
 from edge_agent.training.boundary import Boundary
 from edge_agent.training.edge_compute import EdgeCompute
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
-from edge_agent.training.prefetch import Prefetcher
 from edge_agent.training.recovery import Reattached, WentBack
 from edge_agent.training.window import BatchInFlight, Window
 from shared.client.training_call import Stream

@@ -11,10 +11,10 @@ from typing import Any
 
 import structlog
 
+from edge_agent.sessions.session import OpenSession
 from edge_agent.training.attachment import Attachment
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.live_deployment import LiveDeployment
-from edge_agent.training.session import OpenSession
 from edge_agent.training.window import Position, Window
 from shared.checkpoint import CheckpointName
 from shared.client.backoff import Backoff

@@ -8,6 +8,8 @@ from typing import NoReturn
 
 import structlog
 
+from edge_agent.data.prefetch import Prefetcher
+from edge_agent.sessions.session import FAREWELL_SECONDS, OpenSession
 from edge_agent.training.attachment import Attachment
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
@@ -19,10 +21,8 @@ from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.messages import TrainerMessages
 from edge_agent.training.pause import Pause
 from edge_agent.training.pipeline import Pipeline
-from edge_agent.training.prefetch import Prefetcher
 from edge_agent.training.recovery import Reattached, Recovery, WentBack
 from edge_agent.training.result import Summary, TrainingResult
-from edge_agent.training.session import FAREWELL_SECONDS, OpenSession
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.window import Window
 from shared.codec import FeedbackMode

@@ -27,7 +27,7 @@ from edge_agent.data import fashion_mnist
 from edge_agent.observability.timeline import load as load_timeline
 from edge_agent.observability.timeline_window import choose_window, summary
 from edge_agent.profiling.profile_parts import Measurements, PartFile
-from edge_agent.training.session_store import kept_sessions
+from edge_agent.sessions.session_store import kept_sessions
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, seal
 from shared.checkpoint.store import FORMAT
 from shared.config import load_config

@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import structlog
 
+from edge_agent.sessions.session import OpenSession
+from edge_agent.sessions.session_store import SessionRecord, StoredSession
 from edge_agent.training.attachment import Attachment
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.recovery import Recovery
-from edge_agent.training.session import OpenSession
-from edge_agent.training.session_store import SessionRecord, StoredSession
 from edge_agent.training.window import Window
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry

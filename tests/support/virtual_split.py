@@ -23,14 +23,14 @@ from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
 from cloud_trainer.sessions.session import CloudStep, Session
 from edge_agent.data import Batch
+from edge_agent.data.prefetch import Prefetcher
+from edge_agent.experiment.workers import Workers
 from edge_agent.training.boundary import Boundary
 from edge_agent.training.edge_compute import EdgeCompute
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.pipeline import Pipeline
-from edge_agent.training.prefetch import Prefetcher
 from edge_agent.training.window import Window
-from edge_agent.training.workers import Workers
 from shared.client.training_call import Stream
 from shared.codec import FeedbackMode, codec_by_name
 from shared.concurrency.tasks import run_together

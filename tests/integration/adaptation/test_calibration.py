@@ -7,11 +7,11 @@ import statistics
 import pytest
 
 from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.workers import Workers
 from edge_agent.profiling.calibration import CalibrateOn, Candidate
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
 from edge_agent.profiling.calibration_trainings import CalibrationSettings, Watching
 from edge_agent.profiling.profile import profile_model
-from edge_agent.training.workers import Workers
 from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, ProtocolError, RefusedError
 from shared.model.spec import TensorSpec

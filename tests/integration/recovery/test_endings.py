@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from edge_agent import run_training
-from edge_agent.training.resuming import Resume
-from edge_agent.training.session_store import StoredSession, sessions_folder
+from edge_agent.sessions.resuming import Resume
+from edge_agent.sessions.session_store import StoredSession, sessions_folder
 from edge_agent.training.shutdown import Shutdown
 from shared.client.trainer import TrainerClient
 from shared.errors import DivergedError, StoppedError, StorageError

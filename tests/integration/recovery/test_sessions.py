@@ -14,8 +14,8 @@ from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session_store import SessionStore
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
-from edge_agent.training.opening import open_session
-from edge_agent.training.workers import Workers
+from edge_agent.experiment.workers import Workers
+from edge_agent.sessions.opening import open_session
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles
 from shared.client.config import TrainerAddressConfig
 from shared.client.retry import Retry
@@ -300,7 +300,7 @@ async def test_no_session_is_opened_once_the_trainer_is_about_to_stop():
 
 
 async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypatch):
-    monkeypatch.setattr("edge_agent.training.session.REMINDER_SECONDS", 0.1)
+    monkeypatch.setattr("edge_agent.sessions.session.REMINDER_SECONDS", 0.1)
     async with (
         running_trainer("server.unattached_seconds=3") as server,
         RawPeer(server.address) as peer,

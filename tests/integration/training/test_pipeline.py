@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cloud_trainer.rpc.announcements import BatchAnnouncements
-from edge_agent.training.prefetch import PREFETCHED
+from edge_agent.data.prefetch import PREFETCHED
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
 from shared.errors import IsthmusError, OutOfTurnError, ProtocolError
 from shared.tensor_wire import to_wire

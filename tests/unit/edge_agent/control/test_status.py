@@ -4,8 +4,8 @@ import pytest
 
 from edge_agent.adaptation.decisions import Planner
 from edge_agent.control.status import session_statuses
+from edge_agent.sessions.session_store import SessionRecord
 from edge_agent.training.listener import Activity
-from edge_agent.training.session_store import SessionRecord
 from shared.checkpoint import CheckpointName
 from shared.wire.isthmus.v1 import control_pb2 as pb
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.workers import Workers
 from edge_agent.main import main
 from edge_agent.profiling.calibration import WHOLE, Candidate, calibrate, usual_shares
 from edge_agent.profiling.calibration_copies import DeviceCopies
@@ -23,7 +24,6 @@ from edge_agent.profiling.calibration_trainings import (
     estimate,
 )
 from edge_agent.profiling.profile_parts import PartFile
-from edge_agent.training.workers import Workers
 from shared.codec import bit_widths
 from shared.errors import ConfigError, ExitCode
 from shared.planning import Deployment, Engine, Rates, SearchSpace, greedy, parse_profile, profile_to_json

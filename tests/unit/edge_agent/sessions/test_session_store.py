@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.training.session_store import SessionRecord, StoredSession, kept_sessions
+from edge_agent.sessions.session_store import SessionRecord, StoredSession, kept_sessions
 from shared.checkpoint import LocalFiles
 from tests.support.commands import MLP
 from tests.support.running import edge_config

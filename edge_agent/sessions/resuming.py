@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
-from edge_agent.training.session_store import SessionRecord, StoredSession, kept_sessions
+from edge_agent.sessions.session_store import SessionRecord, StoredSession, kept_sessions
 from shared.checkpoint import LocalFiles
 from shared.config import toml_value
 from shared.errors import ConfigError, DataError, StorageError
