@@ -38,7 +38,7 @@ async def open_session(
     response = await client.open_session(_request(experiment))
     record = SessionRecord.begun_now(response.session_id, experiment)
     files = folder.folder(record.session_id) if folder is not None else None
-    stored = StoredSession(record, files, experiment.config.checkpoints.keep)
+    stored = await workers.disk.run(StoredSession, record, files, experiment.config.checkpoints.keep)
     try:
         log = await workers.disk.run(_open_log, step_log, record)
         session = OpenSession(stored, client, experiment, workers, retry, log)
