@@ -108,6 +108,10 @@ class ProtocolError(IsthmusError):
     exit_code = ExitCode.PROTOCOL
 
 
+class DamagedMessageError(ProtocolError):
+    """A message whose checksum or encoding is wrong."""
+
+
 class OutOfTurnError(ProtocolError):
     """A tensor of another step, or of another deployment, than the one that is due."""
 

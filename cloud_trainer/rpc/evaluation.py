@@ -8,9 +8,8 @@ from cloud_trainer.sessions.session import Session
 from shared.codec import aligned_buffer
 from shared.errors import ProtocolError
 from shared.tensor_wire import decoded
-from shared.transport.rpc.status import undamaged
 from shared.transport.stream.framing import Assembler, TensorKey
-from shared.transport.stream.packets import Damaged, Packet
+from shared.transport.stream.packets import Damaged, Packet, undamaged
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import EvaluateRequest, EvaluateResponse
 

@@ -28,8 +28,8 @@ from shared.errors import ProtocolError, StorageError
 from shared.training.step_log import StepLog
 from shared.transport.auth.callers import caller
 from shared.transport.rpc.refusing import Context
-from shared.transport.rpc.status import Refusal, undamaged
-from shared.transport.stream.packets import Damaged, Packet
+from shared.transport.rpc.status import Refusal
+from shared.transport.stream.packets import Damaged, Packet, undamaged
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)

@@ -24,10 +24,11 @@ from shared.errors import ProtocolError, one_line
 from shared.runtime import StallWatch
 from shared.telemetry.logs import bind_session
 from shared.transport.rpc.refusing import Context
-from shared.transport.rpc.status import Refusal, undamaged
+from shared.transport.rpc.status import Refusal
+from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, TensorKey
-from shared.transport.stream.packets import Damaged, Packet
+from shared.transport.stream.packets import Damaged, Packet, undamaged
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
@@ -129,8 +130,7 @@ class TrainingCalls:
         announcements = BatchAnnouncements(session, first, self._limits.tensor_bytes)
         stream: Duplex[pb.TrainResponse, pb.TrainRequest] = Duplex(
             pb.TrainResponse,
-            read=functools.partial(_read, context),
-            write=context.write,
+            PacketChannel(functools.partial(_read, context), context.write),
             assembler=Assembler(announcements.accept, aligned_buffer),
             chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,

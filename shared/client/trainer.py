@@ -20,9 +20,9 @@ from shared.errors import AccessError, BusyError, IsthmusError, ProtocolError, U
 from shared.tensor_wire import check_announcement
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options
-from shared.transport.rpc.status import error_of, undamaged
+from shared.transport.rpc.status import error_of
 from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks, key_of
-from shared.transport.stream.packets import Damaged, Packet, deserializer, message_deserializer, serialize
+from shared.transport.stream.packets import Damaged, Packet, deserializer, message_deserializer, serialize, undamaged
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 

@@ -14,6 +14,7 @@ from shared.config import LinkConfig
 from shared.errors import ClosedError, IsthmusError, ProtocolError, SessionLostError
 from shared.runtime import StallWatch
 from shared.transport.rpc.call_status import CallStatus
+from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, WireTensor
 from shared.transport.stream.packets import Damaged, Packet
@@ -65,8 +66,7 @@ class TrainingCall:
         self._stall_seconds = link.stall_seconds
         self.stream: Stream = Duplex(
             pb.TrainRequest,
-            read=self._read,
-            write=self._write,
+            PacketChannel(self._read, self._write),
             assembler=Assembler(accept, aligned_buffer),
             chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,

@@ -12,6 +12,7 @@ import torch
 
 from shared.codec import aligned_buffer, codec_by_name
 from shared.tensor_wire import to_wire
+from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, TensorKey
 from shared.transport.stream.packets import Packet, deserializer, serialize
@@ -94,8 +95,7 @@ async def stepping(peer: RawPeer, address: str, model: pb.Model, **changes: Any)
 
         stream: Duplex[pb.TrainRequest, pb.TrainResponse] = Duplex(
             pb.TrainRequest,
-            read=read,
-            write=call.write,
+            PacketChannel(read, call.write),
             assembler=Assembler(lambda _frame: None, aligned_buffer),
             chunk_bytes=64 * 1024,
             window_bytes=1 << 20,

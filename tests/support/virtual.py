@@ -14,6 +14,7 @@ from unittest.mock import patch
 from shared.codec import aligned_buffer
 from shared.concurrency.threads import Worker
 from shared.transport.stream import duplex
+from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.credits import ReceiveLedger
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, WireTensor
@@ -196,7 +197,7 @@ def edge_end(
 ) -> Duplex[TrainRequest, TrainResponse]:
     """The edge's end of a stream over two wires."""
     assembler = Assembler(accept, aligned_buffer)
-    return Duplex(TrainRequest, down.read, up.write, assembler, chunk_bytes, 1 << 26, on_delivered)
+    return Duplex(TrainRequest, PacketChannel(down.read, up.write), assembler, chunk_bytes, 1 << 26, on_delivered)
 
 
 def cloud_end(
@@ -204,4 +205,4 @@ def cloud_end(
 ) -> Duplex[TrainResponse, TrainRequest]:
     """The trainer's end."""
     assembler = Assembler(accept, aligned_buffer)
-    return Duplex(TrainResponse, up.read, down.write, assembler, chunk_bytes, 1 << 26, _ignore)
+    return Duplex(TrainResponse, PacketChannel(up.read, down.write), assembler, chunk_bytes, 1 << 26, _ignore)

@@ -8,7 +8,8 @@ import grpc
 import structlog
 
 from shared.errors import IsthmusError, one_line
-from shared.transport.rpc.status import Refusal, abort, status_of, undamaged
+from shared.transport.rpc.status import Refusal, abort, status_of
+from shared.transport.stream.packets import undamaged
 
 _log = structlog.get_logger(__name__)
 

@@ -1,6 +1,6 @@
 """Our errors as gRPC statuses, and statuses as our errors."""
 
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
@@ -12,6 +12,7 @@ from shared.errors import (
     AccessError,
     BusyError,
     ConfigError,
+    DamagedMessageError,
     DeviceError,
     FencedError,
     IsthmusError,
@@ -27,10 +28,7 @@ from shared.errors import (
     UnreachableError,
     one_line,
 )
-from shared.transport.stream.packets import Damaged
 from shared.version import PROTOCOL_VERSION
-
-T = TypeVar("T")
 
 BROKEN_WRITE = "Internal error from Core"
 """gRPC's own words, under the status INTERNAL, for a write that met the end of a stream. Where nothing better comes
@@ -63,17 +61,6 @@ class Refusal(IsthmusError):
         self.code = code
         self.wanted = wanted
         self.retry_after_seconds = retry_after_seconds
-
-
-class DamagedMessageError(ProtocolError):
-    """A message whose checksum or encoding is wrong."""
-
-
-def undamaged(received: T | Damaged) -> T:
-    """What arrived, when it can be believed. Raises DamagedError."""
-    if isinstance(received, Damaged):
-        raise DamagedMessageError(f"damaged message: {received.reason}")
-    return received
 
 
 def status_of(error: IsthmusError) -> grpc.StatusCode:

@@ -1,23 +1,25 @@
-"""A training stream seen from either end: tensors go out under credits, tensors and notes come in, acks stay inside."""
+"""A stream of tensors seen from either end: tensors go out under credits, tensors and notes come in, acks stay inside.
+
+Knows nothing of what else its messages say.
+"""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from shared.errors import ProtocolError
-from shared.transport.rpc.status import DamagedMessageError
+from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.credits import ReceiveLedger, SendCredits
 from shared.transport.stream.framing import Assembler, WireTensor, chunks
 from shared.transport.stream.link_rate import LinkRate
-from shared.transport.stream.packets import Damaged, Packet
+from shared.transport.stream.packets import Packet, undamaged
 from shared.transport.stream.peer_clock import PeerClock
 from shared.transport.stream.round_trip import RoundTrip
 from shared.transport.stream.sending import LEAST_CHUNK_BYTES, allowance
-from shared.wire.isthmus.v1.tensor_pb2 import Ack
-from shared.wire.isthmus.v1.trainer_pb2 import TrainRequest, TrainResponse
+from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame
 
 ACK_DELAY_SECONDS = 0.002
 """How long an ack waits for a message that goes the same way and can carry it: it spares a quick step half its messages."""
@@ -33,32 +35,43 @@ LEAST_CHUNKS_OF_A_TENSOR = 4
 SUSPICIOUS_SECONDS = 0.01
 """A round trip of a chunk that took longer says that the link may have become slow."""
 
-Out = TypeVar("Out", bound=TrainRequest | TrainResponse)
-In = TypeVar("In", bound=TrainRequest | TrainResponse)
+
+class Envelope(Protocol):
+    """A protobuf message that can carry a frame and an ack, whatever else it can say."""
+
+    def __init__(self, *, frame: Frame | None = None) -> None: ...
+    @property
+    def frame(self) -> Frame: ...
+    @property
+    def ack(self) -> Ack: ...
+    def HasField(self, field_name: Literal["frame", "ack"], /) -> bool: ...
+    def ClearField(self, field_name: Literal["frame", "ack"], /) -> None: ...
+    def ByteSize(self) -> int: ...
+
+
+Out = TypeVar("Out", bound=Envelope)
+In = TypeVar("In", bound=Envelope)
 
 
 class Duplex(Generic[Out, In]):
-    """One end of an attached training stream.
+    """One end of a stream.
 
-    read: the next packet, or None at the end of the stream. write: hands one packet to gRPC; called by one task at a time.
-    outgoing: the message type of this end. on_delivered: told of every tensor that the peer has acknowledged, with the
-    seconds from its first byte to the acknowledgement of its last, and when that arrived by the receiver's clock.
+    outgoing: what this end puts its frames and acks in. on_delivered: told of every tensor that the peer has acknowledged,
+    with the seconds from its first byte to the acknowledgement of its last, and when that arrived by the receiver's clock.
     chunk_bytes: the largest chunk; on a slow link they are smaller. window_bytes: what the peer may have under way.
     """
 
     def __init__(
         self,
         outgoing: type[Out],
-        read: Callable[[], Awaitable[Packet[In] | Damaged | None]],
-        write: Callable[[Packet[Out]], Awaitable[None]],
+        channel: PacketChannel[Out, In],
         assembler: Assembler,
         chunk_bytes: int,
         window_bytes: int,
         on_delivered: Callable[[WireTensor, float, int], None],
     ) -> None:
         self._outgoing = outgoing
-        self._read = read
-        self._write = write
+        self._channel = channel
         self._assembler = assembler
         self._chunk_bytes = chunk_bytes
         self._largest_chunk_bytes = min(FIRST_CHUNK_BYTES, chunk_bytes)
@@ -96,7 +109,7 @@ class Duplex(Generic[Out, In]):
                 message.ack.CopyFrom(self._due)
                 self._last_ack_bytes, self._last_ack_seconds = self._due.received_bytes, time.monotonic()
                 self._due = None
-            await self._write(Packet(message, payload))
+            await self._channel.write(Packet(message, payload))
 
     async def send(self, tensor: WireTensor) -> None:
         """Send a tensor chunk by chunk as credits allow. One tensor at a time."""
@@ -131,14 +144,13 @@ class Duplex(Generic[Out, In]):
 
     async def _receive(self) -> tuple[In, WireTensor | None] | None:
         while True:
-            packet = await self._read()
+            packet = await self._channel.read()
             if packet is None:
                 if not self._assembler.at_boundary:
                     raise ProtocolError("the stream ended in the middle of a tensor")
                 return None
             self._waiting_since = time.monotonic()
-            if isinstance(packet, Damaged):
-                raise DamagedMessageError(f"damaged message: {packet.reason}")
+            packet = undamaged(packet)
             message = packet.message
             if message.HasField("ack"):
                 self._acknowledged(message.ack)

@@ -12,7 +12,10 @@ from typing import Generic, TypeVar
 import xxhash
 from google.protobuf.message import DecodeError, Message
 
+from shared.errors import DamagedMessageError
+
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 MOST_HEADER_BYTES = 512 * 1024
 """Of a message without its payload. What opens a session is the largest that an edge has to say."""
@@ -26,10 +29,10 @@ _CHECKSUM_BYTES = 9  # the tag and eight bytes, little-endian
 
 
 @dataclass(slots=True)
-class Packet(Generic[M]):
+class Packet(Generic[T]):
     """A streamed message and, beside it, the payload that is not copied into it."""
 
-    message: M
+    message: T
     payload: memoryview | bytes = b""
 
 
@@ -38,6 +41,13 @@ class Damaged:
     """A message that arrived and cannot be believed; `reason` completes the sentence 'damaged message: ...'."""
 
     reason: str
+
+
+def undamaged(received: T | Damaged) -> T:
+    """What arrived, when it can be believed. Raises DamagedMessageError."""
+    if isinstance(received, Damaged):
+        raise DamagedMessageError(f"damaged message: {received.reason}")
+    return received
 
 
 def serialize(packet: Packet[M]) -> bytes:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from shared.errors import (
     BusyError,
     ConfigError,
+    DamagedMessageError,
     ExitCode,
     ModelError,
     PlanError,
@@ -19,15 +20,13 @@ from shared.errors import (
     one_line,
 )
 from shared.transport.rpc.status import (
-    DamagedMessageError,
     Refusal,
     abort,
     error_of,
     retry_after_seconds,
     status_of,
-    undamaged,
 )
-from shared.transport.stream.packets import Damaged
+from shared.transport.stream.packets import Damaged, undamaged
 
 Code = grpc.StatusCode
 

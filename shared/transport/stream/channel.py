@@ -1,0 +1,59 @@
+"""What carries packets between the two ends of a stream: a gRPC call, or this process's memory."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from shared.transport.stream.packets import Damaged, Packet
+
+Out = TypeVar("Out")
+In = TypeVar("In")
+M = TypeVar("M", bound=Message)
+N = TypeVar("N", bound=Message)
+
+MOST_UNREAD_PACKETS = 16
+"""What waits in memory for its reader; one more waits to be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacketChannel(Generic[Out, In]):
+    """One end of a channel.
+
+    read: the next packet, or None at the end. write: hands one packet over; called by one task at a time.
+    """
+
+    read: Callable[[], Awaitable[Packet[In] | Damaged | None]]
+    write: Callable[[Packet[Out]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopbackChannel(PacketChannel[Out, In]):
+    """One end of a channel within this process. end: tells the reader at the other end that no more comes."""
+
+    end: Callable[[], Awaitable[None]]
+
+
+def loopback() -> tuple[LoopbackChannel[M, N], LoopbackChannel[N, M]]:
+    """Both ends of a channel within this process, for training without a network and for tests.
+
+    What one end writes, the other reads, in the same order; payloads are copied, as a socket would do. To be used on one
+    event loop.
+    """
+    there: asyncio.Queue[Packet[M] | None] = asyncio.Queue(MOST_UNREAD_PACKETS)
+    back: asyncio.Queue[Packet[N] | None] = asyncio.Queue(MOST_UNREAD_PACKETS)
+    near: LoopbackChannel[M, N] = LoopbackChannel(
+        back.get, lambda packet: there.put(_copy(packet)), lambda: there.put(None)
+    )
+    far: LoopbackChannel[N, M] = LoopbackChannel(
+        there.get, lambda packet: back.put(_copy(packet)), lambda: back.put(None)
+    )
+    return near, far
+
+
+def _copy(packet: Packet[M]) -> Packet[M]:
+    message = type(packet.message)()
+    message.CopyFrom(packet.message)
+    return Packet(message, bytes(packet.payload))

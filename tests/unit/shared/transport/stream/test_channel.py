@@ -1,0 +1,88 @@
+"""A stream within this process: both ends are the production ones, and so is what connects them."""
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.codec import aligned_buffer
+from shared.transport.stream.channel import MOST_UNREAD_PACKETS, LoopbackChannel, loopback
+from shared.transport.stream.duplex import Duplex
+from shared.transport.stream.framing import Assembler, TensorKey, WireTensor
+from shared.transport.stream.packets import Packet
+from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
+from shared.wire.isthmus.v1.trainer_pb2 import StepReport, TrainRequest, TrainResponse
+
+Near, Far = LoopbackChannel[TrainRequest, TrainResponse], LoopbackChannel[TrainResponse, TrainRequest]
+
+
+def channels() -> tuple[Near, Far]:
+    return loopback()
+
+
+def duplex(outgoing, channel, delivered=lambda *_: None):
+    return Duplex(outgoing, channel, Assembler(lambda _frame: None, aligned_buffer), 64, 1 << 20, delivered)
+
+
+def tensor(step: int, payload: bytes, role: Role.ValueType) -> WireTensor:
+    header = TensorHeader(codec="raw", shape=[len(payload)], strides=[1], encoded_bytes=len(payload))
+    return WireTensor(TensorKey(step, role, 1), 2, header, memoryview(payload))
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=300), max_size=4), st.lists(st.binary(max_size=300), max_size=4))
+async def test_tensors_go_both_ways_until_each_end_says_that_no_more_comes(up, down):
+    edge, trainer = channels()
+    near, far = duplex(TrainRequest, edge), duplex(TrainResponse, trainer)
+
+    async def send(stream, channel, payloads, role):
+        for step, payload in enumerate(payloads):
+            await stream.send(tensor(step, payload, role))
+        await channel.end()
+
+    async def arrived(stream):
+        tensors = []
+        while (event := await stream.receive()) is not None:
+            tensors.append(event[1])
+        return [(one.key.step, one.key.role, bytes(one.payload)) for one in tensors]
+
+    feature, gradient = Role.ROLE_FEATURE, Role.ROLE_ERROR_GRADIENT
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(send(near, edge, up, feature))
+        tasks.create_task(send(far, trainer, down, gradient))
+        at_trainer, at_edge = tasks.create_task(arrived(far)), tasks.create_task(arrived(near))
+    assert at_trainer.result() == [(step, feature, payload) for step, payload in enumerate(up)]
+    assert at_edge.result() == [(step, gradient, payload) for step, payload in enumerate(down)]
+
+
+async def test_both_ends_may_send_the_same_message_type():
+    one, other = loopback()
+    near, far = duplex(TrainRequest, one), duplex(TrainRequest, other)
+    await near.send(tensor(3, b"abc", Role.ROLE_FEATURE))
+    await far.send(tensor(4, b"de", Role.ROLE_FEATURE))
+    (_, at_far), (_, at_near) = await far.receive(), await near.receive()
+    assert (bytes(at_far.payload), bytes(at_near.payload)) == (b"abc", b"de")
+
+
+async def test_what_was_written_is_not_changed_by_what_becomes_of_it_at_either_end():
+    near, far = channels()
+    message, payload = TrainRequest(), bytearray(b"abc")
+    message.frame.step = 3
+    await near.write(Packet(message, memoryview(payload)))
+    message.frame.step, payload[0] = 4, 0
+    packet = await far.read()
+    packet.message.ClearField("frame")
+    assert bytes(packet.payload) == b"abc"
+    assert message.frame.step == 4
+
+
+async def test_a_writer_waits_where_nobody_reads():
+    near, far = channels()
+    for step in range(MOST_UNREAD_PACKETS):
+        await far.write(Packet(TrainResponse(report=StepReport(step=step))))
+    waiting = asyncio.ensure_future(far.write(Packet(TrainResponse(report=StepReport(step=MOST_UNREAD_PACKETS)))))
+    await asyncio.wait({waiting}, timeout=0)
+    assert not waiting.done()
+    steps = [(await near.read()).message.report.step for _ in range(MOST_UNREAD_PACKETS + 1)]
+    assert steps == list(range(MOST_UNREAD_PACKETS + 1))
+    await waiting
