@@ -6,7 +6,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import NamedTuple
 
 import structlog
@@ -99,8 +99,10 @@ async def run_training(
         prepared = await _prepare(config, resume)
         if prepared.stored is not None:
             kept = f"session {prepared.stored.record.session_id} is as it was, and `{shutdown.resume_command}` goes on"
-        hooks = _Hooks(on_start, on_engine, on_result)
-        return await _train(prepared, on_progress, hooks, shutdown)
+        with ExitStack() as stack:
+            if prepared.stored is not None:
+                stack.callback(prepared.stored.release)
+            return await _train(prepared, on_progress, _Hooks(on_start, on_engine, on_result), shutdown)
     except asyncio.CancelledError:
         if shutdown.requested:
             raise shutdown.error(f"before the first step; {kept}") from None
@@ -236,9 +238,8 @@ class _Runs:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._workers.load.run, session.experiment.close)
             if decisions is not None:
-                decisions.attach(run.deployer)
                 self._hooks.on_engine(decisions)
-                await stack.enter_async_context(decisions.running())
+                await stack.enter_async_context(decisions.running(run.deployer))
             return await run.run(self._hooks.on_result, resumed=resumed)
 
 

@@ -103,12 +103,7 @@ class DecisionLoop:
         self._statistics = statistics
         self._edge, self._encode, self._cloud = map(MeanSince, (statistics.edge, statistics.encode, statistics.cloud))
         self._metrics = metrics
-        self._deployer: Changes | None = None
         self._proposal: Decision | None = None
-
-    def attach(self, deployer: Changes) -> None:
-        """Decide for this deployer from now on."""
-        self._deployer = deployer
 
     def pin(self, *, cut: int | None = None, bits: int | None = None, staleness: int | None = None) -> None:
         """Hold cut, bit width or K, each that is given, until `release`; the engine chooses the others.
@@ -164,9 +159,9 @@ class DecisionLoop:
         self._pinned, self._only_cut = (cut, bits, staleness), only_cut
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Decide while the body runs."""
-        task = asyncio.create_task(self._run())
+    async def running(self, deployer: Changes) -> AsyncIterator[None]:
+        """Decide for this deployer while the body runs."""
+        task = asyncio.create_task(self._run(deployer))
         try:
             yield
         finally:
@@ -176,11 +171,10 @@ class DecisionLoop:
             await self._probe.close()
             self._log_outcome()
 
-    async def _run(self) -> None:
+    async def _run(self, deployer: Changes) -> None:
         while True:
             await asyncio.sleep(INTERVAL_SECONDS)
-            if self._deployer is not None:
-                self.look(self._deployer, time.monotonic())
+            self.look(deployer, time.monotonic())
 
     def look(self, deployer: Changes, seconds: float) -> None:
         """Observe once, and do what follows from it. seconds: any clock that never goes back."""

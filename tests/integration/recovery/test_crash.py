@@ -175,7 +175,7 @@ def test_killed_before_anything_was_kept(pair, expected):
     agent.until("session opened")
     trainer.end()
     pair.trainer()
-    agent.until("the run begins anew")
+    agent.until("the run begins again")
     finished(pair, agent, expected)
 
 
