@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     Field,
     JsonValue,
     NonNegativeInt,
@@ -28,25 +27,15 @@ from shared.config import (
     LinkConfig,
     LogConfig,
     MetricsConfig,
+    OneOf,
     Section,
 )
+from shared.training.losses import LOSSES
 from shared.training.optimizers import OptimizerConfig
+from shared.training.policies import POLICIES
 from shared.training.recipe import ScheduleConfig
 
 _DIGITS = "edge_agent.data:digits"
-
-
-def _check_bit_width(bits: int) -> int:
-    if bits not in bit_widths():
-        raise ValueError("no codec has it")
-    return bits
-
-
-BitWidth = Annotated[
-    int,
-    AfterValidator(_check_bit_width),
-    Field(json_schema_extra={"allowed": f"one of {', '.join(map(str, bit_widths()))}"}),
-]
 
 
 StalenessSchedule = int | tuple[tuple[int, int], ...]
@@ -135,8 +124,10 @@ class TrainingConfig(Section):
     start_from: Path | None = Field(default=None, examples=["runs/first/model.safetensors"])
     """Weights to begin with: a safetensors file with every key of the model's state dict, such as a run before has written.
     The optimizer begins with empty state. Left out, the weights are drawn from the seed."""
-    loss: str = "cross_entropy"
-    """What is minimised, by name."""
+    loss: Annotated[
+        str, Field(json_schema_extra={"allowed": f"one of {', '.join(LOSSES)}, or package.module:function"})
+    ] = "cross_entropy"
+    """What is minimised. A function of the user's own must be allowed by the trainer's operator too."""
     evaluate_every_epochs: NonNegativeInt = 1
     """Epochs between evaluations. 0 evaluates at the end only."""
     on_nan: Literal["stop", "warn"] = "stop"
@@ -159,7 +150,7 @@ class DeploymentConfig(Section):
     staleness_every: Literal["step", "epoch"] = "epoch"
     """What a list in `staleness` counts in; both count from 0. A change does not drain the pipeline: batches in flight stay in
     flight."""
-    backward: Literal["replay", "stash"] = "replay"
+    backward: Annotated[str, OneOf(POLICIES)] = "replay"
     """What happens to a late gradient. "replay" recomputes its batch with today's weights and holds inputs only; "stash"
     keeps each batch's activations and a copy of the weights that made them."""
     feedback: Literal["batch", "literal", "off"] = "batch"
@@ -184,7 +175,7 @@ class EngineSection(Section):
     profile: Path | None = Field(default=None, examples=["profile.json"])
     """What `edge-agent profile` measured on this pair. With it, the engine moves the cut, the bit width and K while
     training goes on, as the devices and the link change. Left out, they stay as they are."""
-    bits: tuple[BitWidth, ...] = Field(default=(8, 32), min_length=1)
+    bits: tuple[Annotated[int, OneOf(bit_widths())], ...] = Field(default=(8, 32), min_length=1)
     """Bit widths to choose from, within what the profile's min_bits allow. Fewer than 8 cost accuracy."""
     max_staleness: NonNegativeInt | None = Field(default=None, examples=[3])
     """Largest K to use. Left out, the largest that the profile was calibrated for."""

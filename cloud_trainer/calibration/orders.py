@@ -1,7 +1,7 @@
 """What an edge may have trained for its calibration: every part of it judged before a process is started for it."""
 
 import math
-from typing import Literal
+from typing import Annotated
 
 import grpc
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
@@ -10,10 +10,11 @@ from cloud_trainer.config import StandInConfig, TrainerConfig
 from cloud_trainer.sessions.handshake import check_version
 from cloud_trainer.sessions.limits import Limits
 from shared.codec import FeedbackMode, codec_by_name
-from shared.config import Section
+from shared.config import OneOf, Section
 from shared.errors import ConfigError, ProtocolError
 from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
+from shared.training.policies import POLICIES
 from shared.training.recipe import Recipe
 from shared.transport.rpc.status import Refusal
 from shared.transport.stream.framing import MAX_DIMENSIONS
@@ -36,7 +37,7 @@ class CopyOrder(Section):
     cut: PositiveInt
     staleness: NonNegativeInt
     codec: str
-    backward: Literal["replay", "stash"]
+    backward: Annotated[str, OneOf(POLICIES)]
     feedback: FeedbackMode
     epochs: PositiveFloat
     timing_only: bool

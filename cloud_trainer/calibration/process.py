@@ -28,6 +28,7 @@ from shared.model.spec import TensorSpec
 from shared.training.copy_training import Copy, steps_of
 from shared.training.losses import LossHead
 from shared.training.optimizers import optimizer_bytes
+from shared.training.policies import POLICIES
 from shared.training.split_simulation import Scheme
 from shared.transport.rpc.status import status_of
 
@@ -90,8 +91,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
     estimate = estimate_training_bytes(
         order.factory, kwargs, example, kept, allowed=order.allowed, limits=limits.of_a_build
     )
-    # Stashing keeps activations and weights of every batch in flight, replaying their inputs alone.
-    held = order.staleness + 1 if order.backward == "stash" else 1
+    held = order.staleness + 1 if POLICIES[order.backward].keeps_graphs else 1
     limits.check_memory(held * (estimate or 0))
     chain = build_checked_chain(
         order.factory,

@@ -11,10 +11,10 @@ from shared.foreign import described, foreign_code
 from shared.model.features import Features
 from shared.model.spec import TensorSpec
 from shared.training.device import device_failure
-from shared.training.losses import check_label_shape
+from shared.training.losses import Labels, check_label_shape, labels_of
 
 _IGNORED_CLASS = -100
-"""The label that torch's cross_entropy leaves out of the mean."""
+"""The class that torch's losses leave out of the mean."""
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def failures_of_loss(loss: str, outputs: Features, labels: Tensor) -> Iterator[N
     """
     (output,) = outputs
     check_label_shape(loss, TensorSpec.of(output), TensorSpec.of(labels))
-    if loss == "cross_entropy" and not labels.is_floating_point():
+    if labels_of(loss) is Labels.CLASSES and not labels.is_floating_point():
         # On a GPU this would be an assertion of a kernel, after which the whole process can compute no more.
         classes, given = output.shape[1], labels[labels != _IGNORED_CLASS]
         if given.numel() and not 0 <= int(given.min()) <= int(given.max()) < classes:

@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from enum import StrEnum
 from typing import Protocol
 
 import structlog
@@ -24,7 +23,10 @@ from edge_agent.training.statistics import MeanSince, Statistics
 from shared.codec import codec_bits, codec_of_bits
 from shared.errors import PlanError
 from shared.planning import (
+    FIXED,
     FLOAT32_BITS,
+    GREEDY,
+    PLANNERS,
     Decision,
     Deployment,
     Engine,
@@ -32,26 +34,16 @@ from shared.planning import (
     Outcome,
     Profile,
     SearchSpace,
-    jointdnn,
 )
 from shared.wire.isthmus.v1 import trainer_pb2
 
 _log = structlog.get_logger(__name__)
 
+PLANNER_NAMES = (*PLANNERS, FIXED)
+"""Whom a run may be told to follow."""
 INTERVAL_SECONDS = 1.0
 TELLING_STEPS = 20
 """After which a stream that says nothing of the link's rates will not say it: what a step sends is little for such a link."""
-
-
-class Planner(StrEnum):
-    """What chooses a deployment where nothing is pinned."""
-
-    GREEDY = "greedy"
-    """The engine's search, again and again."""
-    JOINTDNN = "jointdnn"
-    """JointDNN's choice for the link of the last minute, chosen once and held."""
-    FIXED = "fixed"
-    """The deployment of the moment at which it is set, held."""
 
 
 class Changes(Protocol):
@@ -87,7 +79,7 @@ class DecisionLoop:
         self._codec = codec
         self._space = space
         self._profile = profile_under(profile, settings, deployment.downlink_codec)
-        self.planner = Planner.GREEDY
+        self.planner = GREEDY
         self._free_space = self._space
         self._engine = Engine(
             self._profile,
@@ -118,8 +110,9 @@ class DecisionLoop:
         self._constrain(self._free_space, None, None, None)
         _log.info("released")
 
-    def use(self, planner: Planner) -> None:
-        """Have another planner choose what is not pinned.
+    def use(self, planner: str) -> None:
+        """Have another planner choose what is not pinned: `greedy` again and again, `fixed` what there is at this moment, any
+        other of `PLANNERS` once, for the link of the last minute.
 
         Raises PlanError where it has nothing to choose by, and then nothing is changed.
         """
@@ -129,22 +122,22 @@ class DecisionLoop:
             space = replace(space, cut=held.cut, bits=(held.bits,), staleness=held.staleness)
         self._constrain(space, *self._pinned)
         self._free_space, self.planner = space, planner
-        _log.info("planner set", planner=planner.value, held=str(held) if held else None)
+        _log.info("planner set", planner=planner, held=str(held) if held else None)
 
     @property
     def outcome(self) -> Outcome | None:
         """What came of the last change; None until a step was done since."""
         return self._engine.outcome()
 
-    def _held_by(self, planner: Planner) -> Deployment | None:
+    def _held_by(self, planner: str) -> Deployment | None:
         """What a planner holds from now on; None where it goes on choosing."""
-        if planner is Planner.FIXED:
+        if planner == FIXED:
             return self._engine.deployment if self._proposal is None else self._proposal.deployment
-        if planner is Planner.GREEDY:
+        if planner == GREEDY:
             return None
         if (rates := self._engine.mean_rates) is None:
-            raise PlanError("the link has not been measured yet, and JointDNN chooses by its rates; try again later")
-        return jointdnn(self._profile, rates, self._space.allow_edge_only).deployment
+            raise PlanError(f"the link has not been measured yet, and {planner} chooses by its rates; try again later")
+        return PLANNERS[planner](self._profile, rates, self._space).deployment
 
     def _constrain(self, free: SearchSpace, cut: int | None, bits: int | None, staleness: int | None) -> None:
         only_cut = free.cut if cut is None else cut

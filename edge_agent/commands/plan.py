@@ -5,7 +5,6 @@ Parse, call shared.planning, print. What is wrong raises PlanError; the app make
 
 import json
 from dataclasses import asdict, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +12,15 @@ import typer
 
 from edge_agent.commands.plan_reasons import not_taken, uncalibrated
 from shared.codec import bit_widths
+from shared.commands.options import one_of
 from shared.errors import PlanError
 from shared.planning import (
+    CONTESTANTS,
     DEFAULT_BITS,
     DEFAULT_HORIZON_STEPS,
+    EDGE_ONLY,
+    FIXED,
+    GREEDY,
     PLANNERS,
     Link,
     Plan,
@@ -26,25 +30,12 @@ from shared.planning import (
     SearchSpace,
     Trace,
     compare,
-    edge_only,
-    greedy,
-    jointdnn,
     load_profile,
     load_trace,
     parse_rate,
     parse_seconds,
 )
 from shared.telemetry.metrics import PHASES
-
-
-class PlannerName(StrEnum):
-    """Planners that `plan` knows."""
-
-    GREEDY = "greedy"
-    JOINTDNN = "jointdnn"
-    EDGE_ONLY = "edge-only"
-    FIXED = "fixed"
-
 
 ProfileFile = Annotated[Path, typer.Option("--profile", help="Profile of the model on the pair, a JSON file.")]
 AllowEdgeOnly = Annotated[
@@ -80,7 +71,7 @@ def plan(
         int, typer.Option(help="Steps that the deployment is expected to last.")
     ] = DEFAULT_HORIZON_STEPS,
     bits: Bits = _BITS_TEXT,
-    planner: Annotated[PlannerName, typer.Option(help="Which planner chooses.")] = PlannerName.GREEDY,
+    planner: Annotated[str, typer.Option(help="Which planner chooses.", **one_of([*PLANNERS, FIXED]))] = GREEDY,
     cut: Annotated[int | None, typer.Option(help="The only cut to consider; --planner fixed needs it.")] = None,
     allow_edge_only: AllowEdgeOnly = True,
     as_json: AsJson = False,
@@ -91,11 +82,11 @@ def plan(
         parse_rate(uplink, "--uplink"), parse_rate(downlink, "--downlink"), round_trip_seconds(round_trip, loaded)
     )
     space = SearchSpace(parse_bits(bits), staleness, cut, allow_edge_only)
-    if planner is not PlannerName.EDGE_ONLY:  # which asks for a training without a trainer
+    if planner != EDGE_ONLY:  # which asks for a training without a trainer
         loaded = replace(loaded, loss_on_trainer=True)
     chosen = choose(planner, loaded, rates, space, horizon, from_cut)
     notes = uncalibrated(loaded, chosen)
-    if planner is PlannerName.GREEDY:
+    if planner == GREEDY:
         notes += not_taken(loaded, rates, space, horizon, from_cut, chosen)
     typer.echo(json.dumps(plan_fields(chosen, notes)) if as_json else describe_plan(chosen, notes, loaded))
 
@@ -113,7 +104,7 @@ def simulate_command(
     ] = None,
     planner: Annotated[
         list[str] | None,
-        typer.Option(help=f"Planner to run; may be repeated. All of them when absent: {', '.join(PLANNERS)}."),
+        typer.Option(help=f"Planner to run; may be repeated. All of them when absent: {', '.join(CONTESTANTS)}."),
     ] = None,
     staleness: Staleness = None,
     bits: Bits = _BITS_TEXT,
@@ -154,16 +145,12 @@ def round_trip_seconds(text: str | None, profile: Profile) -> float:
 
 
 def choose(
-    planner: PlannerName, profile: Profile, rates: Rates, space: SearchSpace, horizon: int, from_cut: int | None
+    planner: str, profile: Profile, rates: Rates, space: SearchSpace, horizon: int, from_cut: int | None
 ) -> Plan:
     """The named planner's answer."""
-    if planner is PlannerName.JOINTDNN:
-        return jointdnn(profile, rates, space.allow_edge_only, horizon, from_cut)
-    if planner is PlannerName.EDGE_ONLY:
-        return edge_only(profile, rates, horizon, from_cut)
-    if planner is PlannerName.FIXED and (space.cut is None or len(space.bits) != 1):
+    if planner == FIXED and (space.cut is None or len(space.bits) != 1):
         raise PlanError("--planner fixed needs the deployment: --cut and one width in --bits, as --cut 3 --bits 8")
-    return greedy(profile, rates, space, horizon, from_cut)
+    return PLANNERS[GREEDY if planner == FIXED else planner](profile, rates, space, horizon, from_cut)
 
 
 def open_link(
@@ -184,7 +171,7 @@ def open_link(
 
 def runnable(profile: Profile) -> list[str]:
     """All planners but edge-only where the profile has no measurement of it."""
-    return [name for name in PLANNERS if name != PlannerName.EDGE_ONLY or profile.edge_seconds[-1] is not None]
+    return [name for name in CONTESTANTS if name != EDGE_ONLY or profile.edge_seconds[-1] is not None]
 
 
 def plan_fields(chosen: Plan, notes: list[str]) -> dict[str, object]:

@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from edge_agent.adaptation.decisions import Planner
+from edge_agent.adaptation.decisions import PLANNER_NAMES
 from edge_agent.config import EdgeConfig
 from edge_agent.control.tables import sessions_table, status_line, status_table
 from edge_agent.control.trend import Trend
 from edge_agent.sessions.session_store import kept_sessions, sessions_folder
-from shared.commands.options import Overrides
+from shared.commands.options import Overrides, one_of
 from shared.config import load_config
 from shared.control.address import find_target
 from shared.control.calling import SOON_SECONDS, calling, show
@@ -126,15 +126,15 @@ def release(
 
 
 def planner(
-    name: Annotated[Planner, typer.Argument(help="Which planner chooses what is not pinned.")],
+    name: Annotated[str, typer.Argument(help="Which planner chooses what is not pinned.", **one_of(PLANNER_NAMES))],
     config: ConfigFile = None,
     overrides: Overrides = None,
     control: Control = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set how the decision engine chooses: greedy follows the link, jointdnn and fixed choose once and hold."""
+    """Set how the decision engine chooses: greedy follows the link, any other chooses once and holds."""
     with _agent(config, overrides, control) as agent:
-        request = pb.SetPlannerRequest(planner=pb.Planner.Value(f"PLANNER_{name.name}"))
+        request = pb.SetPlannerRequest(planner=name)
         answer = agent.SetPlanner(request, timeout=SOON_SECONDS)
     show(answer, f"the planner is {name}", as_json=as_json)
 

@@ -7,9 +7,10 @@ from contextlib import aclosing, asynccontextmanager, suppress
 import grpc
 import structlog
 
+from edge_agent.adaptation.decisions import PLANNER_NAMES
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
-from edge_agent.control.status import PLANNERS, edge_status, pins_message, session_statuses
+from edge_agent.control.status import edge_status, pins_message, session_statuses
 from edge_agent.sessions.session_store import kept_sessions
 from edge_agent.training.listener import Activity
 from edge_agent.training.training_run import TrainingRun
@@ -91,9 +92,8 @@ class EdgeControl:
 
     async def set_planner(self, request: pb.SetPlannerRequest) -> pb.SetPlannerResponse:
         """Have the engine choose otherwise."""
-        planner = next((ours for ours, value in PLANNERS.items() if value == request.planner), None)
-        if planner is None:
-            allowed = ", ".join(pb.Planner.Name(value) for value in PLANNERS.values())
+        if request.planner not in PLANNER_NAMES:
+            allowed = ", ".join(PLANNER_NAMES)
             raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"the planner must be one of {allowed}")
         if self._of.decisions is None:
             raise Refusal(
@@ -101,7 +101,7 @@ class EdgeControl:
                 "no decision engine runs, because engine.profile is not set; the deployment changes by pins only",
             )
         try:
-            self._of.decisions.use(planner)
+            self._of.decisions.use(request.planner)
         except PlanError as unable:
             raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, str(unable)) from unable
         return pb.SetPlannerResponse(planner=request.planner)

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterable
 from datetime import datetime
 
-from edge_agent.adaptation.decisions import Planner
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
 from edge_agent.sessions.session_store import SessionRecord
@@ -15,8 +14,6 @@ from shared.checkpoint import CheckpointName
 from shared.codec import codec_bits
 from shared.control.levels import level_now
 from shared.wire.isthmus.v1 import control_pb2 as pb
-
-PLANNERS = {planner: pb.Planner.Value(f"PLANNER_{planner.name}") for planner in Planner}
 
 
 def edge_status(of: Controlled) -> pb.EdgeStatus:
@@ -45,7 +42,7 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
         status.samples_per_second = float(f"{config.data.batch_size / seconds:.6g}")
     status.running.FromNanoseconds(int(of.running_seconds * 1e9))
     if of.decisions is not None:
-        status.planner = PLANNERS[of.decisions.planner]
+        status.planner = of.decisions.planner
         outcome = of.decisions.outcome
         if outcome is not None and not math.isnan(outcome.predicted_seconds_per_step):
             status.predicted_seconds_per_step = outcome.predicted_seconds_per_step

@@ -42,8 +42,8 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
         f"up {today.codec} ({today.bits} bits), down {today.downlink_codec} ({today.downlink_bits} bits)"
         f"{_held(status, 'bits')}",
     )
-    if status.planner != pb.PLANNER_UNSPECIFIED:
-        table.add_row("planner", f"{word(pb.Planner.Name(status.planner), 'PLANNER_')}{_predicted(status)}")
+    if status.planner:
+        table.add_row("planner", f"{status.planner}{_predicted(status)}")
     for field, name in (
         ("edge", "T1 edge"),
         ("uplink", "T2 uplink"),

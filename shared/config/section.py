@@ -6,10 +6,11 @@ name. It knows nothing of files, variables or flags.
 
 import ipaddress
 import re
-from collections.abc import Callable
-from typing import Annotated, ClassVar
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _MAX_PORT = 65535
@@ -21,6 +22,27 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+
+class OneOf:
+    """In the type of a field (`Annotated[str, OneOf(names)]`): the value must be one of some that registries have."""
+
+    def __init__(self, values: Collection[str | int]) -> None:
+        self._values = values
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "allowed": self._allowed()}
+
+    def _check(self, value: str | int) -> str | int:
+        if value not in self._values:
+            raise ValueError(f"must be {self._allowed()}")
+        return value
+
+    def _allowed(self) -> str:
+        return f"one of {', '.join(map(str, self._values))}"
 
 
 class Config(Section):

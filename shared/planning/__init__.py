@@ -1,7 +1,7 @@
 """Profiles, cost model, planners, simulator and decision engine: pure functions over numbers. No torch, no gRPC, no clock."""
 
 from shared.planning.bound import most_steps
-from shared.planning.comparison import PLANNERS, PROBE_SECONDS, Result, compare
+from shared.planning.comparison import CONTESTANTS, PROBE_SECONDS, Result, compare
 from shared.planning.cost import (
     Deployment,
     PhaseSeconds,
@@ -17,7 +17,12 @@ from shared.planning.outcome import Outcome
 from shared.planning.planners import (
     DEFAULT_BITS,
     DEFAULT_HORIZON_STEPS,
+    EDGE_ONLY,
+    FIXED,
+    GREEDY,
+    PLANNERS,
     Plan,
+    Planner,
     SearchSpace,
     candidates,
     edge_only,
@@ -43,9 +48,13 @@ from shared.planning.trace_files import load_trace
 from shared.planning.traces import Link, Trace
 
 __all__ = [
+    "CONTESTANTS",
     "DEFAULT_BITS",
     "DEFAULT_HORIZON_STEPS",
+    "EDGE_ONLY",
+    "FIXED",
     "FLOAT32_BITS",
+    "GREEDY",
     "PLANNERS",
     "PROBE_SECONDS",
     "SCHEMA",
@@ -60,6 +69,7 @@ __all__ = [
     "Overhead",
     "PhaseSeconds",
     "Plan",
+    "Planner",
     "Profile",
     "Rates",
     "Result",

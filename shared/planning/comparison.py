@@ -5,13 +5,14 @@ Every run starts alike: the link is probed for PROBE_SECONDS, then training begi
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from shared.errors import PlanError
 from shared.planning.bound import most_steps
 from shared.planning.cost import Deployment, Rates
 from shared.planning.engine import Engine, EngineConfig
 from shared.planning.estimates import LEAST_RATE
-from shared.planning.planners import SearchSpace, candidates, edge_only, first_deployment, greedy, jointdnn
+from shared.planning.planners import GREEDY, PLANNERS, SearchSpace, candidates, first_deployment, greedy
 from shared.planning.profile import Profile
 from shared.planning.simulator import Run, simulate
 from shared.planning.traces import Link
@@ -64,18 +65,13 @@ def run_greedy(setting: Setting) -> Result:
     """The decision engine, from the plan for the probed rates."""
     start = first_deployment(setting.profile, setting.probed(), setting.space)
     engine = Engine(setting.profile, setting.space, start, setting.engine, setting.expected_steps())
-    return _result("greedy", setting.run(start, engine))
+    return _result(GREEDY, setting.run(start, engine))
 
 
-def run_jointdnn(setting: Setting) -> Result:
-    """JointDNN's one choice, for the mean rates of the whole trace: more than it could know."""
-    chosen = jointdnn(setting.profile, setting.mean(), setting.space.allow_edge_only)
-    return _result("jointdnn", setting.run(chosen.deployment))
-
-
-def run_edge_only(setting: Setting) -> Result:
-    """Training on the device alone: no link at all."""
-    return _result("edge-only", setting.run(edge_only(setting.profile, setting.probed()).deployment))
+def run_held(planner: str, setting: Setting) -> Result:
+    """What a planner chooses once, for the mean rates of the whole trace: more than it could know."""
+    chosen = PLANNERS[planner](setting.profile, setting.mean(), setting.space)
+    return _result(planner, setting.run(chosen.deployment))
 
 
 def run_best_fixed(setting: Setting) -> Result:
@@ -93,13 +89,13 @@ def run_lower_bound(setting: Setting) -> Result:
     return Result("lower-bound", 100 * setting.seconds / steps, None)
 
 
-PLANNERS: dict[str, Callable[[Setting], Result]] = {
-    "greedy": run_greedy,
-    "jointdnn": run_jointdnn,
-    "edge-only": run_edge_only,
+CONTESTANTS: dict[str, Callable[[Setting], Result]] = {
+    **{name: partial(run_held, name) for name in PLANNERS},
+    GREEDY: run_greedy,
     "best-fixed": run_best_fixed,
     "lower-bound": run_lower_bound,
 }
+"""Every planner, and what none can be better than."""
 
 
 def compare(
@@ -107,18 +103,18 @@ def compare(
     link: Link,
     space: SearchSpace,
     seconds: float,
-    planners: tuple[str, ...] = tuple(PLANNERS),
+    planners: tuple[str, ...] = tuple(CONTESTANTS),
     engine: EngineConfig | None = None,
 ) -> list[Result]:
     """Each planner's run of `seconds` over the link, which begins anew when it ends.
 
     PlanError when a planner has no deployment to choose, as edge-only where the profile did not measure it.
     """
-    unknown = [name for name in planners if name not in PLANNERS]
+    unknown = [name for name in planners if name not in CONTESTANTS]
     if unknown:
-        raise PlanError(f'there is no planner "{unknown[0]}"; there are {", ".join(PLANNERS)}')
+        raise PlanError(f'there is no planner "{unknown[0]}"; there are {", ".join(CONTESTANTS)}')
     setting = Setting(profile, link, space, seconds, engine or EngineConfig())
-    return [PLANNERS[name](setting) for name in planners]
+    return [CONTESTANTS[name](setting) for name in planners]
 
 
 def _result(planner: str, run: Run) -> Result:

@@ -1,10 +1,12 @@
 """Planners: from a profile, a link and today's cut to the deployment to use. Pure functions.
 
 `greedy` is the paper's search (paper 000, Alg. 2), the others are what it is compared with. None knows of time passing;
-when to ask and when to act on the answer is the engine's business (engine.py).
+when to ask and when to act on the answer is the engine's business (engine.py). A new planner is a function here or in a
+file of its own, and its line in `PLANNERS`: then `plan`, `simulate` and a run's `planner` have it.
 """
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -130,15 +132,17 @@ def first_deployment(profile: Profile, rates: Rates, space: SearchSpace) -> Depl
 def jointdnn(
     profile: Profile,
     rates: Rates,
-    allow_edge_only: bool = True,
+    space: SearchSpace | None = None,
     horizon_steps: int = DEFAULT_HORIZON_STEPS,
     from_cut: int | None = None,
 ) -> Plan:
     """The baseline of one cut chosen for a serial run in float32: the cut of least T_sum, K = 0 (paper 000, 6.1).
 
-    It knows no migration, so `from_cut` only fills in what moving there would take. Of equals, the smallest cut.
+    It knows no migration, so `from_cut` only fills in what moving there would take. Of the space it keeps to
+    `allow_edge_only` alone. Of equals, the smallest cut.
     """
     _check_start(profile, horizon_steps, from_cut)
+    allow_edge_only = space is None or space.allow_edge_only
     work = candidates(profile, SearchSpace((FLOAT32_BITS,), allow_edge_only=allow_edge_only))
     chosen = np.argmin(work.phases(rates, serial=True).total())
     return _plan(profile, rates, work.take([chosen]), range(1), horizon_steps, from_cut, len(work.cuts))
@@ -157,10 +161,41 @@ def fixed(
 
 
 def edge_only(
-    profile: Profile, rates: Rates, horizon_steps: int = DEFAULT_HORIZON_STEPS, from_cut: int | None = None
+    profile: Profile,
+    rates: Rates,
+    space: SearchSpace | None = None,  # noqa: ARG001 - there is nothing to choose
+    horizon_steps: int = DEFAULT_HORIZON_STEPS,
+    from_cut: int | None = None,
 ) -> Plan:
     """What training on the edge alone costs."""
     return fixed(profile, rates, Deployment(len(profile), 0, FLOAT32_BITS), horizon_steps, from_cut)
+
+
+class Planner(Protocol):
+    """Chooses a deployment for a link."""
+
+    def __call__(
+        self,
+        profile: Profile,
+        rates: Rates,
+        space: SearchSpace | None = None,
+        horizon_steps: int = DEFAULT_HORIZON_STEPS,
+        from_cut: int | None = None,
+    ) -> Plan:
+        """The deployment to use. PlanError where the profile and the space leave none.
+
+        horizon_steps: how long it is expected to last. from_cut: today's cut; None where nothing is deployed yet.
+        """
+
+
+GREEDY, EDGE_ONLY, FIXED = "greedy", "edge-only", "fixed"
+PLANNERS: dict[str, Planner] = {
+    GREEDY: greedy,
+    "jointdnn": jointdnn,
+    EDGE_ONLY: edge_only,
+}
+"""By name. A run follows `greedy` as the link changes; what another planner chooses is held. `FIXED` stands beside them
+where the deployment is given rather than chosen."""
 
 
 def _plan(

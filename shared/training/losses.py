@@ -1,8 +1,9 @@
-"""The loss at the end of the chain, by name, and what it says about a batch."""
+"""The loss at the end of the chain, by name, and what it says about a batch. A new loss is a line in `LOSSES`."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import torch
 from torch import Tensor
@@ -15,14 +16,33 @@ from shared.model.spec import TensorSpec
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
-LOSSES: dict[str, LossFunction] = {
-    "cross_entropy": functional.cross_entropy,
-    "mse": functional.mse_loss,
-    "l1": functional.l1_loss,
-    "bce_with_logits": functional.binary_cross_entropy_with_logits,
+
+class Labels(Enum):
+    """Which labels a loss takes."""
+
+    CLASSES = auto()
+    """The number of a class, for an output whose second dimension is the classes; or a probability of each."""
+    ALIKE = auto()
+    """One for each number of the output; torch would stretch one to the other's shape and go on."""
+    ANY = auto()
+    """What the function itself takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossSpec:
+    """One loss."""
+
+    function: LossFunction
+    """Mean over the batch, of (output, labels)."""
+    labels: Labels
+
+
+LOSSES: dict[str, LossSpec] = {
+    "cross_entropy": LossSpec(functional.cross_entropy, Labels.CLASSES),
+    "mse": LossSpec(functional.mse_loss, Labels.ALIKE),
+    "l1": LossSpec(functional.l1_loss, Labels.ALIKE),
+    "bce_with_logits": LossSpec(functional.binary_cross_entropy_with_logits, Labels.ALIKE),
 }
-_OF_EQUAL_SHAPES = ("mse", "l1", "bce_with_logits")
-"""Losses of an output and a label for each of its numbers; torch would stretch one to the other's shape and go on."""
 _LEAST_LABEL_ELEMENTS = 512
 """What the labels of one sample may always have, however small the model's input and output are."""
 
@@ -36,6 +56,11 @@ class BatchLoss:
     samples: int
 
 
+def labels_of(loss: str) -> Labels:
+    """Which labels the loss of that name takes; any where it is a function of a user's own."""
+    return LOSSES[loss].labels if loss in LOSSES else Labels.ANY
+
+
 class LossHead:
     """A loss function: mean over the batch of (output, labels). It takes one tensor, so the last boundary has one slot."""
 
@@ -43,7 +68,7 @@ class LossHead:
         """name: one of `LOSSES`, or package.module:function if it is allowed. Raises ModelError."""
         self._name = name
         if name in LOSSES:
-            self._function = LOSSES[name]
+            self._function = LOSSES[name].function
         elif ":" in name:
             self._function = load_factory(name, allowed=allowed)
         else:
@@ -70,7 +95,7 @@ class LossHead:
         """The labels as the function takes them, on the device of the output."""
         check_label_shape(self._name, TensorSpec.of(output), TensorSpec.of(labels))
         labels = labels.to(output.device)
-        return labels.unsqueeze(-1) if self._name in _OF_EQUAL_SHAPES and labels.dim() < output.dim() else labels
+        return labels.unsqueeze(-1) if labels_of(self._name) is Labels.ALIKE and labels.dim() < output.dim() else labels
 
 
 _WIDTHS = (torch.uint8, torch.int8, torch.int16, torch.int32)
@@ -111,9 +136,9 @@ def check_labels(loss: str, inputs: Boundary, output: TensorSpec, labels: Tensor
 def check_label_shape(loss: str, output: TensorSpec, labels: TensorSpec) -> None:
     """Refuse labels of a shape that one of `LOSSES` cannot take with this output. Raises ModelError."""
     shapes = f"the model's output is {output.shape}, the labels are {labels.shape}"
-    if loss in _OF_EQUAL_SHAPES and output.shape not in (labels.shape, (*labels.shape, 1)):
+    if labels_of(loss) is Labels.ALIKE and output.shape not in (labels.shape, (*labels.shape, 1)):
         raise ModelError(f"loss {loss!r} takes labels of the output's own shape: {shapes}")
-    if loss != "cross_entropy" or (labels.dtype.is_floating_point and output.shape == labels.shape):
+    if labels_of(loss) is not Labels.CLASSES or (labels.dtype.is_floating_point and output.shape == labels.shape):
         return
     fits = len(output.shape) >= 2 and labels.shape == (output.shape[0], *output.shape[2:])
     if not fits or labels.dtype.is_floating_point:

@@ -6,9 +6,9 @@ recomputes the forward with today's weights (paper 000, Eq. 3); `stash` keeps th
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,12 @@ from shared.training.stage import Graph, Stage, Weights
 
 
 class BackwardPolicy(Protocol):
-    """Forward now, backward when the gradient is there."""
+    """Forward now, backward when the gradient is there. A new one is a class and its line in `POLICIES`."""
+
+    keeps_graphs: ClassVar[bool]
+    """Whether activations, and the weights that made them, are held for every batch in flight, or its input alone."""
+
+    def __init__(self, stage: Stage) -> None: ...
 
     @property
     def device(self) -> torch.device:
@@ -47,6 +52,8 @@ class Replay:
     The replay draws the batch's own random numbers, because a block's random state follows from the step, and it leaves
     buffers alone, because the first forward has updated them for this batch already.
     """
+
+    keeps_graphs: ClassVar[bool] = False
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -92,6 +99,8 @@ class Stash:
     Costs a copy of the weights for every version in flight, and every batch's activations.
     """
 
+    keeps_graphs: ClassVar[bool] = True
+
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._history: deque[tuple[int, Graph, Weights]] = deque()
@@ -133,7 +142,10 @@ def _detached(graph: Graph) -> Features:
     return tuple(output.detach() for output in graph.outputs)
 
 
-POLICIES: dict[str, Callable[[Stage], BackwardPolicy]] = {"replay": Replay, "stash": Stash}
+POLICIES: dict[str, type[BackwardPolicy]] = {
+    "replay": Replay,
+    "stash": Stash,
+}
 
 
 @contextmanager

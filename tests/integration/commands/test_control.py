@@ -197,7 +197,7 @@ def refuse_what_cannot_be(edge):
         code, sentence = edge.refused("Pin", request)
         assert (code, says in sentence) == ("invalid_argument", True), sentence
     assert edge("GetStatus", remember=False)["status"]["pinned"] == {}, "and none of it holds"
-    code, sentence = edge.refused("SetPlanner", {"planner": "PLANNER_GREEDY"})
+    code, sentence = edge.refused("SetPlanner", {"planner": "greedy"})
     assert (code, "no decision engine runs" in sentence) == ("failed_precondition", True)
     for name, request in [
         ("Watch", {"interval": "0.01s"}),
@@ -236,9 +236,9 @@ def use_the_commands(edge):
 def steer_an_engine(edge, trainer):
     edge.watch_until(lambda status: {"uplinkBitsPerSecond", "downlinkBitsPerSecond"} <= status.keys())
     assert edge.health("training") == "SERVING"
-    assert edge("SetPlanner", {"planner": "PLANNER_FIXED"}) == {"planner": "PLANNER_FIXED"}
+    assert edge("SetPlanner", {"planner": "fixed"}) == {"planner": "fixed"}
     fixed = edge("GetStatus", remember=False)["status"]
-    assert fixed["planner"] == "PLANNER_FIXED"
+    assert fixed["planner"] == "fixed"
     edge("Pin", {"cut": 3, "bits": 4, "staleness": 1}, remember=False)
     edge.watch_until(
         lambda status: (
@@ -248,7 +248,7 @@ def steer_an_engine(edge, trainer):
     )
     command(agent_app, "release", f"--control={edge.target}")
     edge.watch_until(lambda status: status["deployment"]["cut"] == fixed["deployment"]["cut"])
-    edge("SetPlanner", {"planner": "PLANNER_JOINTDNN"}, remember=False)
+    edge("SetPlanner", {"planner": "jointdnn"}, remember=False)
     edge.watch_until(
         lambda status: status["deployment"].get("stalenessLimit", 0) == 0 and status["deployment"]["bits"] == 32
     )

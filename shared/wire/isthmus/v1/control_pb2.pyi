@@ -73,38 +73,6 @@ RUN_STATE_ENDED: RunState.ValueType  # 9
 """Nothing more comes."""
 Global___RunState: _TypeAlias = RunState  # noqa: Y015
 
-class _Planner:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _PlannerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Planner.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    PLANNER_UNSPECIFIED: _Planner.ValueType  # 0
-    """No engine runs."""
-    PLANNER_GREEDY: _Planner.ValueType  # 1
-    """Follows the link and the devices: the best of all deployments, changed where a change pays."""
-    PLANNER_JOINTDNN: _Planner.ValueType  # 2
-    """JointDNN's choice: the cut of the least serial time in float32 over the link of the last minute, with K = 0, chosen when
-    this planner is set and then held. The baseline that greedy is compared with.
-    """
-    PLANNER_FIXED: _Planner.ValueType  # 3
-    """Holds the deployment of the moment at which it is set."""
-
-class Planner(_Planner, metaclass=_PlannerEnumTypeWrapper):
-    """How the decision engine chooses a deployment."""
-
-PLANNER_UNSPECIFIED: Planner.ValueType  # 0
-"""No engine runs."""
-PLANNER_GREEDY: Planner.ValueType  # 1
-"""Follows the link and the devices: the best of all deployments, changed where a change pays."""
-PLANNER_JOINTDNN: Planner.ValueType  # 2
-"""JointDNN's choice: the cut of the least serial time in float32 over the link of the last minute, with K = 0, chosen when
-this planner is set and then held. The baseline that greedy is compared with.
-"""
-PLANNER_FIXED: Planner.ValueType  # 3
-"""Holds the deployment of the moment at which it is set."""
-Global___Planner: _TypeAlias = Planner  # noqa: Y015
-
 class _LogLevel:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -478,7 +446,7 @@ class EdgeStatus(_message.Message):
     """Steps that are settled on both sides."""
     total_steps: _builtins.int
     """Steps that the run is to have."""
-    planner: Global___Planner.ValueType
+    planner: _builtins.str
     """How the engine chooses; left out where none runs."""
     staleness: _builtins.int
     """Staleness of the error gradient that was applied last."""
@@ -543,7 +511,7 @@ class EdgeStatus(_message.Message):
         running: _duration_pb2.Duration | None = ...,
         deployment: Global___DeploymentStatus | None = ...,
         pinned: Global___Pins | None = ...,
-        planner: Global___Planner.ValueType = ...,
+        planner: _builtins.str = ...,
         staleness: _builtins.int = ...,
         batches_in_flight: _builtins.int = ...,
         stages: Global___StageSeconds | None = ...,
@@ -927,12 +895,15 @@ class SetPlannerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PLANNER_FIELD_NUMBER: _builtins.int
-    planner: Global___Planner.ValueType
-    """The planner."""
+    planner: _builtins.str
+    """"greedy" follows the link and the devices: the best of all deployments, changed where a change pays. "fixed" holds the
+    deployment of this moment. Any other planner chooses now, for the link of the last minute, and what it chose is held:
+    "jointdnn" takes the cut of the least serial time in float32 with K = 0, "edge-only" all blocks on this device.
+    """
     def __init__(
         self,
         *,
-        planner: Global___Planner.ValueType = ...,
+        planner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -949,12 +920,12 @@ class SetPlannerResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PLANNER_FIELD_NUMBER: _builtins.int
-    planner: Global___Planner.ValueType
+    planner: _builtins.str
     """The planner."""
     def __init__(
         self,
         *,
-        planner: Global___Planner.ValueType = ...,
+        planner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

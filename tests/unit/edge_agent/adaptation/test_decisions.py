@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.adaptation.decisions import Planner
 from edge_agent.adaptation.engine_inputs import check_profile
 from edge_agent.adaptation.link_probe import LinkRates
 from edge_agent.config import EngineSection
@@ -64,7 +63,7 @@ def test_somebody_elses_change_is_noticed():
     run.deployer.deployment.cut = 2
     run.watch(1, 40.0)
     assert math.isnan(run.loop.outcome.predicted_seconds_per_step), "it was not the engine that chose it"
-    run.loop.use(Planner.FIXED)
+    run.loop.use("fixed")
     run.watch(30, 40.0)
     assert (run.deployer.deployment.cut, run.deployer.moving) == (2, False)
 
@@ -154,11 +153,11 @@ async def test_who_pins_all_blocks_to_the_edge_needs_no_leave(bits):
     run.deployer.settle()
     await run.watch_with_probes(600, 40.0, 1 / 5)
     assert (run.deployer.moving, run.probes) == (False, 0), "who may not leave has nothing to ask"
-    run.loop.use(Planner.FIXED)
+    run.loop.use("fixed")
     run.loop.release()
     await run.watch_with_probes(30, 40.0, 1 / 5)
     assert not run.deployer.moving, "it holds what there was"
-    run.loop.use(Planner.GREEDY)
+    run.loop.use("greedy")
     await run.watch_with_probes(30, 40.0, 1 / 5)
     assert run.deployer.wanted < 4
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from edge_agent.adaptation.decisions import Planner
 from shared.errors import PlanError
 from tests.support.decisions import Deployer, Run
 
@@ -10,11 +9,11 @@ from tests.support.decisions import Deployer, Run
 def test_the_fixed_planner_holds_what_there_is_and_greedy_follows_again():
     run = Run()
     run.watch(3, 40.0)
-    run.loop.use(Planner.FIXED)
+    run.loop.use("fixed")
     run.watch(900, 1.0, 1 / 32)
     assert run.deployer.deployment == Deployer().deployment, "however slow the link becomes"
     assert not run.deployer.moving
-    run.loop.use(Planner.GREEDY)
+    run.loop.use("greedy")
     run.watch(900, 1.0, 1 / 32)
     assert run.deployer.moving
 
@@ -22,10 +21,10 @@ def test_the_fixed_planner_holds_what_there_is_and_greedy_follows_again():
 def test_jointdnn_chooses_once_and_pins_go_before_it():
     run = Run(codec="uniform8", staleness=2)
     with pytest.raises(PlanError, match="the link has not been measured yet"):
-        run.loop.use(Planner.JOINTDNN)
-    assert run.loop.planner is Planner.GREEDY
+        run.loop.use("jointdnn")
+    assert run.loop.planner == "greedy"
     run.watch(3, 40.0)
-    run.loop.use(Planner.JOINTDNN)
+    run.loop.use("jointdnn")
     run.watch(3, 40.0)
     if run.deployer.moving:
         run.deployer.settle()

@@ -2,7 +2,6 @@
 
 import pytest
 
-from edge_agent.adaptation.decisions import Planner
 from edge_agent.control.status import session_statuses
 from edge_agent.sessions.session_store import SessionRecord
 from edge_agent.training.listener import Activity
@@ -10,12 +9,11 @@ from shared.checkpoint import CheckpointName
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 
-def test_every_activity_and_planner_has_its_name_in_the_contract():
+def test_every_activity_has_its_name_in_the_contract():
     def names(enum, prefix):
         return {name.removeprefix(prefix) for name in enum.DESCRIPTOR.values_by_name} - {"UNSPECIFIED"}
 
     assert {activity.name for activity in Activity} == names(pb.RunState, "RUN_STATE_")
-    assert {planner.name for planner in Planner} == names(pb.Planner, "PLANNER_")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ FULL = pb.EdgeStatus(
         moving_to_cut=4,
     ),
     pinned=pb.Pins(cut=4, staleness=3),
-    planner=pb.PLANNER_GREEDY,
+    planner="greedy",
     staleness=1,
     stages=pb.StageSeconds(edge=0.004, uplink=0.008, cloud=0.002),
     uplink_bits_per_second=2.5e7,

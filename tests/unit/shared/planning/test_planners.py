@@ -113,7 +113,7 @@ def test_a_run_begins_with_the_plan_and_a_staleness_that_the_engine_weighs(profi
 def test_jointdnn_is_the_serial_optimum(profile, link, allow_edge_only, horizon):
     serial = SearchSpace((32,), 0, allow_edge_only=allow_edge_only)
     costs = exact_costs(profile, link, serial, 1, None)
-    plan = jointdnn(profile, link, allow_edge_only, horizon)
+    plan = jointdnn(profile, link, SearchSpace(allow_edge_only=allow_edge_only), horizon)
     assert float(costs[plan.deployment]) == pytest.approx(float(min(costs.values())), rel=1e-9)
     whole = exact_costs(profile, link, serial, horizon, None)[plan.deployment]
     assert plan.seconds_per_step == pytest.approx(float(whole / horizon), rel=1e-9)
@@ -228,7 +228,7 @@ def test_a_space_out_of_range_is_refused(space, said):
 def test_a_start_out_of_range_is_refused(horizon, from_cut):
     for planner in (
         lambda *rest: greedy(small_profile(), AT_8_MBIT, None, *rest),
-        lambda *rest: jointdnn(small_profile(), AT_8_MBIT, False, *rest),
+        lambda *rest: jointdnn(small_profile(), AT_8_MBIT, SearchSpace(allow_edge_only=False), *rest),
     ):
         with pytest.raises(PlanError, match="it must be 1 or more" if horizon < 1 else "it must be from 1 to 4"):
             planner(horizon, from_cut)
