@@ -8,7 +8,7 @@ from edge_agent.training.listener import RunListener
 from edge_agent.training.window import Position, Window
 from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.client.trainer import TrainerClient
-from shared.client.training_call import Stream, TrainingCall
+from shared.client.training_call import Stream, StreamListener, TrainingCall
 from shared.concurrency.threads import Worker
 from shared.errors import BusyError, GoneError, ProtocolError, SessionLostError, UnreachableError
 from shared.version import PROTOCOL_VERSION
@@ -73,9 +73,8 @@ class Attachment:
                 pb.Position(lineage=self.lineage, gradient_step=position.gradient, report_step=position.report)
             )
         try:
-            call, attached = await self._client.attach(
-                attach, self._window.accept, self._window.owed, self._listener.delivered
-            )
+            listener = StreamListener(self._window.accept, self._window.owed, self._listener.delivered)
+            call, attached = await self._client.attach(attach, listener)
         except BusyError:
             self._unused_term = term
             raise

@@ -1,4 +1,4 @@
-"""How long the trainer may take: a limit on an answer, which begins anew with every sign of progress."""
+"""How long the trainer may take: a limit on an answer, which starts again with every sign of progress."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ class IdleTimeout:
         self._seconds = seconds
 
     def renew(self) -> None:
-        """There was progress; the time begins anew."""
+        """There was progress: the time starts again."""
         self._limit.reschedule(asyncio.get_running_loop().time() + self._seconds)
 
     def pause(self) -> None:
@@ -30,11 +30,11 @@ async def idle_timeout(trainer: str, call: str, seconds: float) -> AsyncIterator
         async with asyncio.timeout(seconds) as limit:
             yield IdleTimeout(limit, seconds)
     except TimeoutError as cause:
-        raise silence(trainer, call, seconds) from cause
+        raise unanswered(trainer, call, seconds) from cause
 
 
-def silence(trainer: str, call: str, seconds: float) -> UnreachableError:
-    """What is to be said of a trainer that does not answer."""
+def unanswered(trainer: str, call: str, seconds: float) -> UnreachableError:
+    """The error for a trainer that does not answer."""
     return UnreachableError(
         f"the trainer at {trainer} did not answer for {seconds:g} s ({call}, trainer.call_timeout_seconds)"
     )

@@ -13,7 +13,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import PLAIN, TrainerAccess
 from shared.client.idle_timeout import IdleTimeout, idle_timeout
-from shared.client.training_call import TrainingCall
+from shared.client.training_call import StreamListener, TrainingCall
 from shared.codec import aligned_buffer, codec_by_name
 from shared.config import MAX_CHUNK_BYTES, LinkConfig
 from shared.errors import AccessError, BusyError, IsthmusError, ProtocolError, UnreachableError, one_line
@@ -60,7 +60,7 @@ class TrainerClient:
         self._on_failure = on_failure
         self._link = link
         self._options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
-        self._left: list[grpc.aio.Channel] = []
+        self._retired: list[grpc.aio.Channel] = []
         """Connections that no new call is made on; the training stream may still be on one of them."""
         self._connect()
 
@@ -74,19 +74,19 @@ class TrainerClient:
         of the two does not trust the other's certificate."""
         _log.info("connecting", trainer=self.address)
         try:
-            await self._connected()
+            await self._wait_until_connected()
         except BaseException:
             await self.close()
             raise
         return self
 
-    async def _connected(self) -> None:
+    async def _wait_until_connected(self) -> None:
         why = ""
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
                 while (state := self._control.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
                     if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                        why = f": {await self._last_failure()}"
+                        why = f": {await self._explain_failure()}"
                         if any(words in why for words in _UNTRUSTED):
                             raise AccessError(
                                 f"no secure connection to the trainer at {self.address} (tls.ca, tls.server_name){why}"
@@ -98,7 +98,7 @@ class TrainerClient:
                 f"(trainer.address, trainer.connect_timeout_seconds){why}"
             ) from cause
 
-    async def _last_failure(self) -> str:
+    async def _explain_failure(self) -> str:
         """Why the last attempt to connect failed: gRPC tells it to a call only."""
         try:
             check: Any = self._control.unary_unary(HEALTH_CHECK)
@@ -114,13 +114,13 @@ class TrainerClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._close_left()
+        await self._close_retired()
         await self._control.close()
         await self._tensors.close()
 
-    async def _close_left(self) -> None:
-        while self._left:
-            await self._left.pop().close()
+    async def _close_retired(self) -> None:
+        while self._retired:
+            await self._retired.pop().close()
 
     async def reach(self) -> None:
         """Returns when the trainer answers, and serves. Nothing is told it, and nothing changes by it.
@@ -137,7 +137,7 @@ class TrainerClient:
         except grpc.aio.AioRpcError as failure:
             if failure.code() is grpc.StatusCode.UNIMPLEMENTED:  # it answers, and attaching shows what it is
                 return
-            error = self.failed(failure)
+            error = self.translate(failure)
             if isinstance(error, UnreachableError | BusyError | ProtocolError):
                 raise error from failure
         else:
@@ -164,7 +164,7 @@ class TrainerClient:
     async def measure_stage(self, session_id: str, cut: int, repeats: int) -> list[float]:
         """See `TrainerService.MeasureStage`."""
         request = pb.MeasureStageRequest(session_id=session_id, cut=cut, repeats=repeats)
-        return list((await self._call("MeasureStage", request, pb.MeasureStageResponse, of=repeats)).seconds)
+        return list((await self._call("MeasureStage", request, pb.MeasureStageResponse, repeats=repeats)).seconds)
 
     async def train_copy(self, request: pb.TrainCopyRequest) -> pb.TrainCopyResponse:
         """See `TrainerService.TrainCopy`; returns how it ended. The trainer may train for long, and not be silent for long."""
@@ -177,7 +177,7 @@ class TrainerClient:
         end: pb.TrainCopyResponse | None = None
         try:
             async with self.idle_timeout("TrainCopy") as idle_timeout:
-                while (answer := await self.answered(call.read())) is not grpc.aio.EOF:
+                while (answer := await self.await_answer(call.read())) is not grpc.aio.EOF:
                     idle_timeout.renew()
                     end = answer
         finally:
@@ -194,20 +194,14 @@ class TrainerClient:
     async def attach(
         self,
         attach: pb.Attach,
-        accept: Callable[[Frame], None],
-        owed: Callable[[], int | None],
-        on_delivered: Callable[[WireTensor, float, int], None],
-    ) -> "tuple[TrainingCall, pb.Attached]":
-        """Attach the training stream; the one before was given up.
-
-        accept: judges what the trainer announces, before memory is taken for it. owed: the oldest step that the trainer has
-        still to answer; a trainer that owes one and says nothing is given up after a while.
-        """
-        await self._close_left()
+        listener: StreamListener,
+    ) -> tuple[TrainingCall, pb.Attached]:
+        """Attach the training stream; the one before was given up."""
+        await self._close_retired()
         method: Any = self._tensors.stream_stream(
             _PREFIX + "Train", request_serializer=serialize, response_deserializer=deserializer(pb.TrainResponse)
         )
-        call = TrainingCall(method(metadata=self._access.metadata()), self, accept, owed, on_delivered, self._link)
+        call = TrainingCall(method(metadata=self._access.metadata()), self, listener, self._link)
         try:
             async with self.idle_timeout("Train"):
                 return call, await call.begin(attach)
@@ -239,7 +233,7 @@ class TrainerClient:
 
         try:
             async with self.idle_timeout("Evaluate") as idle_timeout:
-                response: pb.EvaluateResponse = await self._taken(
+                response: pb.EvaluateResponse = await self._await_end(
                     method(packets(idle_timeout), metadata=self._access.metadata())
                 )
         except asyncio.CancelledError:
@@ -264,7 +258,7 @@ class TrainerClient:
             idle_timeout.renew()
 
         async with self.idle_timeout("UploadBlock") as idle_timeout:
-            response: pb.UploadBlockResponse = await self._taken(
+            response: pb.UploadBlockResponse = await self._await_end(
                 method(packets(idle_timeout), metadata=self._access.metadata())
             )
         return response.block_digest
@@ -286,28 +280,28 @@ class TrainerClient:
         request = pb.DownloadBlockRequest(session_id=session_id, block=block, weights_only=weights_only)
         call = method(request, metadata=self._access.metadata())
         async with self.idle_timeout("DownloadBlock") as idle_timeout:
-            while (packet := await self.answered(call.read())) is not grpc.aio.EOF:
+            while (packet := await self.await_answer(call.read())) is not grpc.aio.EOF:
                 idle_timeout.renew()
                 if (tensor := assembler.add(packet.message.frame, packet.payload)) is not None:
                     return tensor.payload
         raise ProtocolError(f"the stream of block {block} ended before it was whole")
 
-    async def answered(self, answer: Awaitable[T | Damaged]) -> T:
+    async def await_answer(self, answer: Awaitable[T | Damaged]) -> T:
         """Await a gRPC answer; its failures become ours."""
         try:
             return undamaged(await answer)
         except grpc.aio.AioRpcError as failure:
-            raise self.failed(failure) from failure
+            raise self.translate(failure) from failure
 
-    async def _taken(self, call: Any) -> Any:
+    async def _await_end(self, call: Any) -> Any:
         """Await the answer to a stream of ours."""
-        ending = CallStatus(call)
+        status = CallStatus(call)
         try:
             return undamaged(await call)
         except grpc.aio.AioRpcError as failure:
-            raise self.failed(await ending.failure() or failure) from failure
+            raise self.translate(await status.failure() or failure) from failure
 
-    def failed(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
+    def translate(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
         """What a failed call means, in our words. After a lost connection the next one is made with the certificates of now.
 
         Where the trainer itself failed, or what is said in its name, the next is a new one too: HTTP/2 packs the headers of a
@@ -318,22 +312,22 @@ class TrainerClient:
         error = error_of(failure, self.address)
         outdated = isinstance(error, UnreachableError) and self._access.credentials() is not self._credentials
         if outdated or failure.code() in _CONNECTIONS_OWN:
-            self._left += [self._control, self._tensors]
+            self._retired += [self._control, self._tensors]
             self._connect()
         return error
 
-    def idle_timeout(self, call: str, of: int = 1) -> AbstractAsyncContextManager[IdleTimeout]:
+    def idle_timeout(self, call: str, repeats: int = 1) -> AbstractAsyncContextManager[IdleTimeout]:
         """Raises UnreachableError when the trainer makes no progress for longer than it may.
 
-        of: how many pieces of work are asked for at once.
+        repeats: how many times the work is asked for at once.
         """
-        return idle_timeout(self.address, call, self.call_timeout_seconds * of)
+        return idle_timeout(self.address, call, self.call_timeout_seconds * repeats)
 
-    async def _call(self, name: str, request: Any, response_type: type[M], of: int = 1) -> M:
+    async def _call(self, name: str, request: Any, response_type: type[M], repeats: int = 1) -> M:
         method = self._control.unary_unary(
             _PREFIX + name,
             request_serializer=type(request).SerializeToString,
             response_deserializer=message_deserializer(response_type),
         )
-        async with self.idle_timeout(name, of):
-            return await self.answered(method(request, metadata=self._access.metadata()))
+        async with self.idle_timeout(name, repeats):
+            return await self.await_answer(method(request, metadata=self._access.metadata()))

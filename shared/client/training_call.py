@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from shared.client.idle_timeout import IdleTimeout, silence
+from shared.client.idle_timeout import IdleTimeout, unanswered
 from shared.codec import aligned_buffer
 from shared.config import LinkConfig
 from shared.errors import ClosedError, IsthmusError, ProtocolError, SessionLostError
@@ -34,11 +35,25 @@ class Trainer(Protocol):
     def idle_timeout(self, call: str) -> AbstractAsyncContextManager[IdleTimeout]:
         """Raises UnreachableError when the trainer makes no progress for longer than it may."""
 
-    async def answered(self, answer: Awaitable[T | Damaged]) -> T:
+    async def await_answer(self, answer: Awaitable[T | Damaged]) -> T:
         """An answer, with failures in our words."""
 
-    def failed(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
+    def translate(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
         """What a failed call means, in our words."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamListener:
+    """Whom a training stream asks and tells.
+
+    accept: judges what the trainer announces, before memory is taken for it. owed: the oldest step that the trainer has
+    still to answer; a trainer that owes one and says nothing is given up after a while. delivered: told of every tensor that
+    the trainer has acknowledged, with the seconds that it took, and when it had arrived by the trainer's clock.
+    """
+
+    accept: Callable[[Frame], None]
+    owed: Callable[[], int | None]
+    delivered: Callable[[WireTensor, float, int], None]
 
 
 class TrainingCall:
@@ -48,16 +63,14 @@ class TrainingCall:
         self,
         call: Any,
         trainer: Trainer,
-        accept: Callable[[Frame], None],
-        owed: Callable[[], int | None],
-        on_delivered: Callable[[WireTensor, float, int], None],
+        listener: StreamListener,
         link: LinkConfig,
     ) -> None:
         self._call = call
-        self._ending = CallStatus(call)
+        self._status = CallStatus(call)
         self._packets: AsyncIterator[Packet[pb.TrainResponse] | Damaged] = aiter(call)
         self._trainer = trainer
-        self._owed = owed
+        self._owed = listener.owed
         self._attached = False
         self._owed_step: int | None = None
         self._owed_since = self._heard_at = 0.0
@@ -67,10 +80,10 @@ class TrainingCall:
         self.stream: Stream = Duplex(
             pb.TrainRequest,
             PacketChannel(self._read, self._write),
-            assembler=Assembler(accept, aligned_buffer),
+            assembler=Assembler(listener.accept, aligned_buffer),
             chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,
-            on_delivered=on_delivered,
+            on_delivered=listener.delivered,
         )
 
     async def begin(self, attach: pb.Attach) -> pb.Attached:
@@ -90,7 +103,7 @@ class TrainingCall:
         """Tell the trainer that no more comes, and wait until it has ended the stream."""
         self._watch_no_more()
         async with self._trainer.idle_timeout("Train") as idle_timeout:
-            await self._trainer.answered(self._call.done_writing())
+            await self._trainer.await_answer(self._call.done_writing())
             while await self.stream.receive() is not None:
                 idle_timeout.renew()
 
@@ -123,7 +136,7 @@ class TrainingCall:
             await self._check_status()
             return None
         except asyncio.CancelledError:
-            self._check_patience()
+            self._check_given_up()
             raise
         self._heard_at = time.monotonic()
         return packet
@@ -132,21 +145,21 @@ class TrainingCall:
         try:
             await self._call.write(packet)
         except asyncio.CancelledError:
-            self._check_patience()
+            self._check_given_up()
             raise
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as cause:
             # What a failed write says is that the stream has ended; its status says why.
             await self._check_status()
             raise ProtocolError(f"the trainer at {self._trainer.address} ended the training stream early") from cause
 
-    def _check_patience(self) -> None:
+    def _check_given_up(self) -> None:
         if self._given_up_after_seconds is not None:
-            raise silence(self._trainer.address, "Train", self._given_up_after_seconds)
+            raise unanswered(self._trainer.address, "Train", self._given_up_after_seconds)
 
     async def _check_status(self) -> None:
-        self._check_patience()
-        if (failure := await self._ending.failure()) is not None:
-            error = self._trainer.failed(failure)
+        self._check_given_up()
+        if (failure := await self._status.failure()) is not None:
+            error = self._trainer.translate(failure)
             if self._attached and isinstance(error, SessionLostError):
                 raise ClosedError(str(error)) from failure
             raise error

@@ -105,6 +105,8 @@ def _call_of(draw: st.DrawFn, method: str) -> Call:
     if name in _BATCHES and draw(st.booleans()):
         claiming = [serialize(packet)[:-_CHECKSUM_BYTES] for packet in draw(_claiming(packets))]
         return Call(method, tuple((body, True) for body in claiming))
+    if draw(st.integers(0, 3)) == 0:  # chunks of several tensors, mixed
+        packets = [packets[0], *draw(st.permutations(packets[1:]))]
     for _ in range(draw(st.integers(0, 2))):
         at = draw(st.integers(0, len(packets) - 1))
         match draw(st.integers(0, 5)):

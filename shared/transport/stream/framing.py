@@ -64,9 +64,9 @@ def chunks(tensor: WireTensor, chunk_bytes: int, sender_nanoseconds: int = 0) ->
 
     sender_nanoseconds: when the sender began, where the receiver wants to know.
     """
-    step, role, block, slot, part, batch = tensor.key
+    key = {name: number for name, number in tensor.key._asdict().items() if number}
     for offset in range(0, max(len(tensor.payload), 1), chunk_bytes):
-        frame = Frame(step=step, role=role, block=block, slot=slot, part=part, batch=batch, offset=offset)
+        frame = Frame(**key, offset=offset)
         if offset == 0:
             frame.deployment_version = tensor.deployment_version
             frame.tensor.CopyFrom(tensor.header)

@@ -14,6 +14,7 @@ from edge_agent import run_training
 from edge_agent.profiling.profile import profile_model
 from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
+from shared.client.training_call import StreamListener
 from shared.codec import codec_by_name
 from shared.config import LinkConfig
 from shared.errors import IsthmusError, ProtocolError, RefusedError, UnreachableError
@@ -264,7 +265,7 @@ def only_limited(monkeypatch):
         monkeypatch.setattr(
             TrainerClient,
             "idle_timeout",
-            lambda self, call, of=1: idle_timeout(self, call, of if call == method else 100 * of),
+            lambda self, call, repeats=1: idle_timeout(self, call, repeats if call == method else 100 * repeats),
         )
 
     return choose
@@ -370,7 +371,7 @@ async def test_a_refusal_that_meets_what_the_edge_is_sending_keeps_its_sentence(
     ):
         for _ in range(100):
             attach = pb.Attach(session_id="any", session_term=1)
-            call, _ = await client.attach(attach, lambda _frame: None, lambda: None, lambda *_: None)
+            call, _ = await client.attach(attach, StreamListener(lambda _frame: None, lambda: None, lambda *_: None))
             tasks = [asyncio.create_task(writing(call.stream)), asyncio.create_task(reading(call.stream))]
             for ended in await asyncio.gather(*tasks, return_exceptions=True):
                 assert isinstance(ended, RefusedError), ended

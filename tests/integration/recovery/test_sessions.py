@@ -20,6 +20,7 @@ from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles
 from shared.client.config import TrainerAddressConfig
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
+from shared.client.training_call import StreamListener
 from shared.config import LinkConfig
 from shared.errors import RefusedError
 from shared.transport.rpc.status import Refusal
@@ -48,7 +49,7 @@ async def until_held(server, peer, count):
 async def attached(client, session):
     version = PROTOCOL_VERSION
     attaching = pb.Attach(session_id=session, session_term=1, position=pb.Position(), protocol_version=version)
-    call, _ = await client.attach(attaching, lambda _frame: None, lambda: None, lambda *_: None)
+    call, _ = await client.attach(attaching, StreamListener(lambda _frame: None, lambda: None, lambda *_: None))
     return call
 
 
