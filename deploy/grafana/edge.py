@@ -72,7 +72,7 @@ def _computing() -> Panels:
     ready = "Loaded and not yet started. Zero all the time: loading holds the edge back."
     return [
         graph("T1", "Forward, and backward with update.", "s", 12, *_phase("edge")),
-        graph("Batches ready", ready, "short", 12, _waiting("load")),
+        graph("Batches ready", ready, "short", 12, _waiting("compute")),
     ]
 
 
@@ -91,7 +91,7 @@ def _link(direction: str) -> Panels:
 def _way_up() -> Panels:
     transfer = "From a feature's first byte written to its acknowledgement."
     return [
-        graph("Features that wait", "For the codec and the link.", "short", 24, _waiting("upload")),
+        graph("Features that wait", "For the codec and the link.", "short", 24, _waiting("send")),
         graph("T2", transfer, "s", 8, *_phase("uplink")),
         *_link("up"),
     ]

@@ -27,7 +27,7 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
         total_steps=statistics.total_steps,
         pinned=pins_message(of.pinning.now),
         staleness=statistics.staleness,
-        stages=_stages(statistics),
+        phases=_phases(statistics),
         uplink_bits_per_second=statistics.uplink_bits_per_second,
         downlink_bits_per_second=statistics.downlink_bits_per_second,
         round_trip_seconds=statistics.round_trip_seconds,
@@ -101,8 +101,8 @@ def _add_session(status: pb.EdgeStatus, run: TrainingRun) -> None:
             status.last_checkpoint.age.FromNanoseconds(max(0, int((time.time() - at) * 1e9)))
 
 
-def _stages(statistics: Statistics) -> pb.StageSeconds:
-    return pb.StageSeconds(
+def _phases(statistics: Statistics) -> pb.PhaseSeconds:
+    return pb.PhaseSeconds(
         edge=_shown(statistics.edge),
         uplink=_shown(statistics.uplink),
         cloud=_shown(statistics.cloud),

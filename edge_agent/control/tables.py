@@ -50,11 +50,11 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
         ("cloud", "T3 cloud"),
         ("downlink", "T4 downlink"),
     ):
-        table.add_row(name, _stage(status.stages, field))
+        table.add_row(name, _phase(status.phases, field))
     queues = status.queues
     table.add_row(
         "waiting",
-        f"{queues.load} batches to compute, {queues.upload} to send, {queues.apply} gradients to apply; "
+        f"{queues.compute} batches to compute, {queues.send} to send, {queues.apply} gradients to apply; "
         f"{status.batches_in_flight} in flight",
     )
     table.add_row("link", f"up {_rate(status, 'uplink')}, down {_rate(status, 'downlink')}{_round_trip(status)}")
@@ -126,8 +126,8 @@ def _held(status: pb.EdgeStatus, what: str) -> str:
     return f", pinned to {pinned[what]}" if what in pinned else ""
 
 
-def _stage(stages: pb.StageSeconds, field: str) -> str:
-    seconds = _known(stages)
+def _phase(phases: pb.PhaseSeconds, field: str) -> str:
+    seconds = _known(phases)
     if field not in seconds:
         return "-"
     slowest = max(seconds.values())

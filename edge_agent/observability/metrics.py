@@ -9,7 +9,7 @@ from edge_agent.training.statistics import Statistics
 from shared.codec import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
 
-QUEUES = ("load", "upload", "apply")
+QUEUES = ("compute", "send", "apply")
 
 
 class EngineMetrics:

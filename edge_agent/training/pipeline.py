@@ -79,8 +79,8 @@ class Pipeline:
     @property
     def waiting(self) -> dict[str, int]:
         """What waits at this moment, by queue: batches for the compute thread, features for the link, gradients."""
-        load = 0 if self._batches is None else len(self._batches)
-        return {"load": load, "upload": self._window.to_send, "apply": self._window.to_apply}
+        ready = 0 if self._batches is None else len(self._batches)
+        return {"compute": ready, "send": self._window.to_send, "apply": self._window.to_apply}
 
     def wake(self) -> None:
         """A batch has become ready."""

@@ -34,7 +34,7 @@ class _RunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunState.Val
     RUN_STATE_TRAINING: _RunState.ValueType  # 2
     """Does steps."""
     RUN_STATE_PAUSED: _RunState.ValueType  # 3
-    """Stands still at a step boundary by an operator's word."""
+    """Stands still at a step boundary, because an operator paused it."""
     RUN_STATE_EVALUATING: _RunState.ValueType  # 4
     """Evaluates through the cut, between two steps."""
     RUN_STATE_MIGRATING: _RunState.ValueType  # 5
@@ -42,11 +42,11 @@ class _RunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunState.Val
     RUN_STATE_AWAY: _RunState.ValueType  # 6
     """Waits for a trainer that cannot be reached."""
     RUN_STATE_STOPPING: _RunState.ValueType  # 7
-    """Was told to stop, and comes to the next step boundary and a last checkpoint."""
+    """Was told to stop, and goes on to the next step boundary and a last checkpoint."""
     RUN_STATE_FINISHING: _RunState.ValueType  # 8
-    """All steps are done; the cloud's weights come home and results are written."""
+    """All steps are done; the agent downloads the cloud's blocks and writes results."""
     RUN_STATE_ENDED: _RunState.ValueType  # 9
-    """Nothing more comes."""
+    """The run is over."""
 
 class RunState(_RunState, metaclass=_RunStateEnumTypeWrapper):
     """What a run is doing."""
@@ -58,7 +58,7 @@ RUN_STATE_OPENING: RunState.ValueType  # 1
 RUN_STATE_TRAINING: RunState.ValueType  # 2
 """Does steps."""
 RUN_STATE_PAUSED: RunState.ValueType  # 3
-"""Stands still at a step boundary by an operator's word."""
+"""Stands still at a step boundary, because an operator paused it."""
 RUN_STATE_EVALUATING: RunState.ValueType  # 4
 """Evaluates through the cut, between two steps."""
 RUN_STATE_MIGRATING: RunState.ValueType  # 5
@@ -66,11 +66,11 @@ RUN_STATE_MIGRATING: RunState.ValueType  # 5
 RUN_STATE_AWAY: RunState.ValueType  # 6
 """Waits for a trainer that cannot be reached."""
 RUN_STATE_STOPPING: RunState.ValueType  # 7
-"""Was told to stop, and comes to the next step boundary and a last checkpoint."""
+"""Was told to stop, and goes on to the next step boundary and a last checkpoint."""
 RUN_STATE_FINISHING: RunState.ValueType  # 8
-"""All steps are done; the cloud's weights come home and results are written."""
+"""All steps are done; the agent downloads the cloud's blocks and writes results."""
 RUN_STATE_ENDED: RunState.ValueType  # 9
-"""Nothing more comes."""
+"""The run is over."""
 Global___RunState: _TypeAlias = RunState  # noqa: Y015
 
 class _LogLevel:
@@ -86,9 +86,9 @@ class _LogLevelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogLevel.Val
     LOG_LEVEL_INFO: _LogLevel.ValueType  # 2
     """What happens in a run."""
     LOG_LEVEL_WARNING: _LogLevel.ValueType  # 3
-    """What was unexpected and could be dealt with."""
+    """What was unexpected and was handled."""
     LOG_LEVEL_ERROR: _LogLevel.ValueType  # 4
-    """What could not."""
+    """What could not be handled."""
 
 class LogLevel(_LogLevel, metaclass=_LogLevelEnumTypeWrapper):
     """How severe a log entry must be to be written."""
@@ -100,9 +100,9 @@ LOG_LEVEL_DEBUG: LogLevel.ValueType  # 1
 LOG_LEVEL_INFO: LogLevel.ValueType  # 2
 """What happens in a run."""
 LOG_LEVEL_WARNING: LogLevel.ValueType  # 3
-"""What was unexpected and could be dealt with."""
+"""What was unexpected and was handled."""
 LOG_LEVEL_ERROR: LogLevel.ValueType  # 4
-"""What could not."""
+"""What could not be handled."""
 Global___LogLevel: _TypeAlias = LogLevel  # noqa: Y015
 
 class _EdgeSessionState:
@@ -172,7 +172,7 @@ class _TrainerSessionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_T
     TRAINER_SESSION_STATE_ATTACHED: _TrainerSessionState.ValueType  # 3
     """A training stream is attached."""
     TRAINER_SESSION_STATE_LOST: _TrainerSessionState.ValueType  # 4
-    """Its edge was lost; it may come back, and its place is given away where another needs it."""
+    """Its edge was lost. The edge may come back; until then another session may take its place."""
     TRAINER_SESSION_STATE_KEPT: _TrainerSessionState.ValueType  # 5
     """Not in memory; its record and checkpoints are kept."""
 
@@ -188,7 +188,7 @@ TRAINER_SESSION_STATE_IDLE: TrainerSessionState.ValueType  # 2
 TRAINER_SESSION_STATE_ATTACHED: TrainerSessionState.ValueType  # 3
 """A training stream is attached."""
 TRAINER_SESSION_STATE_LOST: TrainerSessionState.ValueType  # 4
-"""Its edge was lost; it may come back, and its place is given away where another needs it."""
+"""Its edge was lost. The edge may come back; until then another session may take its place."""
 TRAINER_SESSION_STATE_KEPT: TrainerSessionState.ValueType  # 5
 """Not in memory; its record and checkpoints are kept."""
 Global___TrainerSessionState: _TypeAlias = TrainerSessionState  # noqa: Y015
@@ -247,7 +247,7 @@ Global___DeploymentStatus: _TypeAlias = DeploymentStatus  # noqa: Y015
 
 @_typing.final
 class Pins(_message.Message):
-    """What is held by an operator's word; what is left out is not."""
+    """What an operator has pinned; what is left out is not pinned."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -287,8 +287,8 @@ class Pins(_message.Message):
 Global___Pins: _TypeAlias = Pins  # noqa: Y015
 
 @_typing.final
-class StageSeconds(_message.Message):
-    """Seconds of a step in each module, as of late; each is left out until it is known."""
+class PhaseSeconds(_message.Message):
+    """Seconds of a recent step in each of its four phases; each is left out until it is known."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -333,33 +333,33 @@ class StageSeconds(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__uplink) -> _WhichOneofReturnType__uplink | None: ...
 
-Global___StageSeconds: _TypeAlias = StageSeconds  # noqa: Y015
+Global___PhaseSeconds: _TypeAlias = PhaseSeconds  # noqa: Y015
 
 @_typing.final
 class EdgeQueues(_message.Message):
-    """What waits between the modules of the edge."""
+    """What waits on the edge."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    LOAD_FIELD_NUMBER: _builtins.int
-    UPLOAD_FIELD_NUMBER: _builtins.int
+    COMPUTE_FIELD_NUMBER: _builtins.int
+    SEND_FIELD_NUMBER: _builtins.int
     APPLY_FIELD_NUMBER: _builtins.int
-    load: _builtins.int
+    compute: _builtins.int
     """Batches for the compute thread."""
-    upload: _builtins.int
+    send: _builtins.int
     """Labels and features for the link."""
     apply: _builtins.int
     """Error gradients to be applied."""
     def __init__(
         self,
         *,
-        load: _builtins.int = ...,
-        upload: _builtins.int = ...,
+        compute: _builtins.int = ...,
+        send: _builtins.int = ...,
         apply: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply", b"apply", "load", b"load", "upload", b"upload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply", b"apply", "compute", b"compute", "send", b"send"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -418,7 +418,7 @@ class EdgeStatus(_message.Message):
     PLANNER_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
     BATCHES_IN_FLIGHT_FIELD_NUMBER: _builtins.int
-    STAGES_FIELD_NUMBER: _builtins.int
+    PHASES_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
     UPLINK_BITS_PER_SECOND_FIELD_NUMBER: _builtins.int
     DOWNLINK_BITS_PER_SECOND_FIELD_NUMBER: _builtins.int
@@ -465,15 +465,15 @@ class EdgeStatus(_message.Message):
     accuracy: _builtins.float
     """Share of the test samples that the last evaluation got right."""
     seconds_per_step: _builtins.float
-    """Seconds from one settled step to the next, as of late; while steps follow one another."""
+    """Seconds from one settled step to the next, recently; only while steps follow one another."""
     predicted_seconds_per_step: _builtins.float
     """What the engine predicted when it chose the deployment; left out where it did not choose it."""
     log_level: Global___LogLevel.ValueType
     """What is logged."""
     round_trip_seconds: _builtins.float
-    """From the edge to the trainer and back, beside what the rates explain; left out until it is known."""
+    """Time from the edge to the trainer and back, without what the rates explain; left out until it is known."""
     samples_per_second: _builtins.float
-    """Samples trained on in a second, as of late; while steps follow one another."""
+    """Samples trained on in a second, recently; only while steps follow one another."""
     @_builtins.property
     def running(self) -> _duration_pb2.Duration:
         """How long this process has had the run."""
@@ -487,7 +487,7 @@ class EdgeStatus(_message.Message):
         """What of it is pinned."""
 
     @_builtins.property
-    def stages(self) -> Global___StageSeconds:
+    def phases(self) -> Global___PhaseSeconds:
         """T1 to T4."""
 
     @_builtins.property
@@ -514,7 +514,7 @@ class EdgeStatus(_message.Message):
         planner: _builtins.str = ...,
         staleness: _builtins.int = ...,
         batches_in_flight: _builtins.int = ...,
-        stages: Global___StageSeconds | None = ...,
+        phases: Global___PhaseSeconds | None = ...,
         queues: Global___EdgeQueues | None = ...,
         uplink_bits_per_second: _builtins.float | None = ...,
         downlink_bits_per_second: _builtins.float | None = ...,
@@ -529,9 +529,9 @@ class EdgeStatus(_message.Message):
         round_trip_seconds: _builtins.float | None = ...,
         samples_per_second: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "stages", b"stages", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "phases", b"phases", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "log_level", b"log_level", "loss", b"loss", "model", b"model", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "stages", b"stages", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "log_level", b"log_level", "loss", b"loss", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
@@ -611,7 +611,7 @@ Global___EdgeControlServiceGetStatusResponse: _TypeAlias = EdgeControlServiceGet
 
 @_typing.final
 class EdgeControlServiceWatchRequest(_message.Message):
-    """Asks for the status again and again."""
+    """Asks for the status repeatedly."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -635,7 +635,7 @@ Global___EdgeControlServiceWatchRequest: _TypeAlias = EdgeControlServiceWatchReq
 
 @_typing.final
 class EdgeControlServiceWatchResponse(_message.Message):
-    """One of many."""
+    """One status of many."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -659,7 +659,7 @@ Global___EdgeControlServiceWatchResponse: _TypeAlias = EdgeControlServiceWatchRe
 
 @_typing.final
 class PauseRequest(_message.Message):
-    """Asks training to stand still."""
+    """Asks for a pause."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -676,7 +676,7 @@ Global___PauseRequest: _TypeAlias = PauseRequest  # noqa: Y015
 
 @_typing.final
 class PauseResponse(_message.Message):
-    """It stands still."""
+    """Training stands still."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -715,7 +715,7 @@ Global___ResumeRequest: _TypeAlias = ResumeRequest  # noqa: Y015
 
 @_typing.final
 class ResumeResponse(_message.Message):
-    """It goes on."""
+    """Training goes on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -754,7 +754,7 @@ Global___EdgeControlServiceDrainRequest: _TypeAlias = EdgeControlServiceDrainReq
 
 @_typing.final
 class EdgeControlServiceDrainResponse(_message.Message):
-    """It will."""
+    """The request was taken."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -771,7 +771,7 @@ Global___EdgeControlServiceDrainResponse: _TypeAlias = EdgeControlServiceDrainRe
 
 @_typing.final
 class PinRequest(_message.Message):
-    """What to hold, from now on."""
+    """What to pin from now on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -812,7 +812,7 @@ Global___PinRequest: _TypeAlias = PinRequest  # noqa: Y015
 
 @_typing.final
 class PinResponse(_message.Message):
-    """It is held."""
+    """The pins were set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -866,7 +866,7 @@ Global___ReleaseRequest: _TypeAlias = ReleaseRequest  # noqa: Y015
 
 @_typing.final
 class ReleaseResponse(_message.Message):
-    """They have ended."""
+    """The pins have ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -896,9 +896,9 @@ class SetPlannerRequest(_message.Message):
 
     PLANNER_FIELD_NUMBER: _builtins.int
     planner: _builtins.str
-    """"greedy" follows the link and the devices: the best of all deployments, changed where a change pays. "fixed" holds the
-    deployment of this moment. Any other planner chooses now, for the link of the last minute, and what it chose is held:
-    "jointdnn" takes the cut of the least serial time in float32 with K = 0, "edge-only" all blocks on this device.
+    """"greedy" follows the link and the devices: the best of all deployments, changed where a change pays. "fixed" keeps the
+    deployment that is in force. Any other planner chooses now, for the link of the last minute, and its choice is kept:
+    "jointdnn" takes the cut with the shortest serial time in float32 with K = 0, "edge-only" all blocks on this device.
     """
     def __init__(
         self,
@@ -915,7 +915,7 @@ Global___SetPlannerRequest: _TypeAlias = SetPlannerRequest  # noqa: Y015
 
 @_typing.final
 class SetPlannerResponse(_message.Message):
-    """The engine chooses so."""
+    """The engine chooses in this way now."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -954,7 +954,7 @@ Global___TakeCheckpointRequest: _TypeAlias = TakeCheckpointRequest  # noqa: Y015
 
 @_typing.final
 class TakeCheckpointResponse(_message.Message):
-    """Both sides have it."""
+    """Both sides have the checkpoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -993,7 +993,7 @@ Global___EdgeControlServiceListSessionsRequest: _TypeAlias = EdgeControlServiceL
 
 @_typing.final
 class EdgeControlServiceListSessionsResponse(_message.Message):
-    """They are these."""
+    """The sessions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1089,7 +1089,7 @@ Global___EdgeControlServiceSetLogLevelRequest: _TypeAlias = EdgeControlServiceSe
 
 @_typing.final
 class EdgeControlServiceSetLogLevelResponse(_message.Message):
-    """It is logged so."""
+    """The level is in force."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1158,7 +1158,7 @@ class TrainerSessionStatus(_message.Message):
     state: Global___TrainerSessionState.ValueType
     """What it does."""
     subject: _builtins.str
-    """The subject that it belongs to; empty where nobody is asked who he is."""
+    """The subject that it belongs to; empty where callers are not authenticated."""
     model: _builtins.str
     """The factory of the model."""
     step: _builtins.int
@@ -1172,7 +1172,7 @@ class TrainerSessionStatus(_message.Message):
     loss: _builtins.float
     """Mean loss of the last step; left out before it."""
     downlink_bits_per_second: _builtins.float
-    """What the way down to the edge was measured to carry; left out until it is known."""
+    """What the downlink was measured to carry; left out until it is known."""
     @_builtins.property
     def deployment(self) -> Global___DeploymentStatus:
         """What is in force; left out where it is only kept."""
@@ -1331,7 +1331,7 @@ Global___TrainerControlServiceGetStatusResponse: _TypeAlias = TrainerControlServ
 
 @_typing.final
 class TrainerControlServiceWatchRequest(_message.Message):
-    """Asks for the status again and again."""
+    """Asks for the status repeatedly."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1355,7 +1355,7 @@ Global___TrainerControlServiceWatchRequest: _TypeAlias = TrainerControlServiceWa
 
 @_typing.final
 class TrainerControlServiceWatchResponse(_message.Message):
-    """One of many."""
+    """One status of many."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1396,7 +1396,7 @@ Global___TrainerControlServiceListSessionsRequest: _TypeAlias = TrainerControlSe
 
 @_typing.final
 class TrainerControlServiceListSessionsResponse(_message.Message):
-    """They are these."""
+    """The sessions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1480,7 +1480,7 @@ Global___TrainerControlServiceDrainRequest: _TypeAlias = TrainerControlServiceDr
 
 @_typing.final
 class TrainerControlServiceDrainResponse(_message.Message):
-    """It will."""
+    """The request was taken."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1519,7 +1519,7 @@ Global___TrainerControlServiceSetLogLevelRequest: _TypeAlias = TrainerControlSer
 
 @_typing.final
 class TrainerControlServiceSetLogLevelResponse(_message.Message):
-    """It is logged so."""
+    """The level is in force."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -27,11 +27,11 @@ if _version_not_supported:
 
 class EdgeControlServiceStub:
     """Watches and steers the agent on an edge device: one training run. It listens where only this machine reaches it, on a
-    unix socket or a port of loopback (control.listen of the agent's configuration), and asks for no token: who may open the
-    socket may steer the run. `edge-agent status`, `pause` and the other commands are calls of this service.
+    unix socket or a port of loopback (control.listen of the agent's configuration), and asks for no token: everybody who may
+    open the socket may steer the run. `edge-agent status`, `pause` and the other commands are calls of this service.
 
-    A step boundary is the moment between two steps: every batch in flight is settled, on both sides. With K = 0 it changes no
-    bit of the result that a run comes to one; with K > 0 the batches after it begin with fresh weights.
+    A step boundary is the moment between two steps: every batch in flight is settled, on both sides. With K = 0 a step
+    boundary changes no bit of the result; with K > 0 the batches after it begin with fresh weights.
 
     Every call may end with INVALID_ARGUMENT (a value that cannot be), FAILED_PRECONDITION (not in this run, or not now),
     UNAVAILABLE (the trainer is needed and cannot be reached; try again) or ABORTED (the run ended meanwhile). The status's
@@ -107,11 +107,11 @@ class EdgeControlServiceStub:
 
 class EdgeControlServiceServicer:
     """Watches and steers the agent on an edge device: one training run. It listens where only this machine reaches it, on a
-    unix socket or a port of loopback (control.listen of the agent's configuration), and asks for no token: who may open the
-    socket may steer the run. `edge-agent status`, `pause` and the other commands are calls of this service.
+    unix socket or a port of loopback (control.listen of the agent's configuration), and asks for no token: everybody who may
+    open the socket may steer the run. `edge-agent status`, `pause` and the other commands are calls of this service.
 
-    A step boundary is the moment between two steps: every batch in flight is settled, on both sides. With K = 0 it changes no
-    bit of the result that a run comes to one; with K > 0 the batches after it begin with fresh weights.
+    A step boundary is the moment between two steps: every batch in flight is settled, on both sides. With K = 0 a step
+    boundary changes no bit of the result; with K > 0 the batches after it begin with fresh weights.
 
     Every call may end with INVALID_ARGUMENT (a value that cannot be), FAILED_PRECONDITION (not in this run, or not now),
     UNAVAILABLE (the trainer is needed and cannot be reached; try again) or ABORTED (the run ended meanwhile). The status's
@@ -130,7 +130,7 @@ class EdgeControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """The same again and again, beginning at once. When the run has ended the last message says so (RUN_STATE_ENDED), and the
+        """The same repeatedly, beginning at once. When the run has ended, the last message says so (RUN_STATE_ENDED), and the
         stream ends with OK.
         INVALID_ARGUMENT: an interval outside of 0.05 s to an hour.
         """
@@ -139,11 +139,11 @@ class EdgeControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Pause(self, request, context):
-        """Lets training stand still at the next step boundary, until Resume or Drain. The answer comes when it stands, which takes
+        """Pauses training at the next step boundary, until Resume or Drain. The answer comes when training stands still, which takes
         as long as the batches in flight do, or an evaluation that has begun. The session stays open and its stream attached;
-        moves of the cut and checkpoints are done meanwhile. Pausing a run that stands still is no error. The agent that is
-        started again after a pause trains.
-        ABORTED: the run ended, or was resumed by another call, before it stood still.
+        the cut can move and checkpoints can be taken meanwhile. Pausing a paused run is no error. An agent that is restarted
+        after a pause trains.
+        ABORTED: the run ended, or was resumed by another call, before it was paused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,7 +158,7 @@ class EdgeControlServiceServicer:
 
     def Drain(self, request, context):
         """Ends the run as SIGTERM does: at the next step boundary, with a checkpoint on both sides where checkpoints are kept.
-        Answered at once; Watch shows the end. The process exits with code 143, and `edge-agent run --resume` goes on.
+        The answer comes at once; Watch shows the end. The process exits with code 143, and `edge-agent run --resume` goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -166,19 +166,19 @@ class EdgeControlServiceServicer:
 
     def Pin(self, request, context):
         """Holds the cut, the bit width of the features or K, each that is given, until Release. What was pinned before stays pinned.
-        The deployment is asked to change at once: K and bits hold from the next batch on, the cut moves at the next step boundary.
-        Answered before that; Watch shows it. Where a decision engine runs it chooses what is not pinned; where none does, the
-        rest stays as it is. Pins end with the process.
-        INVALID_ARGUMENT: nothing to pin, or a cut, width or K that cannot be, or that the engine's profile has not measured, or
-        a K above the trainer's limit. FAILED_PRECONDITION: no session is open yet, or K follows a schedule. UNAVAILABLE: a K
-        is to be held and the trainer cannot be asked for its limit.
+        The change begins at once: K and bits hold from the next batch on, and the cut moves at the next step boundary. The answer
+        comes before that; Watch shows the change. A decision engine chooses what is not pinned; without one the rest stays as it
+        is. Pins end with the process.
+        INVALID_ARGUMENT: nothing to pin, a cut, width or K that cannot be or that the engine's profile has not measured, or a K
+        above the trainer's limit. FAILED_PRECONDITION: no session is open yet, or K follows a schedule. UNAVAILABLE: K
+        is to be pinned, and the trainer cannot be asked for its limit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Ends pins: those that are named, or all where none is. The engine chooses again; without one the deployment stays as it is.
+        """Ends the pins that are named, or all where none is named. The engine chooses again; without one the deployment stays as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -194,8 +194,8 @@ class EdgeControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TakeCheckpoint(self, request, context):
-        """Takes a checkpoint at the next step boundary, also during a pause. Answered when both sides have written their half.
-        FAILED_PRECONDITION: nothing is kept (checkpoints.location is "none"). UNAVAILABLE: the link is down, or one side could not
+        """Takes a checkpoint at the next step boundary, also during a pause. The answer comes when both sides have written their half.
+        FAILED_PRECONDITION: no checkpoints are kept (checkpoints.location is "none"). UNAVAILABLE: the link is down, or one side could not
         write; its log says why. ABORTED: the run ended first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -285,11 +285,11 @@ def add_EdgeControlServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class EdgeControlService:
     """Watches and steers the agent on an edge device: one training run. It listens where only this machine reaches it, on a
-    unix socket or a port of loopback (control.listen of the agent's configuration), and asks for no token: who may open the
-    socket may steer the run. `edge-agent status`, `pause` and the other commands are calls of this service.
+    unix socket or a port of loopback (control.listen of the agent's configuration), and asks for no token: everybody who may
+    open the socket may steer the run. `edge-agent status`, `pause` and the other commands are calls of this service.
 
-    A step boundary is the moment between two steps: every batch in flight is settled, on both sides. With K = 0 it changes no
-    bit of the result that a run comes to one; with K > 0 the batches after it begin with fresh weights.
+    A step boundary is the moment between two steps: every batch in flight is settled, on both sides. With K = 0 a step
+    boundary changes no bit of the result; with K > 0 the batches after it begin with fresh weights.
 
     Every call may end with INVALID_ARGUMENT (a value that cannot be), FAILED_PRECONDITION (not in this run, or not now),
     UNAVAILABLE (the trainer is needed and cannot be reached; try again) or ABORTED (the run ended meanwhile). The status's
@@ -599,12 +599,12 @@ class EdgeControlService:
 
 
 class TrainerControlServiceStub:
-    """Watches and steers a trainer with all its sessions. It answers where edges come in (server.listen), and on a socket that only
+    """Watches and steers a trainer with all its sessions. It answers at the port for edges (server.listen), and on a socket that only
     this machine reaches (control.listen). `cloud-trainer status`, `sessions` and the other commands are calls of it.
 
     At server.listen the scopes of the caller's token decide. With `read` or `control` a caller sees and closes the sessions of
-    its own subject, and to it no others are there; with `operate` those of everybody. Who opens the local socket operates.
-    Every call may end as the calls of TrainerService may, before it was read.
+    its own subject only; with `operate` those of all subjects. A caller at the local socket has `operate`.
+    Every call may be refused before it is read, as the calls of TrainerService may.
     """
 
     def __init__(self, channel):
@@ -646,12 +646,12 @@ class TrainerControlServiceStub:
 
 
 class TrainerControlServiceServicer:
-    """Watches and steers a trainer with all its sessions. It answers where edges come in (server.listen), and on a socket that only
+    """Watches and steers a trainer with all its sessions. It answers at the port for edges (server.listen), and on a socket that only
     this machine reaches (control.listen). `cloud-trainer status`, `sessions` and the other commands are calls of it.
 
     At server.listen the scopes of the caller's token decide. With `read` or `control` a caller sees and closes the sessions of
-    its own subject, and to it no others are there; with `operate` those of everybody. Who opens the local socket operates.
-    Every call may end as the calls of TrainerService may, before it was read.
+    its own subject only; with `operate` those of all subjects. A caller at the local socket has `operate`.
+    Every call may be refused before it is read, as the calls of TrainerService may.
     """
 
     def GetStatus(self, request, context):
@@ -662,7 +662,7 @@ class TrainerControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """The same again and again, beginning at once, until the trainer stops. Scope: read.
+        """The same repeatedly, beginning at once, until the trainer stops. Scope: read.
         INVALID_ARGUMENT: an interval outside of 0.05 s to an hour.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -670,14 +670,14 @@ class TrainerControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListSessions(self, request, context):
-        """All sessions: those that are open, and those of which only the record and checkpoints are kept. Scope: read.
+        """All sessions: the open ones, and those that only have a record and checkpoints left. Scope: read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseSession(self, request, context):
-        """Ends a session by the operator's word, whoever has attached it. Its edge, if it trains, is told so and ends: with
+        """Ends a session for an operator, whichever edge has attached it. If its edge trains, the edge learns this and ends: with
         code 9 where the session is resumable, with code 15 where it is gone.
         A resumable session keeps its record and checkpoints: `edge-agent run --resume` goes on with it. Any other is gone for good.
         Scope: control for one's own sessions, operate for those of others.
@@ -688,8 +688,8 @@ class TrainerControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Stops the trainer as SIGTERM does: edges end their batches, a checkpoint is taken on both sides, and the process exits with
-        code 0. Edges wait for it to come back. Answered at once. Scope: operate.
+        """Stops the trainer as SIGTERM does: edges settle their batches, both sides take a checkpoint, and the process exits with code 0.
+        Edges wait until it is back. The answer comes at once. Scope: operate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -745,12 +745,12 @@ def add_TrainerControlServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TrainerControlService:
-    """Watches and steers a trainer with all its sessions. It answers where edges come in (server.listen), and on a socket that only
+    """Watches and steers a trainer with all its sessions. It answers at the port for edges (server.listen), and on a socket that only
     this machine reaches (control.listen). `cloud-trainer status`, `sessions` and the other commands are calls of it.
 
     At server.listen the scopes of the caller's token decide. With `read` or `control` a caller sees and closes the sessions of
-    its own subject, and to it no others are there; with `operate` those of everybody. Who opens the local socket operates.
-    Every call may end as the calls of TrainerService may, before it was read.
+    its own subject only; with `operate` those of all subjects. A caller at the local socket has `operate`.
+    Every call may be refused before it is read, as the calls of TrainerService may.
     """
 
     @staticmethod

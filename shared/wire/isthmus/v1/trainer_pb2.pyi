@@ -33,8 +33,8 @@ class Deployment(_message.Message):
     version: _builtins.int
     """Rises with every deployment of a session, from 0."""
     cut: _builtins.int
-    """How many blocks run on the edge, 1 to L: [0, cut) there, [cut, L) in the cloud, which computes the loss besides. At L
-    that is all that it does: the feature is the model's output.
+    """How many blocks run on the edge, 1 to L: [0, cut) there, [cut, L) in the cloud, which also computes the loss. At L it
+    does nothing else: the feature is the model's output.
     """
     staleness: _builtins.int
     """The limit K: how many steps old a gradient may be when it is applied."""
@@ -212,7 +212,7 @@ class CheckpointName(_message.Message):
     LINEAGE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     lineage: _builtins.int
-    """The session term with which this life of the session began: going back to a checkpoint begins another."""
+    """The session term with which this life of the session began; going back to a checkpoint begins another life."""
     step: _builtins.int
     """The step that comes next."""
     def __init__(
@@ -261,7 +261,7 @@ Global___Position: _TypeAlias = Position  # noqa: Y015
 
 @_typing.final
 class Fence(_message.Message):
-    """Proves that a call comes from whoever attached last."""
+    """Proves that a call comes from the edge that attached last."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -295,7 +295,7 @@ class Attach(_message.Message):
     session_id: _builtins.str
     """The session."""
     session_term: _builtins.int
-    """Higher than with any attach before; the edge counts it up, and keeps it, before every attempt."""
+    """Higher than in any attach before; the edge increments and stores it before every attempt."""
     protocol_version: _builtins.int
     """The version of this contract that the edge speaks; it may be another than that of the edge that opened the session.
     Its number stays the same in every version, so that a trainer of another one can name it in its refusal.
@@ -494,7 +494,7 @@ Global___StepReport: _TypeAlias = StepReport  # noqa: Y015
 class TrainRequest(_message.Message):
     """From the edge: the first message attaches; each later one holds a frame with its payload, an ack, or both. A deployment
     comes between two batches and holds for every batch after it; its version is higher than the last one's and its cut the
-    same. Batches before it are not waited for: their gradients come back under the deployment that they were sent under.
+    same. It does not wait for the batches before it: their gradients come back under the deployment that they were sent under.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -581,7 +581,7 @@ class TrainResponse(_message.Message):
 
     @_builtins.property
     def report(self) -> Global___StepReport:
-        """What a step gave, once the cloud has updated its weights; in a message of its own."""
+        """The result of a step, once the cloud has updated its weights; in a message of its own."""
 
     @_builtins.property
     def checkpointed(self) -> Global___Checkpointed:
@@ -702,7 +702,7 @@ class UploadBlockRequest(_message.Message):
 
     @_builtins.property
     def fence(self) -> Global___Fence:
-        """Who brings it; the first message's counts."""
+        """Who sends it; only that of the first message counts."""
 
     def __init__(
         self,

@@ -34,11 +34,11 @@ class TrainerServiceStub:
     append the field.
 
     A trainer may ask for a client certificate, and for a bearer token in the header "authorization". A session belongs to
-    the subject that opened it and is NOT_FOUND to every other. Every call may end with UNAUTHENTICATED (no token, or none of
-    this trainer's), PERMISSION_DENIED (the token lacks the scope: train, control or read) or RESOURCE_EXHAUSTED (too many
+    the subject that opened it and is NOT_FOUND to every other. Every call may end with UNAUTHENTICATED (no token, or one that this
+    trainer does not know), PERMISSION_DENIED (the token lacks the scope: train, control or read) or RESOURCE_EXHAUSTED (too many
     calls at once or in too short a time; a google.rpc.RetryInfo says when to try again), before a message was read. A call that
     is under way ends with UNAUTHENTICATED within a second when the operator withdraws its subject's tokens. UNAVAILABLE with a
-    google.rpc.RetryInfo: the trainer cannot tell at present who calls; try again.
+    google.rpc.RetryInfo: the trainer cannot authenticate callers at present; try again.
     """
 
     def __init__(self, channel):
@@ -108,19 +108,19 @@ class TrainerServiceServicer:
     append the field.
 
     A trainer may ask for a client certificate, and for a bearer token in the header "authorization". A session belongs to
-    the subject that opened it and is NOT_FOUND to every other. Every call may end with UNAUTHENTICATED (no token, or none of
-    this trainer's), PERMISSION_DENIED (the token lacks the scope: train, control or read) or RESOURCE_EXHAUSTED (too many
+    the subject that opened it and is NOT_FOUND to every other. Every call may end with UNAUTHENTICATED (no token, or one that this
+    trainer does not know), PERMISSION_DENIED (the token lacks the scope: train, control or read) or RESOURCE_EXHAUSTED (too many
     calls at once or in too short a time; a google.rpc.RetryInfo says when to try again), before a message was read. A call that
     is under way ends with UNAUTHENTICATED within a second when the operator withdraws its subject's tokens. UNAVAILABLE with a
-    google.rpc.RetryInfo: the trainer cannot tell at present who calls; try again.
+    google.rpc.RetryInfo: the trainer cannot authenticate callers at present; try again.
     """
 
     def OpenSession(self, request, context):
         """Opens a session: builds the model from its factory, cuts it, and answers with the digest of every block, so that the
         edge uploads only those that differ from its own.
-        INVALID_ARGUMENT: a model, recipe, cut or codec that cannot be. PERMISSION_DENIED: a factory that the operator has
+        INVALID_ARGUMENT: a model, recipe, cut or codec that is not possible. PERMISSION_DENIED: a factory that the operator has
         not allowed. FAILED_PRECONDITION: another protocol version, another chain of blocks than the edge's, or a block that
-        computes something else than the edge's.
+        computes something else than the edge's block.
         RESOURCE_EXHAUSTED: no further session is taken now (with a google.rpc.RetryInfo), or this one would take more memory
         than a session may have, or the caller has as many unfinished sessions as one may have (without). UNAVAILABLE: the
         trainer is about to stop; try again.
@@ -136,8 +136,9 @@ class TrainerServiceServicer:
         trainer that was restarted.
         NOT_FOUND: no such session, or no state that both sides have; after the answer to the attach: the session was closed for
         good. ABORTED: the session was attached with this term or a higher one, here or by another agent, or it was closed and can
-        be resumed, or a step of it made the trainer's device fail. RESOURCE_EXHAUSTED: there is no room now; the term was not taken and may come again. In the stream, without a
-        google.rpc.RetryInfo: the session would take more memory than it may have. UNAVAILABLE: not now; try again.
+        be resumed, or a step of it made the trainer's device fail. RESOURCE_EXHAUSTED: there is no room now; the term was not
+        taken and may be sent again. In the stream, without a google.rpc.RetryInfo: the session would take more memory than it may
+        have. UNAVAILABLE: not now; try again.
         FAILED_PRECONDITION: another protocol version, a step out of order or another deployment. INVALID_ARGUMENT: a tensor that
         does not fit the cut. DATA_LOSS: a damaged message.
         """
@@ -146,8 +147,8 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Evaluate(self, request_iterator, context):
-        """Evaluates batches through the cut with the weights of now. Labels and features go up, totals come back; no weights
-        and no statistics change. An edge drains its training stream before, or it cannot tell which weights were evaluated.
+        """Evaluates batches through the cut with today's weights. Labels and features go up, totals come back; no weights
+        and no statistics change. An edge drains its training stream first; otherwise it cannot tell which weights were evaluated.
         RESOURCE_EXHAUSTED: the session has several evaluations under way, or no memory for another one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -159,7 +160,7 @@ class TrainerServiceServicer:
         does at any time with a block without trainable parameters and buffers. Afterwards the block must be one that the edge
         runs: its state is kept aside until a CommitMigration takes it over, or until the next step makes it stale. The names,
         shapes and types of its tensors must be the block's own.
-        ABORTED: the session was attached by another since.
+        ABORTED: another agent has attached the session since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,10 +177,11 @@ class TrainerServiceServicer:
     def CommitMigration(self, request, context):
         """Moves the cut, whole or not at all. The edge has drained its training stream, has uploaded every block that the cloud
         takes over and downloaded every block that it takes over itself; blocks without trainable parameters and buffers need
-        not be sent where the edge knows from their digests that they are equal on both sides. Repeating a commit that was done changes
-        nothing, so that an edge which did not hear the answer may ask again.
+        not be sent where the edge knows from their digests that they are equal on both sides. Repeating a commit that was done
+        changes nothing, so an edge that did not get the answer may ask again.
         FAILED_PRECONDITION: a batch is in flight, a block was not uploaded, or the deployment does not follow the one in
-        force. ABORTED: the session was attached by another since. After any error the old deployment is in force.
+        force. ABORTED: another agent has attached the session since. After any error the old deployment is in
+        force.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -187,7 +189,7 @@ class TrainerServiceServicer:
 
     def MeasureStage(self, request, context):
         """Times the cloud's blocks at a cut, for a profile: forward, backward and update on made-up features, as often as asked.
-        A session that was measured cannot train: its weights are spoilt.
+        A session that was measured cannot train, because measuring changes its weights.
         FAILED_PRECONDITION: the session has begun to train. INVALID_ARGUMENT: a cut or count out of range.
         RESOURCE_EXHAUSTED: the session has several downloads or measurements under way.
         """
@@ -201,7 +203,7 @@ class TrainerServiceServicer:
         sample of the edge is sent. Answers come while it trains, so that its end can be waited for; the last one has `judged`,
         or `timing` where only that was asked for. Ending the call ends the training.
         FAILED_PRECONDITION: the operator has put no data there, its samples are not like the edge's, or another protocol
-        version. INVALID_ARGUMENT: what cannot be trained, or for longer than the operator lets one copy be. PERMISSION_DENIED:
+        version. INVALID_ARGUMENT: a copy that cannot be trained, or one that would take longer than the operator allows. PERMISSION_DENIED:
         a factory that is not allowed. RESOURCE_EXHAUSTED: another copy is trained now (with a google.rpc.RetryInfo), or this
         one would take more memory or time than one may have (without).
         """
@@ -217,11 +219,11 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CloseSession(self, request, context):
-        """Ends a session and frees what it holds; a training stream that is attached ends (see `Train`). Closing one that is not
-        there is no error. A session that is not closed is freed when no call has used it for as long as the trainer is
+        """Ends a session and frees what it holds; a training stream that is attached ends (see `Train`). Closing a session that does
+        not exist is no error. A session that is not closed is freed when no call has used it for as long as the trainer is
         configured to keep it (server.session_idle_seconds; server.unattached_seconds before it was attached), or when its edge was lost and another needs its place; it can be
         attached again from its checkpoints then.
-        ABORTED: the session was attached by another since.
+        ABORTED: another agent has attached the session since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -297,11 +299,11 @@ class TrainerService:
     append the field.
 
     A trainer may ask for a client certificate, and for a bearer token in the header "authorization". A session belongs to
-    the subject that opened it and is NOT_FOUND to every other. Every call may end with UNAUTHENTICATED (no token, or none of
-    this trainer's), PERMISSION_DENIED (the token lacks the scope: train, control or read) or RESOURCE_EXHAUSTED (too many
+    the subject that opened it and is NOT_FOUND to every other. Every call may end with UNAUTHENTICATED (no token, or one that this
+    trainer does not know), PERMISSION_DENIED (the token lacks the scope: train, control or read) or RESOURCE_EXHAUSTED (too many
     calls at once or in too short a time; a google.rpc.RetryInfo says when to try again), before a message was read. A call that
     is under way ends with UNAUTHENTICATED within a second when the operator withdraws its subject's tokens. UNAVAILABLE with a
-    google.rpc.RetryInfo: the trainer cannot tell at present who calls; try again.
+    google.rpc.RetryInfo: the trainer cannot authenticate callers at present; try again.
     """
 
     @staticmethod

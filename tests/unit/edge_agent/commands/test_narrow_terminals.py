@@ -111,7 +111,7 @@ def test_a_watched_run_shows_its_speed_its_trend_and_the_time_left_in_colours():
             seconds_per_step=0.6,
             samples_per_second=53.3 + look,
             loss=2.0 / (1 + look),
-            stages=pb.StageSeconds(edge=0.1, uplink=0.5, cloud=0.02, downlink=0.1),
+            phases=pb.PhaseSeconds(edge=0.1, uplink=0.5, cloud=0.02, downlink=0.1),
         )
         trend.add(status)
     console = Console(width=80, file=io.StringIO(), record=True, force_terminal=True, color_system="standard")

@@ -29,7 +29,7 @@ FULL = pb.EdgeStatus(
     pinned=pb.Pins(cut=4, staleness=3),
     planner="greedy",
     staleness=1,
-    stages=pb.StageSeconds(edge=0.004, uplink=0.008, cloud=0.002),
+    phases=pb.PhaseSeconds(edge=0.004, uplink=0.008, cloud=0.002),
     uplink_bits_per_second=2.5e7,
     round_trip_seconds=0.0405,
     loss=0.5,
