@@ -52,6 +52,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import (
     Deployment,
     EvaluateRequest,
     EvaluateResponse,
+    Position,
     StepReport,
     TakeCheckpoint,
     TrainRequest,
@@ -259,7 +260,7 @@ class VirtualSplit(RunListener):
             down.end()
 
         async def drive() -> None:
-            async with Prefetcher(self._fetch(stops[-1]), self._workers.load, self.pipeline.wake) as batches:
+            async with self.batches(stops[-1]) as batches:
                 for stop in stops:
                     while self.window.started < stop:
                         await self.pipeline.run(OneStream(edge), batches, stop)
@@ -270,13 +271,18 @@ class VirtualSplit(RunListener):
 
         await run_together(serve(), drive())
 
-    async def serve(self, cloud: Duplex[TrainResponse, TrainRequest], announcements: BatchAnnouncements) -> None:
-        """Be the trainer on its end of a stream, to the end of that."""
+    async def serve(
+        self,
+        cloud: Duplex[TrainResponse, TrainRequest],
+        announcements: BatchAnnouncements,
+        position: Position | None = None,
+    ) -> None:
+        """Be the trainer on its end of a stream, to the end of that, for an edge that is at `position`."""
         metrics = TrainerMetrics(CollectorRegistry())
         self.session.stream = TrainingStream(
             self.session, cloud, announcements, *self._cloud_workers, metrics, _no_checkpoint
         )
-        await self.session.stream.serve()
+        await self.session.stream.serve(position)
 
     async def evaluate(self) -> EvaluateResponse:
         """Evaluate two batches through the cut, as the edge's session does."""
@@ -299,6 +305,10 @@ class VirtualSplit(RunListener):
         cloud, codec = self._cloud_workers
         compute = SimpleNamespace(of=lambda _: cloud, codec_of=lambda _: codec)
         return await evaluate(requests(), lambda _: self.session, LIMITS.tensor_bytes, compute)
+
+    def batches(self, steps: int) -> Prefetcher:
+        """The batches of so many steps, fetched ahead."""
+        return Prefetcher(self._fetch(steps), self._workers.load, self.pipeline.wake)
 
     def _fetch(self, steps: int) -> Generator[Batch]:
         for step in range(steps):
