@@ -146,7 +146,13 @@ def attach(session: str, next_step: int = 0, term: int = 1, version: int = PROTO
 
 
 def batch_packets(
-    message: type, step: int, *, codec: str = "fp32", labels: Sequence[int] = (), **fields: Any
+    message: type,
+    step: int,
+    *,
+    codec: str = "fp32",
+    labels: Sequence[int] = (),
+    chunk_bytes: int = 1024,
+    **fields: Any,
 ) -> list[Packet[Any]]:
     """A batch as it goes up, labels and feature in chunks, each in a `message`; `fields` stand in every message.
 
@@ -164,7 +170,7 @@ def batch_packets(
     return [
         Packet(message(frame=frame, **fields), bytes(payload))
         for encoded, key in parts
-        for frame, payload in chunks(to_wire(encoded, key, 0), 1024)
+        for frame, payload in chunks(to_wire(encoded, key, 0), chunk_bytes)
     ]
 
 

@@ -11,10 +11,10 @@ from shared.errors import RefusedError
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
+from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
 from tests.support.commands import MLP
 from tests.support.running import edge_config
-from tests.support.wire import RawPeer, attach, batch_packets, block_packets, open_request
+from tests.support.wire import BATCH, RawPeer, attach, batch_packets, block_packets, open_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -198,6 +198,32 @@ async def test_a_stream_that_ends_in_the_middle_of_a_batch(trainer):
         end = await peer.streamed("Train", [attach(session), *map(serialize, half)])
         assert end.code is Code.INVALID_ARGUMENT
         assert "the stream ended in the middle of a batch: no feature came" in end.details
+
+
+@pytest.mark.usefixtures("serves_the_next")
+async def test_a_batch_that_is_announced_before_the_one_before_it_is_whole(trainer):
+    async with opened(trainer) as (peer, session):
+        half, following = batch_packets(pb.TrainRequest, 0)[:-1], batch_packets(pb.TrainRequest, 1)
+        end = await peer.streamed("Train", [attach(session), *map(serialize, half), serialize(following[0])])
+        assert end.code is Code.FAILED_PRECONDITION
+        assert end.details == "the label of step 1 came where nothing was due"
+
+
+@pytest.mark.parametrize("method", ["Train", "Evaluate"])
+async def test_the_chunks_of_labels_and_feature_may_be_mixed(trainer, method):
+    async with opened(trainer) as (peer, session):
+        fields = {} if method == "Train" else {"session_id": session}
+        batch = batch_packets(getattr(pb, f"{method}Request"), 0, chunk_bytes=32, **fields)
+        first, *labels = [packet for packet in batch if packet.message.frame.role == Role.ROLE_LABEL]
+        feature = [packet for packet in batch if packet.message.frame.role == Role.ROLE_FEATURE]
+        mixed = [first, *feature[:3], *labels[:-1], *feature[3:], labels[-1]]
+        assert sorted(map(serialize, mixed)) == sorted(map(serialize, batch))
+        end = await peer.streamed(method, [*([] if fields else [attach(session)]), *map(serialize, mixed)])
+        assert end.code is Code.OK, end
+        if method == "Train":
+            assert await peer.next_step(session) == 1
+        else:
+            assert pb.EvaluateResponse.FromString(end.responses[0]).samples == BATCH
 
 
 NEXT = pb.Deployment(version=1, cut=1, staleness=0, codec="fp32", downlink_codec="fp32")
