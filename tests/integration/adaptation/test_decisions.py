@@ -15,7 +15,7 @@ from shared.errors import ConfigError, PlanError
 from shared.model.features import boundary_bytes
 from shared.planning import Block, Encode, Profile, Rates, SearchSpace, first_deployment, profile_to_json
 from shared.training.stage import Stage
-from tests.integration.training.test_exactness import flags
+from tests.support.experiments import flags
 from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")

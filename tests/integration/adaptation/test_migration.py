@@ -12,7 +12,7 @@ from edge_agent import run_training
 from edge_agent.sessions.session import OpenSession
 from shared.errors import IsthmusError, ModelError, UnreachableError
 from shared.training import stage
-from tests.integration.training.test_exactness import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, flags
+from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer
 

@@ -10,8 +10,8 @@ from edge_agent.sessions.session import OpenSession
 from shared.errors import RefusedError, UnreachableError
 from shared.planning import Overhead, load_profile
 from shared.planning.profile import NO_OVERHEAD
-from tests.integration.training.test_exactness import flags
 from tests.integration.training.test_models import PERMITTED, SEQUENCES
+from tests.support.experiments import flags
 from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")

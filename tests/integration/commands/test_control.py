@@ -3,82 +3,30 @@
 `buf curl` stands for grpcurl. What every call answered is held against docs/control.md, which shows it.
 """
 
-import asyncio
-import io
 import json
 import re
 
-import grpc
 import pytest
-from google.protobuf.duration_pb2 import Duration
-from rich.console import Console
 from safetensors.torch import load_file
 
 from cloud_trainer.main import app as trainer_app
-from edge_agent import run_training
-from edge_agent.control import commands as control_commands
 from edge_agent.experiment.building import Experiment
 from edge_agent.main import app as agent_app
-from shared.errors import ExitCode, FencedError, GoneError, RefusedError
+from shared.errors import ExitCode, RefusedError
 from shared.model.features import boundary_bytes
 from shared.planning import Block, Encode, Profile, profile_to_json
 from shared.wire.isthmus.v1 import control_pb2
-from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 from tests.conftest import ROOT
-from tests.integration.training.test_exactness import MODELS
-from tests.support.commands import MLP, command
-from tests.support.peers.curl import curl, curl_stream
+from tests.support.commands import command
+from tests.support.operators import EDGE, ENDLESS, OFTEN, SETTINGS, STEPS, TRAINER, Operator
+from tests.support.peers.curl import curl_stream
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import agent_process, edge_config, held_port, running_trainer, trainer_process
+from tests.support.running import agent_process, edge_config, trainer_process
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
-EDGE, TRAINER = "isthmus.v1.EdgeControlService", "isthmus.v1.TrainerControlService"
-HEALTH = "grpc.health.v1.Health/Check"
 DOCUMENT = ROOT / "docs" / "control.md"
-STEPS = 300
-SETTINGS = [*MLP, "model.kwargs={depth=4}", f"training.max_steps={STEPS}", "training.epochs=1000"]
 SLOWLY = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.004}}'
 """The same samples, 32 ms a batch: ten seconds to call before it is over."""
-ENDLESS = [*MODELS["cnn"], "training.max_steps=1000000", "training.epochs=100000", "training.evaluate_every_epochs=0"]
-"""A network whose features are large enough to measure a link by."""
-OFTEN = {"interval": "0.05s"}
-
-
-class Operator:
-    """Calls one service, and remembers what each call was answered."""
-
-    def __init__(self, target, service):
-        self.target, self.service = target, service
-        self.answers = {}
-
-    def __call__(self, name, data=None, *, remember=True):
-        """The answer to a call that is not refused."""
-        code, out, err = curl(self.target, method=f"{self.service}/{name}", data=data or {})
-        assert code == 0, err
-        answer = json.loads(out)
-        if remember:
-            self.answers[name] = answer
-        return answer
-
-    def refused(self, name, data=None):
-        """Code and sentence of a call that is."""
-        code, out, err = curl(self.target, method=f"{self.service}/{name}", data=data or {})
-        assert (code != 0, out) == (True, ""), out
-        refusal = json.loads(err)
-        return refusal["code"], refusal["message"]
-
-    def watch_until(self, reached):
-        """The first status that is as it should be."""
-        with curl_stream(self.target, f"{self.service}/Watch", OFTEN) as statuses:
-            for answer in statuses:
-                if reached(answer["status"]):
-                    return answer["status"]
-        raise AssertionError("the stream ended before that was so")
-
-    def health(self, name):
-        code, out, err = curl(self.target, method=HEALTH, data={"service": name})
-        assert code == 0, err
-        return json.loads(out)["status"]
 
 
 @pytest.fixture(scope="module")
@@ -313,92 +261,3 @@ def test_the_document_shows_every_call_and_what_it_really_answers(answers):
     assert shown.keys() == answers.keys()
     for method, answer in answers.items():
         assert shape(shown[method]) == shape(answer), f"{method} answers\n{json.dumps(answer, indent=2)}"
-
-
-@pytest.mark.parametrize(
-    ("resumable", "error", "code"),
-    [(True, FencedError, ExitCode.REFUSED), (False, GoneError, ExitCode.GONE)],
-    ids=["for now", "for good"],
-)
-async def test_an_operator_closes_a_session_that_trains(resumable, error, code):
-    async with running_trainer("control.listen=127.0.0.1:0") as server:
-        config = edge_config(*ENDLESS, f"trainer.address={server.address}")
-        run = asyncio.create_task(run_training(config))
-        operator = Operator(server.address, TRAINER)
-        attached = await asyncio.to_thread(
-            operator.watch_until, lambda status: int(status.get("steps", 0)) > 0 and "sessions" in status
-        )
-        session = attached["sessions"][0]["sessionId"]
-        await asyncio.to_thread(operator, "CloseSession", {"sessionId": session, "resumable": resumable})
-        with pytest.raises(error, match="was closed while it trained") as ended:
-            await run
-        assert ended.value.exit_code is code
-
-
-@pytest.fixture
-def port():
-    """Where a trainer comes back to."""
-    with held_port() as port:
-        yield port
-
-
-async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_path, port, monkeypatch):
-    address, socket = f"127.0.0.1:{port}", f"unix:{tmp_path}/a.sock"
-    there = [f"server.listen={address}", f"checkpoints.location={tmp_path / 'trainer'}"]
-    here = [f"trainer.address={address}", "trainer.give_up_seconds=60", f"control.listen={socket}"]
-    config = edge_config(*SETTINGS, *here, f"checkpoints.location={tmp_path / 'edge'}")
-    begun = asyncio.Event()
-
-    async def until(reached):
-        async for answer in agent.Watch(
-            control_pb2.EdgeControlServiceWatchRequest(interval=Duration(nanos=50_000_000))
-        ):
-            if reached(answer.status):
-                return answer.status
-        raise AssertionError(f"the run ended before that was so: {await run}")
-
-    shown, watched, viewed = [], asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def see(_answer, line, **_):
-        shown.append(line)
-        loop.call_soon_threadsafe(watched.set)
-
-    class Terminal(io.StringIO):
-        def write(self, text):
-            if "paused" in text:
-                loop.call_soon_threadsafe(viewed.set)
-            return super().write(text)
-
-    terminal = Terminal()
-    monkeypatch.setattr(control_commands, "show", see)
-    monkeypatch.setattr(control_commands, "Console", lambda: Console(file=terminal, force_terminal=True, width=100))
-    async with grpc.aio.insecure_channel(socket) as channel, asyncio.timeout(200):
-        agent = EdgeControlServiceStub(channel)
-        async with running_trainer(*there):
-            run = asyncio.create_task(run_training(config, lambda progress: progress.steps and begun.set()))
-            await begun.wait()
-            step = (await agent.Pause(control_pb2.PauseRequest())).step
-        away = await until(lambda status: status.state == control_pb2.RUN_STATE_AWAY)
-        assert (away.attached, away.last_checkpoint.step) == (False, step), "the trainer has let it take a checkpoint"
-        async with running_trainer(*there) as server:
-            await until(lambda status: status.state == control_pb2.RUN_STATE_PAUSED and status.attached)
-            session = server.service.sessions.built[0]
-            term = session.session_term
-            session.serving.cancel()
-            now = await until(lambda status: status.attached and session.session_term > term)
-            assert (now.state, now.step) == (control_pb2.RUN_STATE_PAUSED, step)
-            watching = asyncio.gather(
-                asyncio.to_thread(control_commands.watch, control=socket, interval=0.05),
-                asyncio.to_thread(control_commands.top, control=socket, interval=0.05),
-            )
-            await watched.wait()
-            await viewed.wait()
-            await agent.Resume(control_pb2.ResumeRequest())
-            result = await run
-            await watching
-    assert shown[0].startswith(f"paused: step {step} of {STEPS}")
-    assert shown[-1].startswith(f"ended: step {STEPS} of {STEPS}")
-    first, *_, last = re.findall(r"│ state +│ (\w+)", re.sub(r"\x1b\[[\d;?]*\w", "", terminal.getvalue()))
-    assert (first, last) == ("paused", "ended")
-    assert_same_bits(plain_state(config), result.module.state_dict())

@@ -1,97 +1,38 @@
-"""A trainer that breaks the contract ends the agent with one sentence, never with a traceback and never with a wait."""
+"""A trainer that breaks the contract ends the agent with one sentence, never with a traceback."""
 
 import asyncio
-from contextlib import asynccontextmanager
 
 import grpc
 import pytest
 import torch
 
 from cloud_trainer import TrainerServer
-from cloud_trainer.rpc.methods import handlers
-from cloud_trainer.server import STOP_GRACE_SECONDS
 from edge_agent import run_training
-from edge_agent.profiling.profile import profile_model
 from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
 from shared.client.training_call import StreamListener
 from shared.codec import codec_by_name
 from shared.config import LinkConfig
-from shared.errors import IsthmusError, ProtocolError, RefusedError, UnreachableError
+from shared.errors import IsthmusError, ProtocolError, RefusedError
 from shared.tensor_wire import to_wire
 from shared.transport.stream.framing import TensorKey
 from shared.transport.stream.packets import Packet, deserializer, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame, Role, TensorHeader
-from tests.support.running import GIVE_UP_AT_ONCE, edge_config, running_trainer, train_with, trainer_config
+from tests.support.peers.trainers import (
+    ATTACHED,
+    FLAGS,
+    agents_end,
+    gradient,
+    message,
+    reading,
+    trainer_with,
+    training,
+    writing,
+)
+from tests.support.running import edge_config, trainer_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-FEATURE = [32, 64]
-FACTORY = '"tests.support.samples:FlatDigits"'
-FLAGS = [
-    'model.factory="shared.model.zoo:mlp"',
-    f"data.train={{factory={FACTORY}}}",
-    "deployment.cut=1",
-    "training.max_steps=3",
-    "trainer.connect_timeout_seconds=30",
-]
-
-
-class Spoilt(grpc.GenericRpcHandler):
-    """The real service, but for one method that answers with the bytes it is told to."""
-
-    def __init__(self, real, method, handler):
-        self._real, self._method, self._handler = real, method, handler
-
-    def service(self, details):
-        return self._handler if details.method.endswith(f"/{self._method}") else self._real.service(details)
-
-
-@asynccontextmanager
-async def trainer_with(method, handler, real=None):
-    """The address of a trainer whose `method` is another."""
-    real = real or TrainerServer(trainer_config())
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((Spoilt(handlers(real.service, real.metrics, real.device_watch), method, handler),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
-        assert real.service.close(STOP_GRACE_SECONDS), "nothing computes any more"
-
-
-def training(*answers, after_steps=0, then_reads=0):
-    """A training stream that answers the attach, waits for so many batches, says all of this, reads on, and ends."""
-
-    async def train(_requests, context):
-        assert (await context.read()).message.HasField("attach")
-        features = 0
-        await context.write(answers[0])
-        while features < after_steps:
-            frame = (await context.read()).message.frame
-            features += frame.role == Role.ROLE_FEATURE and frame.offset == 0
-        for answer in answers[1:]:
-            await context.write(answer)
-        for _ in range(then_reads):
-            await context.read()
-
-    return grpc.stream_stream_rpc_method_handler(train, request_deserializer=deserializer(pb.TrainRequest))
-
-
-async def agents_end(method, handler):
-    """The sentence that the agent ends with."""
-    async with trainer_with(method, handler) as address, asyncio.timeout(200):
-        with pytest.raises(ProtocolError) as ended:
-            await run_training(edge_config(*FLAGS, f"trainer.address={address}"))
-    assert "\n" not in str(ended.value)
-    return str(ended.value)
-
-
-def message(payload=b"", **fields):
-    return serialize(Packet(pb.TrainResponse(**fields), payload))
 
 
 @pytest.mark.parametrize(
@@ -119,16 +60,6 @@ async def test_after_a_failure_that_may_be_the_connections_the_next_call_has_ano
                 with pytest.raises(ProtocolError):
                     await client.get_session("s")
     assert len(set(peers)) == (3 if left else 1)
-
-
-ATTACHED = message(attached=pb.Attached(next_step=0))
-
-
-def gradient(payload=bytes(8192), step=0, role=Role.ROLE_ERROR_GRADIENT, version=0, offset=0, **header):
-    right = {"codec": "fp32", "dtype": 1, "shape": FEATURE, "strides": [64, 1], "encoded_bytes": 8192}
-    tensor = TensorHeader(**{**right, **header})
-    frame = Frame(step=step, role=role, block=1, deployment_version=version, offset=offset, tensor=tensor)
-    return message(payload, frame=frame)
 
 
 @pytest.mark.parametrize(
@@ -244,115 +175,6 @@ async def test_a_session_that_opens_wrongly_is_closed(answer, says):
     assert len(closed) == 1
 
 
-def silent(kind):
-    """A method that takes what comes and says nothing, until its caller gives up."""
-
-    async def say_nothing(requests, _context):
-        if kind in (grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler):
-            async for _ in requests:
-                pass
-        await asyncio.Event().wait()
-
-    return kind(say_nothing)
-
-
-@pytest.fixture
-def only_limited(monkeypatch):
-    """Says which call alone is given up after trainer.call_timeout_seconds: on a busy machine any may take so long."""
-    idle_timeout = TrainerClient.idle_timeout
-
-    def choose(method):
-        monkeypatch.setattr(
-            TrainerClient,
-            "idle_timeout",
-            lambda self, call, repeats=1: idle_timeout(self, call, repeats if call == method else 100 * repeats),
-        )
-
-    return choose
-
-
-@pytest.mark.parametrize(
-    ("method", "kind", "seconds"),
-    [
-        ("OpenSession", grpc.unary_unary_rpc_method_handler, "1"),
-        ("UploadBlock", grpc.stream_unary_rpc_method_handler, "1"),
-        ("DownloadBlock", grpc.unary_stream_rpc_method_handler, "1"),
-        ("Evaluate", grpc.stream_unary_rpc_method_handler, "1"),
-        ("Train", grpc.stream_stream_rpc_method_handler, "1"),
-        ("MeasureStage", grpc.unary_unary_rpc_method_handler, "3"),
-    ],
-)
-async def test_a_trainer_that_never_answers(monkeypatch, only_limited, tmp_path, method, kind, seconds):
-    only_limited(method)
-    if method == "UploadBlock":
-        monkeypatch.setattr("cloud_trainer.sessions.session.Session.block_digests", lambda _self: [0, 0, 0])
-    test = f"data.test={{factory={FACTORY}}}"
-    flags = [*FLAGS, GIVE_UP_AT_ONCE, test, "trainer.call_timeout_seconds=1"]
-    flags += ["training.max_steps=2", "link.chunk_bytes=1024"]
-    async with trainer_with(method, silent(kind)) as address, asyncio.timeout(200):
-        config = edge_config(*flags, f"trainer.address={address}")
-        running = (
-            profile_model(config, 3, tmp_path / "profile.json") if method == "MeasureStage" else run_training(config)
-        )
-        says = rf"{address} did not answer for {seconds} s \({method}, trainer.call_timeout_seconds\)"
-        with pytest.raises(UnreachableError, match=says):
-            await running
-
-
-@pytest.mark.parametrize("staleness", [0, 3])
-async def test_a_trainer_that_falls_silent_while_it_trains(only_limited, staleness):
-    only_limited("Train")
-    flags = [*FLAGS, GIVE_UP_AT_ONCE, "trainer.call_timeout_seconds=0.5"]
-    flags += ["training.max_steps=9", f"deployment.staleness={staleness}"]
-    handler = training(ATTACHED, after_steps=1, then_reads=1_000_000)
-    async with trainer_with("Train", handler) as address, asyncio.timeout(200):
-        says = rf"{address} did not answer for 0.5 s \(Train, trainer.call_timeout_seconds\)"
-        with pytest.raises(UnreachableError, match=says):
-            await run_training(edge_config(*flags, f"trainer.address={address}"))
-
-
-async def test_a_slow_edge_does_not_blame_the_trainer(only_limited):
-    only_limited("Train")
-    slow = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=2.5}}'
-    async with running_trainer() as server:
-        flags = [*FLAGS, slow, "data.batch_size=4", "trainer.call_timeout_seconds=2"]
-        assert (await train_with(server, *flags)).summary.steps == 3
-
-
-async def test_a_transfer_that_goes_on_may_take_longer_than_an_answer():
-    chunks, limit_seconds = 25, 2.0
-
-    async def download(request, context):
-        block = pb.DownloadBlockRequest.FromString(request).block
-        header = TensorHeader(codec="raw", dtype=7, shape=[chunks], strides=[1], encoded_bytes=chunks)
-        for offset in range(chunks):
-            await asyncio.sleep(1.25 * limit_seconds / chunks)
-            frame = Frame(block=block, role=Role.ROLE_BLOCK, offset=offset, tensor=None if offset else header)
-            await context.write(serialize(Packet(pb.DownloadBlockResponse(frame=frame), b"x")))
-
-    async with trainer_with("DownloadBlock", grpc.unary_stream_rpc_method_handler(download)) as address:
-        trainer = TrainerAddressConfig(address=address, call_timeout_seconds=limit_seconds)
-        async with TrainerClient(trainer, LinkConfig()) as client:
-            assert await client.download_block("any", 1, 100, weights_only=True) == b"x" * chunks
-
-
-async def test_what_the_edge_needs_for_itself_is_not_the_trainers_silence():
-    async def slowly():
-        for number in range(2):
-            await asyncio.sleep(2.5)
-            yield to_wire(
-                codec_by_name("raw").encode(torch.zeros(1)), TensorKey(0, Role.ROLE_LABEL, batch=number + 1), 0
-            )
-
-    async def evaluate(requests, _context):
-        return pb.EvaluateResponse(samples=len([request async for request in requests])).SerializeToString()
-
-    async with trainer_with("Evaluate", grpc.stream_unary_rpc_method_handler(evaluate)) as address:
-        trainer = TrainerAddressConfig(address=address, call_timeout_seconds=2.0)
-        async with TrainerClient(trainer, LinkConfig()) as client:
-            assert (await client.evaluate("any", slowly())).samples == 2
-
-
 async def test_a_refusal_that_meets_what_the_edge_is_sending_keeps_its_sentence():
     """gRPC would now and then say of such a stream that it had an internal error, and no more."""
 
@@ -396,13 +218,3 @@ async def test_a_refusal_of_an_evaluation_keeps_its_sentence():
         for _ in range(200):
             with pytest.raises(RefusedError, match="refused: the disk is full"):
                 await client.evaluate("any", tensors())
-
-
-async def writing(stream):
-    while True:
-        await stream.write(pb.TrainRequest(frame=Frame(offset=1)), bytes(20_000))
-
-
-async def reading(stream):
-    while True:
-        await stream.receive()

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from shared.checkpoint import seal, unseal
 from shared.errors import ExitCode
-from tests.integration.training.test_exactness import flags
+from tests.support.experiments import flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import ALLOWED, ROOT, StandardError, edge_config, held_port, run_agent
 

@@ -13,7 +13,7 @@ from benchmarks.net.relay import Fault, Relay
 from cloud_trainer.rpc.training_calls import TrainingCalls
 from edge_agent import run_training
 from shared.errors import UnreachableError
-from tests.integration.training.test_exactness import flags
+from tests.support.experiments import flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer
 

@@ -20,8 +20,8 @@ from edge_agent.sessions.resuming import Resume, choose_session
 from edge_agent.sessions.session_store import SessionRecord, StoredSession, sessions_folder
 from edge_agent.training.shutdown import Shutdown
 from shared.errors import ConfigError, DataError, ExitCode, StoppedError
-from tests.integration.training.test_exactness import OPTIMIZERS
 from tests.support.commands import MLP
+from tests.support.experiments import OPTIMIZERS
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import ROOT, StandardError, edge_config, running_trainer, trainer_process
 from tests.support.samples import FlatDigits

@@ -6,55 +6,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from shared.training.optimizers import OPTIMIZERS as REGISTERED
+from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, STEPS, flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, run_agent, running_trainer, train_with, trainer_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-STEPS = 30
-
-MODELS = {
-    "mlp": [
-        'model.factory="shared.model.zoo:mlp"',
-        "model.kwargs={depth=4}",
-        'data.train={factory="tests.support.samples:FlatDigits"}',
-    ],
-    "cnn": ["model.kwargs={width=8, blocks=2, dropout=0.2}"],
-    "lstm": [
-        'model.factory="shared.model.zoo:bilstm"',
-        "model.kwargs={vocabulary=50, embedding=16, hidden=16, layers=2, classes=4, dropout=0.2}",
-        'data.train={factory="tests.support.samples:Sequences"}',
-    ],
-    "tied": [
-        'model.factory="tests.support.models.tied:tied"',
-        'data.train={factory="tests.support.samples:FlatDigits"}',
-    ],
-}
-OPTIMIZERS = {
-    "sgd": '{name="sgd", learning_rate=0.05, momentum=0.9, weight_decay=1e-4}',
-    "nesterov": '{name="sgd", learning_rate=0.05, momentum=0.9, nesterov=true, clip_norm=0.5}',
-    "adam": '{name="adam", learning_rate=0.003}',
-    "adamw": '{name="adamw", learning_rate=0.003, weight_decay=0.01, clip_norm=1.0}',
-    "rmsprop": '{name="rmsprop", learning_rate=0.001, momentum=0.5}',
-    "adagrad": '{name="adagrad", learning_rate=0.01, initial_accumulator_value=0.1}',
-    "adafactor": '{name="adafactor", learning_rate=0.01, weight_decay=0.01}',
-    "lion": '{name="lion", learning_rate=0.001, weight_decay=0.1, clip_norm=1.0}',
-}
-SCHEDULE = 'training.schedule={name="cosine", every="step", warmup_steps=5}'
-CUTS = {"mlp": 4, "cnn": 4, "lstm": 4, "tied": 4}
-"""How many cuts each model has, the last with all blocks on the edge; a test holds this against the chains."""
-FIRST_CUTS = {"mlp": 1, "cnn": 1, "lstm": 2, "tied": 1}
-"""The first that may be: behind an embedding alone, tokens could be read."""
-
-
-def flags(model, optimizer, *more):
-    return [
-        *MODELS[model],
-        f"training.optimizer={OPTIMIZERS[optimizer]}",
-        SCHEDULE,
-        f"training.max_steps={STEPS}",
-        *more,
-    ]
 
 
 def test_every_optimizer_is_tried():

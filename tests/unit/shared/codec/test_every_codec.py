@@ -1,7 +1,6 @@
 """What holds for every codec: strides, sizes, memory, and peers that send nonsense."""
 
 import gc
-import math
 import threading
 
 import pytest
@@ -12,68 +11,23 @@ from hypothesis import strategies as st
 from shared.codec import (
     Encoded,
     aligned_buffer,
-    bit_widths,
     check_layout,
     codec_by_name,
     codec_names,
-    codec_of_bits,
 )
 from shared.codec.layout import MAX_DIMS
 from shared.errors import ConfigError, ProtocolError
-
-LOSSLESS = tuple(name for name in codec_names() if not codec_by_name(name).spec.lossy)
-FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-OTHERS = (torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64)
-names = st.sampled_from(codec_names())
-seeds = st.integers(0, 2**32 - 1)
-
-
-def made(shape, dtype, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator).mul(10).to(dtype)
-
-
-@st.composite
-def tensors(draw, dtypes=FLOATS, expanded=True):
-    """Tensors dense and not: dimensions in any order, every second element, a part of a larger one, expanded."""
-    shape = draw(st.lists(st.integers(0, 5), max_size=5))
-    tensor = made(shape, draw(st.sampled_from(dtypes)), draw(seeds))
-    if shape:
-        tensor = tensor.permute(draw(st.permutations(range(len(shape)))))
-        dim = draw(st.integers(0, len(shape) - 1))
-        change = draw(st.sampled_from(["none", "step", "part", *(["expand"] if expanded else [])]))
-        if change == "step":
-            tensor = tensor[(slice(None),) * dim + (slice(None, None, 2),)]
-        elif change == "part" and tensor.shape[dim] > 1:
-            tensor = tensor.narrow(dim, 1, tensor.shape[dim] - 1)
-        elif change == "expand":
-            tensor = tensor.unsqueeze(dim).expand(*tensor.shape[:dim], 3, *tensor.shape[dim:])
-    return tensor
-
-
-def is_dense(tensor):
-    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) == tensor.numel()
-
-
-def bits_of(tensor):
-    dense = torch.empty(tensor.numel(), dtype=tensor.dtype)
-    dense.view(tensor.shape).copy_(tensor)
-    return bytes(dense.view(torch.uint8).numpy())
-
-
-def same_bits(one, other):
-    return one.dtype == other.dtype and bits_of(one) == bits_of(other)
-
-
-def carried(encoded, payload=None, **changes):
-    """The description and the bytes as a peer receives them."""
-    received = aligned_buffer(encoded.payload.nbytes if payload is None else len(payload))
-    received[:] = encoded.payload if payload is None else payload
-    fields = {name: getattr(encoded, name) for name in ("codec", "dtype", "shape", "strides")}
-    return Encoded(**(fields | changes), payload=received)
-
-
-# --- strides and values
+from tests.support.tensors import (
+    FLOATS,
+    LOSSLESS,
+    OTHERS,
+    carried,
+    is_dense,
+    made,
+    names,
+    same_bits,
+    tensors,
+)
 
 
 @settings(deadline=None)
@@ -107,55 +61,6 @@ def test_float32_is_lossless_down_to_the_payload_of_a_nan(words, name):
 @given(tensor=tensors((torch.float16, torch.bfloat16)))
 def test_fp32_is_lossless_for_narrower_floats(tensor):
     assert same_bits(codec_by_name("fp32").decode(carried(codec_by_name("fp32").encode(tensor))), tensor)
-
-
-@pytest.mark.parametrize("name", codec_names())
-def test_a_codec_loses_something_where_it_says_so_and_only_there(name):
-    codec, tensor = codec_by_name(name), made((64, 16), torch.float32, 1)
-    assert same_bits(codec.decode(carried(codec.encode(tensor))), tensor) is not codec.spec.lossy
-
-
-@pytest.mark.parametrize("name", codec_names())
-def test_a_codec_draws_random_numbers_where_it_says_so_and_only_there(name):
-    codec, tensor = codec_by_name(name), made((64, 16), torch.float32, 1)
-    assert (bytes(codec.encode(tensor).payload) != bytes(codec.encode(tensor).payload)) is codec.spec.stochastic
-
-
-@pytest.mark.parametrize("name", codec_names())
-def test_a_codec_makes_as_many_bits_of_an_element_as_it_says(name):
-    codec, elements = codec_by_name(name), 1 << 16
-    assert round(codec.encoded_bytes((elements,), torch.float32) * 8 / elements) == codec.spec.bits
-
-
-def test_in_a_family_every_width_is_there_once():
-    specs = [codec_by_name(name).spec for name in codec_names()]
-    assert len({(spec.family, spec.bits) for spec in specs}) == len(specs)
-
-
-@pytest.mark.parametrize(
-    ("bits", "like", "name"),
-    [
-        (32, "fp32", "fp32"),
-        (8, "fp32", "uniform8"),
-        (4, "uniform8-channel", "uniform4-channel"),
-        (8, "uniform8-channel", "uniform8-channel"),
-        (32, "uniform8", "fp32"),
-        (32, "fp16", "fp32"),
-        (16, "fp32", "uniform16"),
-        (16, "bf16", "bf16"),
-    ],
-)
-def test_other_bits_are_of_the_same_family_or_of_a_common_one(bits, like, name):
-    assert codec_of_bits(bits, like) == name
-
-
-@given(bits=st.integers(0, 40), like=names)
-def test_every_width_there_is_can_be_had_and_no_other(bits, like):
-    if bits in bit_widths():
-        assert codec_by_name(codec_of_bits(bits, like)).spec.bits == bits
-    else:
-        with pytest.raises(ConfigError, match=f"no codec has {bits} bits an element; there are 1, 2, 3"):
-            codec_of_bits(bits, like)
 
 
 def test_channels_last_stays_channels_last():
@@ -198,37 +103,6 @@ def test_an_expanded_dimension_is_sent_once():
 
 def test_a_gap_is_not_sent():
     assert codec_by_name("raw").encode(torch.ones(8, 100)[:, :3]).payload.nbytes == 8 * 3 * 4
-
-
-# --- narrowing
-
-
-@pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
-@settings(deadline=None)
-@given(tensor=tensors((torch.float32, torch.float64)))
-@example(tensor=torch.tensor([65519.0]))
-def test_narrowing_rounds_as_torch_does(name, dtype, tensor):
-    assert same_bits(codec_by_name(name).decode(codec_by_name(name).encode(tensor)), tensor.to(dtype).to(tensor.dtype))
-
-
-@pytest.mark.parametrize(
-    ("name", "source", "largest"),
-    [
-        ("fp16", torch.float32, torch.finfo(torch.float16).max),
-        ("fp16", torch.bfloat16, torch.finfo(torch.float16).max),
-        ("bf16", torch.float32, torch.finfo(torch.bfloat16).max),
-        ("fp32", torch.float64, torch.finfo(torch.float32).max),
-    ],
-)
-def test_narrowing_keeps_the_finite_finite_and_nothing_else(name, source, largest):
-    beyond = torch.finfo(source).max
-    tensor = torch.tensor([beyond, -beyond, math.inf, -math.inf, math.nan, 1.0], dtype=source)
-    decoded = codec_by_name(name).decode(codec_by_name(name).encode(tensor))
-    expected = torch.tensor([largest, -largest, math.inf, -math.inf, math.nan, 1.0], dtype=torch.float64)
-    torch.testing.assert_close(decoded.double(), expected.to(source).double(), rtol=0, atol=0, equal_nan=True)
-
-
-# --- memory
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
@@ -327,9 +201,6 @@ def test_two_threads_do_not_disturb_each_other():
     assert not wrong
 
 
-# --- what is refused
-
-
 @pytest.mark.parametrize("name", [name for name in codec_names() if name != "raw"])
 @pytest.mark.parametrize("dtype", OTHERS)
 def test_only_raw_carries_what_is_not_a_float(name, dtype):
@@ -346,16 +217,6 @@ def test_tensors_that_are_not_plain_are_refused():
     codec_by_name("raw").encode(torch.ones((1,) * MAX_DIMS))
     with pytest.raises(ConfigError, match="9 dimensions"):
         codec_by_name("raw").encode(torch.ones((1,) * (MAX_DIMS + 1)))
-
-
-def test_an_unknown_name_is_answered_with_the_names_there_are():
-    with pytest.raises(ConfigError, match=r"'uniform9' does not exist; there are raw, fp32, fp16, bf16, uniform1,"):
-        codec_by_name("uniform9")
-    bits = ("1", "2", "3", "4", "5", "6", "7", "8", "16")
-    endings = ("", "-channel", "-stochastic", "-channel-stochastic")
-    wanted = {"raw", "fp32", "fp16", "bf16"} | {f"uniform{n}{ending}" for n in bits for ending in endings}
-    assert set(codec_names()) == wanted
-    assert all(codec_by_name(name).name == name for name in codec_names())
 
 
 @settings(deadline=None)
@@ -412,55 +273,6 @@ def test_whatever_a_peer_claims_the_answer_is_a_tensor_or_a_protocol_error(name,
     except ProtocolError:
         return
     assert (decoded.dtype, list(decoded.shape), list(decoded.stride())) == (dtype, shape, strides)
-
-
-@settings(deadline=None)
-@given(tensor=tensors(), room=st.integers(-1, 1))
-def test_a_layout_may_take_just_what_is_allowed(tensor, room):
-    sizes = [max(1, size) for size in tensor.shape]
-    span = 1 + sum((size - 1) * stride for size, stride in zip(sizes, tensor.stride(), strict=True))
-    takes = max(span, math.prod(sizes)) * tensor.itemsize
-    if room >= 0:
-        check_layout(tensor.shape, tensor.stride(), takes + room, tensor.itemsize)
-    else:
-        with pytest.raises(ProtocolError, match=f"takes {takes} bytes; at most {takes - 1} are allowed"):
-            check_layout(tensor.shape, tensor.stride(), takes - 1, tensor.itemsize)
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides", "says"),
-    [
-        ((2, 3), (3,), "2 sizes and 1 strides"),
-        ((1,) * 9, (1,) * 9, "9 sizes and 9 strides"),
-        ((-1,), (1,), "from 0 to"),
-        ((2,), (-1,), "from 0 to"),
-        ((1,), (2**63,), "from 0 to"),
-        ((2**63,), (1,), "from 0 to"),
-        ((2**40, 2**40), (0, 0), "takes"),
-        ((2**62, 2**62), (2**62, 1), "takes"),
-        ((2,), (2**62,), "takes"),
-        ((0, 2**40), (1, 1), "takes"),
-        ((3, 3), (1, 1), "on top of each other"),
-        ((3, 2), (2, 2), "on top of each other"),
-    ],
-)
-def test_an_absurd_layout_is_refused_before_memory_is_taken(shape, strides, says):
-    with pytest.raises(ProtocolError, match=says):
-        check_layout(shape, strides, 1 << 20)
-    with pytest.raises(ProtocolError, match=says):
-        codec_by_name("raw").decode(Encoded("raw", torch.float32, shape, strides, aligned_buffer(0)))
-
-
-def test_as_many_dimensions_as_allowed_are_decoded():
-    tensor = torch.ones((1,) * (MAX_DIMS - 1) + (3,))
-    assert torch.equal(codec_by_name("raw").decode(carried(codec_by_name("raw").encode(tensor))), tensor)
-
-
-@settings(deadline=None)
-@given(tensor=tensors())
-def test_what_we_send_is_a_layout_that_we_accept(tensor):
-    encoded = codec_by_name("raw").encode(tensor)
-    check_layout(encoded.shape, encoded.strides, 1 << 20)
 
 
 def test_the_strategy_makes_tensors_with_gaps_and_without():

@@ -1,4 +1,4 @@
-"""The decision engine in the simulator: what it may lose, what it must gain, and that an operator's word goes first."""
+"""The decision engine in the simulator: what it may lose, what it must gain, and that an operator's pin goes first."""
 
 import dataclasses
 import math
@@ -11,58 +11,16 @@ from shared.errors import PlanError
 from shared.planning import (
     Block,
     Deployment,
-    Encode,
     Engine,
-    Link,
     SearchSpace,
-    Trace,
     candidates,
     greedy,
     simulate,
     work_of,
 )
 from shared.planning.cost import Rates, steady_seconds
+from tests.support.engine_cases import HEAVY, LIGHT, QUICK, REPLAYED, SPACE, best_for, both, symmetric, watched
 from tests.support.planning_cases import MBIT, small_profile
-
-SPACE = SearchSpace()
-LIGHT = small_profile(blocks=tuple(Block(f"b{i}", 1e4) for i in range(4)))
-REPLAYED = dataclasses.replace(
-    LIGHT,
-    edge_seconds=(None, 0.5, 1.0, 1.5, 2.5),
-    serial_edge_seconds=(None, 0.3, 0.6, 0.9, 2.5),
-    cloud_seconds=(None, 0.04, 0.03, 0.02, 0.0),
-    feature_bytes=(None, 4e5, 2e5, 1e5, None),
-    gradient_bytes=(None, 4e5, 2e5, 1e5, None),
-)
-"""Its replay takes longer than link and trainer together, where the link is fast."""
-QUICK = small_profile(
-    blocks=tuple(Block(f"b{i}", 1e5) for i in range(4)),
-    edge_seconds=(None, 0.05, 0.1, 0.2, 0.6),
-    cloud_seconds=(None, 0.04, 0.03, 0.02, 0.0),
-    feature_bytes=(None, 4e5, 2e5, 1e5, None),
-    gradient_bytes=(None, 4e5, 2e5, 1e5, None),
-    encode=None,
-)
-"""Which cut is best hangs on the link, and to move takes little."""
-HEAVY = small_profile(blocks=tuple(Block(f"b{i}", 1e7) for i in range(4)))
-
-
-def symmetric(*pieces):
-    """A link of (seconds, Mbit/s) pieces, both directions alike."""
-    trace = Trace.of_durations([seconds for seconds, _ in pieces], [rate * MBIT for _, rate in pieces])
-    return Link(trace, trace)
-
-
-def best_for(profile, mbit):
-    planned = greedy(profile, Rates(mbit * MBIT, mbit * MBIT), SPACE).deployment
-    choices = SPACE.best_staleness(profile)
-    return planned if planned.staleness in choices else dataclasses.replace(planned, staleness=choices[0])
-
-
-def both(profile, link, start, seconds):
-    """Steps with the start kept, and the run of the engine from there."""
-    kept = simulate(profile, link, start, seconds)
-    return kept.steps, simulate(profile, link, start, seconds, Engine(profile, SPACE, start, total_steps=kept.steps))
 
 
 @given(
@@ -149,15 +107,6 @@ def test_what_the_blocks_would_cost_keeps_them_where_they_are():
     start = best_for(HEAVY, 40.0)
     _, run = both(HEAVY, link, start, 120.0)
     assert all(switch.deployment.cut == start.cut for switch in run.switches)
-
-
-def watched(engine, seconds, uplink=8 * MBIT, downlink=8 * MBIT, steps_a_second=1.0, begin=0, **compute):
-    """Observe once a second; the first decision."""
-    for second in range(begin, begin + seconds):
-        decision = engine.observe(float(second), int(second * steps_a_second), uplink, downlink, **compute)
-        if decision is not None:
-            return decision
-    return None
 
 
 def test_a_proposal_is_made_once_and_waits_for_its_answer():
@@ -260,141 +209,3 @@ def test_on_a_link_that_varies_slowly_it_beats_every_deployment_that_is_kept():
         for staleness in SPACE.best_staleness(QUICK)
     ]
     assert run.steps > 1.05 * max(kept)
-
-
-def on_a_wave(engine, seconds, answers=True, until=math.inf):
-    """Observe 60 s of 60 Mbit/s and 60 s of 5 in turn, and 5 for good from `until` on; each deployment does as it should.
-
-    Each second: what is decided, and taken at once.
-    """
-    done = 0.0
-    for second in range(seconds):
-        mbit = 60.0 if second // 60 % 2 == 0 and second < until else 5.0
-        cut, staleness, bits = dataclasses.astuple(engine.deployment)
-        phases = work_of(QUICK, [cut], [bits]).phases(Rates(mbit * MBIT, mbit * MBIT), serial=staleness == 0)
-        done += 1.0 / float(steady_seconds(phases, staleness)[0])
-        decision = engine.observe(float(second), int(done), mbit * MBIT, mbit * MBIT)
-        if decision is not None and answers:
-            engine.deployed(float(second), decision.deployment)
-        yield second, decision
-
-
-def test_what_an_expert_asks_for_is_done_only_where_the_account_can_pay_the_way():
-    heavy = dataclasses.replace(QUICK, blocks=tuple(Block(f"b{i}", 1e6) for i in range(4)))
-    moves = []
-    for total_steps in (4_000, 9_000, 40_000):
-        engine = Engine(heavy, SPACE, best_for(heavy, 60.0), total_steps=total_steps)
-        moves += [each for _, each in on_a_wave(engine, 1800) if each is not None and each.migration_seconds > 0.0]
-    assert moves
-    assert all(move.abandon_after_seconds >= move.migration_seconds for move in moves)
-
-
-def test_a_pin_that_comes_while_a_change_is_under_way_is_kept_after_it():
-    engine = Engine(QUICK, SPACE, best_for(QUICK, 60.0), total_steps=40_000)
-    decided = next(
-        each for _, each in on_a_wave(engine, 1800, answers=False) if each is not None and each.deployment.cut == 3
-    )
-    engine.constrain(SearchSpace(cut=3))
-    engine.deployed(1800.0, decided.deployment)
-    for second in range(1801, 3600):
-        mbit = 60.0 if second // 60 % 2 == 0 else 5.0
-        decision = engine.observe(float(second), second * 10, mbit * MBIT, mbit * MBIT)
-        assert decision is None or decision.deployment.cut == 3
-        if decision is not None:
-            engine.deployed(float(second), decision.deployment)
-
-
-def test_where_the_link_has_changed_for_good_the_place_that_an_expert_found_becomes_home():
-    engine = Engine(QUICK, SPACE, best_for(QUICK, 60.0), total_steps=40_000)
-    began_at = engine.home
-    for _ in on_a_wave(engine, 1500, until=420):
-        pass
-    assert engine.deployment.cut == 3
-    assert engine.home == engine.deployment != began_at
-
-
-def test_an_expert_that_does_not_keep_what_it_promises_is_left_for_good():
-    start = best_for(QUICK, 60.0)
-    work = work_of(QUICK, [start.cut], [start.bits])
-    engine = Engine(QUICK, SPACE, start, total_steps=40_000)
-    done = lost = 0.0
-    left_at = []
-    for second in range(3600):
-        mbit = 60.0 if second // 60 % 2 == 0 else 5.0
-        home_steps = 1.0 / float(steady_seconds(work.phases(Rates(mbit * MBIT, mbit * MBIT)), start.staleness)[0])
-        if engine.deployment == start:
-            done += home_steps
-        else:  # nothing is done there, against what the model says
-            lost += home_steps
-        decision = engine.observe(float(second), int(done), mbit * MBIT, mbit * MBIT)
-        if decision is not None:
-            left_at += [second] if engine.deployment == start else []
-            engine.deployed(float(second), decision.deployment)
-    assert left_at
-    assert max(left_at) < 1800
-    assert engine.deployment == start
-    # The account's hundredth, and as much again for what is seen too late.
-    assert lost <= 0.02 * (done + lost)
-
-
-WAITING = small_profile(
-    blocks=tuple(Block(f"b{i}", 1e5) for i in range(4)),
-    edge_seconds=(None, 0.0335, 0.06, 0.09, 0.2),
-    serial_edge_seconds=(None, 0.012, 0.04, 0.07, 0.15),
-    cloud_seconds=(None, 0.004, 0.003, 0.002, 0.0),
-    feature_bytes=(None, 16e3, 8e3, 4e3, None),
-    gradient_bytes=(None, 8e3, 8e3, 4e3, None),
-    encode=Encode(1e-9, 0.0005),
-    min_bits=(None, 8, 8, 8, None),
-    max_staleness=5,
-)
-"""At 5 and 20 Mbit/s its best step takes 28 ms without batches in flight, less than its replay takes, and 33.5 ms with five."""
-
-
-def far_link(round_trip_seconds):
-    return Link(Trace.constant(5 * MBIT), Trace.constant(20 * MBIT), round_trip_seconds)
-
-
-def test_a_long_round_trip_is_bridged_by_batches_in_flight_and_a_short_one_is_waited_for():
-    near = greedy(WAITING, Rates(5 * MBIT, 20 * MBIT), SPACE)
-    assert (near.deployment.cut, near.deployment.staleness) == (1, 0)
-    assert near.seconds_per_step == pytest.approx(0.028, rel=0.1)
-    start = near.deployment
-    engine = Engine(WAITING, SPACE, start, total_steps=50_000)
-    run = simulate(WAITING, far_link(0.04), start, 1800.0, engine)
-    assert engine.deployment.staleness == 5
-    assert run.seconds_per_100_steps == pytest.approx(3.35, rel=0.05)
-    engine = Engine(WAITING, SPACE, start, total_steps=50_000)
-    assert simulate(WAITING, far_link(0.0), start, 1800.0, engine).switches == ()
-
-
-def test_a_profile_that_knows_the_round_trip_is_believed_until_it_is_measured():
-    far = dataclasses.replace(WAITING, round_trip_seconds=0.04)
-    start = greedy(WAITING, Rates(5 * MBIT, 20 * MBIT), SPACE).deployment
-    assert watched(Engine(WAITING, SPACE, start), 60, 5 * MBIT, 20 * MBIT, 36.0) is None
-    decision = watched(Engine(far, SPACE, start), 60, 5 * MBIT, 20 * MBIT, 36.0)
-    assert decision is not None
-    assert decision.deployment.staleness == 5
-    assert watched(Engine(far, SPACE, start), 60, 5 * MBIT, 20 * MBIT, 36.0, round_trip_seconds=0.0) is None
-
-
-def test_a_delay_that_nobody_measured_is_put_down_to_waiting_and_not_to_what_was_never_tried():
-    start = greedy(WAITING, Rates(5 * MBIT, 20 * MBIT), SPACE).deployment
-    engine = Engine(WAITING, SPACE, start, total_steps=50_000)
-    decision = watched(engine, 900, 5 * MBIT, 20 * MBIT, 1 / 0.068)
-    assert decision is not None
-    assert decision.deployment.staleness == 5
-    assert decision.seconds_per_step == pytest.approx(0.0335, rel=0.1)
-    assert decision.staying_seconds_per_step > 1.3 * decision.seconds_per_step
-
-
-def test_a_link_that_is_slower_than_measured_is_slower_for_whatever_uses_it_and_not_for_the_edge():
-    free = SearchSpace((32,), allow_edge_only=False)
-    engine = Engine(LIGHT, SearchSpace((32,), staleness=3, cut=1), Deployment(1, 3, 32), total_steps=10_000)
-    assert watched(engine, 900, 8 * MBIT, 8 * MBIT, 1 / 8) is None
-    engine.constrain(free)
-    # Today's step is bound by the link at 4 s and takes 8: so would each other cut's share of the link, but not the edge.
-    decision = watched(engine, 60, 8 * MBIT, 8 * MBIT, 1 / 8, begin=900)
-    assert decision.deployment.cut == 3
-    assert decision.seconds_per_step == pytest.approx(3.0, rel=0.05)
-    assert decision.staying_seconds_per_step == pytest.approx(8.0, rel=0.2)

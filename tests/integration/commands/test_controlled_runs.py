@@ -1,0 +1,110 @@
+"""Runs that an operator closes or pauses, whatever becomes of their stream and their trainer meanwhile."""
+
+import asyncio
+import io
+import re
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from rich.console import Console
+
+from edge_agent import run_training
+from edge_agent.control import commands as control_commands
+from shared.errors import ExitCode, FencedError, GoneError
+from shared.wire.isthmus.v1 import control_pb2
+from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
+from tests.support.operators import ENDLESS, SETTINGS, STEPS, TRAINER, Operator
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.running import edge_config, held_port, running_trainer
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    ("resumable", "error", "code"),
+    [(True, FencedError, ExitCode.REFUSED), (False, GoneError, ExitCode.GONE)],
+    ids=["for now", "for good"],
+)
+async def test_an_operator_closes_a_session_that_trains(resumable, error, code):
+    async with running_trainer("control.listen=127.0.0.1:0") as server:
+        config = edge_config(*ENDLESS, f"trainer.address={server.address}")
+        run = asyncio.create_task(run_training(config))
+        operator = Operator(server.address, TRAINER)
+        attached = await asyncio.to_thread(
+            operator.watch_until, lambda status: int(status.get("steps", 0)) > 0 and "sessions" in status
+        )
+        session = attached["sessions"][0]["sessionId"]
+        await asyncio.to_thread(operator, "CloseSession", {"sessionId": session, "resumable": resumable})
+        with pytest.raises(error, match="was closed while it trained") as ended:
+            await run
+        assert ended.value.exit_code is code
+
+
+@pytest.fixture
+def port():
+    """Where a trainer comes back to."""
+    with held_port() as port:
+        yield port
+
+
+async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_path, port, monkeypatch):
+    address, socket = f"127.0.0.1:{port}", f"unix:{tmp_path}/a.sock"
+    there = [f"server.listen={address}", f"checkpoints.location={tmp_path / 'trainer'}"]
+    here = [f"trainer.address={address}", "trainer.give_up_seconds=60", f"control.listen={socket}"]
+    config = edge_config(*SETTINGS, *here, f"checkpoints.location={tmp_path / 'edge'}")
+    begun = asyncio.Event()
+
+    async def until(reached):
+        async for answer in agent.Watch(
+            control_pb2.EdgeControlServiceWatchRequest(interval=Duration(nanos=50_000_000))
+        ):
+            if reached(answer.status):
+                return answer.status
+        raise AssertionError(f"the run ended before that was so: {await run}")
+
+    shown, watched, viewed = [], asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def see(_answer, line, **_):
+        shown.append(line)
+        loop.call_soon_threadsafe(watched.set)
+
+    class Terminal(io.StringIO):
+        def write(self, text):
+            if "paused" in text:
+                loop.call_soon_threadsafe(viewed.set)
+            return super().write(text)
+
+    terminal = Terminal()
+    monkeypatch.setattr(control_commands, "show", see)
+    monkeypatch.setattr(control_commands, "Console", lambda: Console(file=terminal, force_terminal=True, width=100))
+    async with grpc.aio.insecure_channel(socket) as channel, asyncio.timeout(200):
+        agent = EdgeControlServiceStub(channel)
+        async with running_trainer(*there):
+            run = asyncio.create_task(run_training(config, lambda progress: progress.steps and begun.set()))
+            await begun.wait()
+            step = (await agent.Pause(control_pb2.PauseRequest())).step
+        away = await until(lambda status: status.state == control_pb2.RUN_STATE_AWAY)
+        assert (away.attached, away.last_checkpoint.step) == (False, step), "the trainer has let it take a checkpoint"
+        async with running_trainer(*there) as server:
+            await until(lambda status: status.state == control_pb2.RUN_STATE_PAUSED and status.attached)
+            session = server.service.sessions.built[0]
+            term = session.session_term
+            session.serving.cancel()
+            now = await until(lambda status: status.attached and session.session_term > term)
+            assert (now.state, now.step) == (control_pb2.RUN_STATE_PAUSED, step)
+            watching = asyncio.gather(
+                asyncio.to_thread(control_commands.watch, control=socket, interval=0.05),
+                asyncio.to_thread(control_commands.top, control=socket, interval=0.05),
+            )
+            await watched.wait()
+            await viewed.wait()
+            await agent.Resume(control_pb2.ResumeRequest())
+            result = await run
+            await watching
+    assert shown[0].startswith(f"paused: step {step} of {STEPS}")
+    assert shown[-1].startswith(f"ended: step {STEPS} of {STEPS}")
+    first, *_, last = re.findall(r"│ state +│ (\w+)", re.sub(r"\x1b\[[\d;?]*\w", "", terminal.getvalue()))
+    assert (first, last) == ("paused", "ended")
+    assert_same_bits(plain_state(config), result.module.state_dict())

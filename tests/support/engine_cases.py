@@ -1,0 +1,64 @@
+"""Profiles, links and runs for the tests of the engine."""
+
+import dataclasses
+
+from shared.planning import (
+    Block,
+    Engine,
+    Link,
+    SearchSpace,
+    Trace,
+    greedy,
+    simulate,
+)
+from shared.planning.cost import Rates
+from tests.support.planning_cases import MBIT, small_profile
+
+SPACE = SearchSpace()
+LIGHT = small_profile(blocks=tuple(Block(f"b{i}", 1e4) for i in range(4)))
+REPLAYED = dataclasses.replace(
+    LIGHT,
+    edge_seconds=(None, 0.5, 1.0, 1.5, 2.5),
+    serial_edge_seconds=(None, 0.3, 0.6, 0.9, 2.5),
+    cloud_seconds=(None, 0.04, 0.03, 0.02, 0.0),
+    feature_bytes=(None, 4e5, 2e5, 1e5, None),
+    gradient_bytes=(None, 4e5, 2e5, 1e5, None),
+)
+"""Its replay takes longer than link and trainer together, where the link is fast."""
+QUICK = small_profile(
+    blocks=tuple(Block(f"b{i}", 1e5) for i in range(4)),
+    edge_seconds=(None, 0.05, 0.1, 0.2, 0.6),
+    cloud_seconds=(None, 0.04, 0.03, 0.02, 0.0),
+    feature_bytes=(None, 4e5, 2e5, 1e5, None),
+    gradient_bytes=(None, 4e5, 2e5, 1e5, None),
+    encode=None,
+)
+"""Which cut is best hangs on the link, and to move takes little."""
+HEAVY = small_profile(blocks=tuple(Block(f"b{i}", 1e7) for i in range(4)))
+
+
+def symmetric(*pieces):
+    """A link of (seconds, Mbit/s) pieces, both directions alike."""
+    trace = Trace.of_durations([seconds for seconds, _ in pieces], [rate * MBIT for _, rate in pieces])
+    return Link(trace, trace)
+
+
+def best_for(profile, mbit):
+    planned = greedy(profile, Rates(mbit * MBIT, mbit * MBIT), SPACE).deployment
+    choices = SPACE.best_staleness(profile)
+    return planned if planned.staleness in choices else dataclasses.replace(planned, staleness=choices[0])
+
+
+def both(profile, link, start, seconds):
+    """Steps with the start kept, and the run of the engine from there."""
+    kept = simulate(profile, link, start, seconds)
+    return kept.steps, simulate(profile, link, start, seconds, Engine(profile, SPACE, start, total_steps=kept.steps))
+
+
+def watched(engine, seconds, uplink=8 * MBIT, downlink=8 * MBIT, steps_a_second=1.0, begin=0, **compute):
+    """Observe once a second; the first decision."""
+    for second in range(begin, begin + seconds):
+        decision = engine.observe(float(second), int(second * steps_a_second), uplink, downlink, **compute)
+        if decision is not None:
+            return decision
+    return None

@@ -1,0 +1,89 @@
+"""The engine and its experts: it follows one only where that is proven and paid for."""
+
+import dataclasses
+import math
+
+from shared.planning import (
+    Block,
+    Engine,
+    SearchSpace,
+    work_of,
+)
+from shared.planning.cost import Rates, steady_seconds
+from tests.support.engine_cases import QUICK, SPACE, best_for
+from tests.support.planning_cases import MBIT
+
+
+def on_a_wave(engine, seconds, answers=True, until=math.inf):
+    """Observe 60 s of 60 Mbit/s and 60 s of 5 in turn, and 5 for good from `until` on; each deployment does as it should.
+
+    Each second: what is decided, and taken at once.
+    """
+    done = 0.0
+    for second in range(seconds):
+        mbit = 60.0 if second // 60 % 2 == 0 and second < until else 5.0
+        cut, staleness, bits = dataclasses.astuple(engine.deployment)
+        phases = work_of(QUICK, [cut], [bits]).phases(Rates(mbit * MBIT, mbit * MBIT), serial=staleness == 0)
+        done += 1.0 / float(steady_seconds(phases, staleness)[0])
+        decision = engine.observe(float(second), int(done), mbit * MBIT, mbit * MBIT)
+        if decision is not None and answers:
+            engine.deployed(float(second), decision.deployment)
+        yield second, decision
+
+
+def test_what_an_expert_asks_for_is_done_only_where_the_account_can_pay_the_way():
+    heavy = dataclasses.replace(QUICK, blocks=tuple(Block(f"b{i}", 1e6) for i in range(4)))
+    moves = []
+    for total_steps in (4_000, 9_000, 40_000):
+        engine = Engine(heavy, SPACE, best_for(heavy, 60.0), total_steps=total_steps)
+        moves += [each for _, each in on_a_wave(engine, 1800) if each is not None and each.migration_seconds > 0.0]
+    assert moves
+    assert all(move.abandon_after_seconds >= move.migration_seconds for move in moves)
+
+
+def test_a_pin_that_comes_while_a_change_is_under_way_is_kept_after_it():
+    engine = Engine(QUICK, SPACE, best_for(QUICK, 60.0), total_steps=40_000)
+    decided = next(
+        each for _, each in on_a_wave(engine, 1800, answers=False) if each is not None and each.deployment.cut == 3
+    )
+    engine.constrain(SearchSpace(cut=3))
+    engine.deployed(1800.0, decided.deployment)
+    for second in range(1801, 3600):
+        mbit = 60.0 if second // 60 % 2 == 0 else 5.0
+        decision = engine.observe(float(second), second * 10, mbit * MBIT, mbit * MBIT)
+        assert decision is None or decision.deployment.cut == 3
+        if decision is not None:
+            engine.deployed(float(second), decision.deployment)
+
+
+def test_where_the_link_has_changed_for_good_the_place_that_an_expert_found_becomes_home():
+    engine = Engine(QUICK, SPACE, best_for(QUICK, 60.0), total_steps=40_000)
+    began_at = engine.home
+    for _ in on_a_wave(engine, 1500, until=420):
+        pass
+    assert engine.deployment.cut == 3
+    assert engine.home == engine.deployment != began_at
+
+
+def test_an_expert_that_does_not_keep_what_it_promises_is_left_for_good():
+    start = best_for(QUICK, 60.0)
+    work = work_of(QUICK, [start.cut], [start.bits])
+    engine = Engine(QUICK, SPACE, start, total_steps=40_000)
+    done = lost = 0.0
+    left_at = []
+    for second in range(3600):
+        mbit = 60.0 if second // 60 % 2 == 0 else 5.0
+        home_steps = 1.0 / float(steady_seconds(work.phases(Rates(mbit * MBIT, mbit * MBIT)), start.staleness)[0])
+        if engine.deployment == start:
+            done += home_steps
+        else:  # nothing is done there, against what the model says
+            lost += home_steps
+        decision = engine.observe(float(second), int(done), mbit * MBIT, mbit * MBIT)
+        if decision is not None:
+            left_at += [second] if engine.deployment == start else []
+            engine.deployed(float(second), decision.deployment)
+    assert left_at
+    assert max(left_at) < 1800
+    assert engine.deployment == start
+    # The account's hundredth, and as much again for what is seen too late.
+    assert lost <= 0.02 * (done + lost)
