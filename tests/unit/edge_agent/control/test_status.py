@@ -27,7 +27,6 @@ def test_every_activity_has_its_name_in_the_contract():
 def test_an_unfinished_session_says_whether_it_goes_on(newest, is_open, state):
     record = SessionRecord(
         session_id="5e55",
-        session_term=2,
         config={},
         samples=10,
         schedule_steps=9,
