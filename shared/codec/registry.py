@@ -4,7 +4,7 @@ from shared.codec import floating, uniform
 from shared.codec.base import Codec
 from shared.errors import ConfigError
 
-_CODECS: dict[str, Codec] = {
+CODECS: dict[str, Codec] = {
     codec.name: codec
     for codec in (
         *floating.CODECS,
@@ -18,15 +18,15 @@ _COMMON_FAMILIES = ("fp32", "uniform")
 
 def codec_names() -> tuple[str, ...]:
     """Every name that `codec_by_name` knows."""
-    return tuple(_CODECS)
+    return tuple(CODECS)
 
 
 def codec_by_name(name: str) -> Codec:
     """The codec of that name. ConfigError that says which names there are."""
     try:
-        return _CODECS[name]
+        return CODECS[name]
     except KeyError:
-        raise ConfigError(f"codec {name!r} does not exist; there are {', '.join(_CODECS)}") from None
+        raise ConfigError(f"codec {name!r} does not exist; there are {', '.join(CODECS)}") from None
 
 
 def is_lossy(name: str) -> bool:
@@ -41,7 +41,7 @@ def codec_bits(name: str) -> int:
 
 def bit_widths() -> tuple[int, ...]:
     """The bits that an element may have on the link, rising."""
-    return tuple(sorted({codec.spec.bits for codec in _CODECS.values()}))
+    return tuple(sorted({codec.spec.bits for codec in CODECS.values()}))
 
 
 def codec_of_bits(bits: int, like: str) -> str:
@@ -52,7 +52,7 @@ def codec_of_bits(bits: int, like: str) -> str:
     given = codec_by_name(like).spec
     if given.bits == bits:
         return like
-    of_width = [codec.spec for codec in _CODECS.values() if codec.spec.bits == bits]
+    of_width = [codec.spec for codec in CODECS.values() if codec.spec.bits == bits]
     if not of_width:
         raise ConfigError(f"no codec has {bits} bits an element; there are {', '.join(map(str, bit_widths()))}")
     preferred = (given.family, *_COMMON_FAMILIES)

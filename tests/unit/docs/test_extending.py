@@ -71,7 +71,7 @@ def test_every_example_of_the_page_is_tried():
 @pytest.mark.parametrize("shape", [(), (7,), (3, 5), (0, 4)])
 def test_a_codec_goes_to_and_fro_and_trains_two_steps(monkeypatch, shape):
     (codec,) = shown("signs.py", monkeypatch).CODECS
-    monkeypatch.setitem(registry._CODECS, codec.name, codec)
+    monkeypatch.setitem(registry.CODECS, codec.name, codec)
     assert codec_by_name("signs1").spec.lossy
     assert codec_bits("signs1") == 1
     assert codec_of_bits(8, like="signs1") == "uniform8", "which the engine turns to where it wants more bits"
