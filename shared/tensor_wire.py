@@ -46,6 +46,11 @@ def from_wire(tensor: WireTensor) -> Encoded:
     return Encoded(header.codec, torch_dtype(header.dtype), tuple(header.shape), tuple(header.strides), tensor.payload)
 
 
+def slot_codec(name: str, dtype: torch.dtype) -> Codec:
+    """The codec of one tensor of a feature: that of the deployment for floats, raw for integers, which stand for something."""
+    return codec_by_name(name if dtype.is_floating_point else "raw")
+
+
 async def encoded(tensor: Tensor, codec: Codec, worker: Runner) -> Encoded:
     """Encode on the codec's thread; what is sent as it lies in this machine's memory needs none."""
     if tensor.is_cuda or is_lossy(codec.name):

@@ -6,6 +6,7 @@ from cloud_trainer.sessions.session import Session
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
 from shared.runtime import Due, judge
+from shared.tensor_wire import slot_codec
 from shared.training.losses import check_labels
 from shared.transport.stream.framing import TensorKey, WireTensor
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
@@ -17,13 +18,14 @@ class ReceivedBatch:
     """All that comes up of one batch."""
 
     labels: WireTensor
-    feature: WireTensor
+    features: tuple[WireTensor, ...]
+    """One for each slot of the boundary at the cut."""
 
 
 class BatchAnnouncements:
-    """Batches one after the other, each its labels and then a feature of the session's shape and codec.
+    """Batches one after the other, each its labels and then, slot by slot, features of the session's shapes and codec.
 
-    The chunks of the two may be mixed; a batch is announced when the one before it is whole.
+    The chunks of these may be mixed; a batch is announced when the one before it is whole.
     """
 
     def __init__(self, session: Session, first: TensorKey, max_tensor_bytes: int) -> None:
@@ -33,8 +35,8 @@ class BatchAnnouncements:
         """The labels of the batch that is announced or comes next."""
         self._labels: TensorSpec | None = None
         """Of the batch that is announced; None between two."""
-        self._feature_announced = False
-        self._received: dict[Role.ValueType, WireTensor] = {}
+        self._announced_features = 0
+        self._received: dict[TensorKey, WireTensor] = {}
         self._max_bytes = max_tensor_bytes
         self._announced: Deployment | None = None
 
@@ -65,32 +67,40 @@ class BatchAnnouncements:
             self._session.memory.take_labels(tensor.bytes, self._session.deployment)
             self._labels = tensor
         else:
-            self._feature_announced = True
+            self._announced_features += 1
 
     def received(self, tensor: WireTensor) -> ReceivedBatch | None:
         """Take note that an accepted tensor is whole; the batch, when all of it is."""
-        self._received[tensor.key.role] = tensor
-        if len(self._received) < 2:
+        self._received[tensor.key] = tensor
+        slots = range(len(self._session.boundary))
+        if len(self._received) <= len(slots):
             return None
-        batch = ReceivedBatch(self._received.pop(Role.ROLE_LABEL), self._received.pop(Role.ROLE_FEATURE))
-        self._labels, self._feature_announced = None, False
+        features = tuple(self._received[self._feature_key(slot)] for slot in slots)
+        batch = ReceivedBatch(self._received[self._labels_due], features)
+        self._received.clear()
+        self._labels, self._announced_features = None, 0
         self._labels_due = self._labels_due.following
         return batch
 
     def _due(self) -> Due | None:
         """What may be announced next; nothing until the batch that is announced is whole."""
-        deployment, feature = self.deployment, self._session.feature
+        deployment, boundary, slot = self.deployment, self._session.boundary, self._announced_features
         if self._labels is None:
             return Due(self._labels_due, deployment.version, "raw", self._check_labels, self._max_bytes)
-        if self._feature_announced:
+        if slot == len(boundary):
             return None
-        key = self._labels_due._replace(role=Role.ROLE_FEATURE, block=deployment.cut)
-        tensor = TensorSpec((self._labels.shape[0], *feature.shape[1:]), feature.dtype)
-        return Due(key, deployment.version, deployment.codec, tensor, self._max_bytes)
+        spec = boundary[slot]
+        tensor = TensorSpec((self._labels.shape[0], *spec.shape[1:]), spec.dtype)
+        codec = slot_codec(deployment.codec, spec.dtype).name
+        return Due(self._feature_key(slot), deployment.version, codec, tensor, self._max_bytes)
+
+    def _feature_key(self, slot: int) -> TensorKey:
+        """Of the batch that is announced."""
+        return self._labels_due._replace(role=Role.ROLE_FEATURE, block=self.deployment.cut, slot=slot)
 
     def _check_labels(self, labels: TensorSpec) -> None:
         session = self._session
-        most = session.feature.shape[0]
+        most = session.boundary[0].shape[0]
         if not labels.shape or not 1 <= labels.shape[0] <= most:
             raise ProtocolError(f"{self._labels_due}: labels {labels.shape} came; a batch has 1 to {most} samples")
         check_labels(session.recipe.loss, session.chain.features[0], session.chain.output, labels)

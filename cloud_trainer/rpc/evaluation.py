@@ -36,8 +36,9 @@ async def evaluate(
         if tensor is None or (whole := announcements.received(tensor)) is None:
             continue
         codec = compute.codec_of(session.id)
-        feature, targets = await decoded(whole.feature, codec), await decoded(whole.labels, codec)
-        batch = await compute.of(session.id).run(session.evaluate, feature, targets)
+        features = tuple([await decoded(feature, codec) for feature in whole.features])
+        labels = await decoded(whole.labels, codec)
+        batch = await compute.of(session.id).run(session.evaluate, features, labels)
         samples += batch.samples
         loss_sum += batch.loss * batch.samples
         has_classes = has_classes and batch.correct is not None

@@ -21,6 +21,7 @@ from shared.codec import codec_by_name
 from shared.concurrency.tasks import run_together
 from shared.concurrency.threads import Runner
 from shared.errors import ProtocolError
+from shared.model.features import Features, Gradients
 from shared.tensor_wire import decoded, encoded, to_wire
 from shared.training.stage_state import bytes_of
 from shared.transport.rpc.status import Refusal
@@ -47,7 +48,7 @@ UNLIMITED_QUEUE = 4
 class _Batch:
     step: int
     deployment: Deployment
-    feature: Tensor
+    features: Features
     labels: Tensor
     gradient_due: bool
     """Whether the edge waits for an error gradient: then K bounds what is in flight."""
@@ -81,7 +82,7 @@ class TrainingStream:
         self._in_flight = 0
         self._batches: asyncio.Queue[_Batch | TakeCheckpoint | None] = asyncio.Queue()
         self._unlimited_room = asyncio.Semaphore(UNLIMITED_QUEUE)
-        self._gradients: asyncio.Queue[tuple[int, Deployment, Tensor] | None] = asyncio.Queue()
+        self._gradients: asyncio.Queue[tuple[int, Deployment, Gradients] | None] = asyncio.Queue()
         self._reports: asyncio.Queue[StepReport | None] = asyncio.Queue(UNLIMITED_QUEUE)
 
     async def serve(self, position: Position | None = None) -> None:
@@ -93,9 +94,9 @@ class TrainingStream:
         if position is not None:
             answers = self._session.answers
             missing = [report for _, report in answers.reports.since(position.report_step)]
-            for step, (deployment, gradient) in answers.gradients.since(position.gradient_step):
+            for step, (deployment, gradients) in answers.gradients.since(position.gradient_step):
                 self._in_flight += 1
-                self._gradients.put_nowait((step, deployment, gradient))
+                self._gradients.put_nowait((step, deployment, gradients))
         self._metrics.streams.add(self)
         try:
             await run_together(self._receive(), self._compute(), self._report(missing), self._send())
@@ -121,7 +122,7 @@ class TrainingStream:
             if (batch := announcements.received(tensor)) is not None:
                 await self._admit(batch)
         if not announcements.between_batches:
-            raise ProtocolError("the stream ended in the middle of a batch: no feature came")
+            raise ProtocolError("the stream ended in the middle of a batch")
         await self._batches.put(None)
 
     async def _take_note(self, message: TrainRequest) -> None:
@@ -138,8 +139,7 @@ class TrainingStream:
             )
 
     async def _admit(self, received: ReceivedBatch) -> None:
-        deployment, feature = self._announcements.deployment, received.feature
-        step = feature.key.step
+        deployment, step = self._announcements.deployment, received.labels.key.step
         gradient_due = self._session.sends_gradients
         if not gradient_due:
             await self._unlimited_room.acquire()
@@ -152,10 +152,13 @@ class TrainingStream:
                     f"there may be {deployment.staleness + 1}",
                 )
         worker = self._codec_worker
-        tensors = await decoded(feature, worker), await decoded(received.labels, worker)
-        batch = _Batch(step, deployment, *tensors, gradient_due)
-        self._metrics.saved_up.inc(max(batch.feature.nbytes - len(feature.payload), 0))
-        await self._batches.put(batch)
+        features = []
+        for encoding in received.features:
+            feature = await decoded(encoding, worker)
+            self._metrics.saved_up.inc(max(feature.nbytes - len(encoding.payload), 0))
+            features.append(feature)
+        labels = await decoded(received.labels, worker)
+        await self._batches.put(_Batch(step, deployment, tuple(features), labels, gradient_due))
 
     async def _compute(self) -> None:
         loop = asyncio.get_running_loop()
@@ -189,13 +192,13 @@ class TrainingStream:
         answers.admitted(batch.step, batch.deployment.staleness)
         session.deployment = batch.deployment
         try:
-            done = session.compute(batch.step, batch.feature, batch.labels)
-            if done.gradient is not None:
-                answers.gradients.keep(batch.step, (batch.deployment, done.gradient))
-                loop.call_soon_threadsafe(self._gradients.put_nowait, (batch.step, batch.deployment, done.gradient))
+            done = session.compute(batch.step, batch.features, batch.labels)
+            if done.gradients is not None:
+                answers.gradients.keep(batch.step, (batch.deployment, done.gradients))
+                loop.call_soon_threadsafe(self._gradients.put_nowait, (batch.step, batch.deployment, done.gradients))
             seconds = done.graph_seconds + session.update(batch.step)
             if session.step_log is not None:
-                session.step_log.applied(batch.step, bytes_of(batch.feature), bytes_of(batch.labels))
+                session.step_log.applied(batch.step, *map(bytes_of, batch.features), bytes_of(batch.labels))
         except BaseException:
             session.spoilt = True
             raise
@@ -224,14 +227,18 @@ class TrainingStream:
 
     async def _send(self) -> None:
         while (item := await self._gradients.get()) is not None:
-            step, deployment, gradient = item
+            step, deployment, gradients = item
             codec = codec_by_name(deployment.downlink_codec)
-            encoding = await encoded(gradient, codec, self._codec_worker)
-            key = TensorKey(step, Role.ROLE_ERROR_GRADIENT, deployment.cut)
-            tensor = to_wire(encoding, key, deployment.version)
-            # Once it is under way, the edge may settle the step and send the next one before we know.
+            tensors = []
+            for slot, gradient in enumerate(gradients):
+                if gradient is not None:
+                    encoding = await encoded(gradient, codec, self._codec_worker)
+                    key = TensorKey(step, Role.ROLE_ERROR_GRADIENT, deployment.cut, slot)
+                    tensors.append(to_wire(encoding, key, deployment.version))
+                    self._metrics.saved_down.inc(max(gradient.nbytes - len(encoding.payload), 0))
+            # Once they are under way, the edge may settle the step and send the next one before we know.
             self._in_flight -= 1
-            await self._stream.send(tensor)
-            self._session.sent_bytes += len(tensor.payload)
-            self._metrics.bytes_down.inc(len(tensor.payload))
-            self._metrics.saved_down.inc(max(gradient.nbytes - len(tensor.payload), 0))
+            for tensor in tensors:
+                await self._stream.send(tensor)
+                self._session.sent_bytes += len(tensor.payload)
+                self._metrics.bytes_down.inc(len(tensor.payload))

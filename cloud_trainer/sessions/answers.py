@@ -4,8 +4,7 @@ Bounded by the staleness limit: an edge that starts step t has applied the gradi
 than K + 1 can be missing. Called from the compute thread.
 """
 
-from torch import Tensor
-
+from shared.model.features import Gradients
 from shared.runtime import ResendBuffer
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Position, StepReport
 
@@ -17,7 +16,7 @@ class Answers:
     """The answers of one session."""
 
     def __init__(self) -> None:
-        self.gradients: ResendBuffer[tuple[Deployment, Tensor]] = ResendBuffer()
+        self.gradients: ResendBuffer[tuple[Deployment, Gradients]] = ResendBuffer()
         """The error gradient of a step, and the deployment that it travels under."""
         self.reports: ResendBuffer[StepReport] = ResendBuffer(REPORTS)
 

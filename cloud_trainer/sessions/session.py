@@ -11,7 +11,6 @@ from typing import Any
 
 import grpc
 import structlog
-import torch
 from google.protobuf import json_format
 from torch import Tensor, device
 
@@ -23,13 +22,13 @@ from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import ProtocolError, StorageError
 from shared.model.build import check_cut, check_range
 from shared.model.chain import Chain
-from shared.model.spec import TensorSpec
+from shared.model.features import Boundary, Features, Gradients
 from shared.training import block_state
 from shared.training.device import synchronise
 from shared.training.losses import BatchLoss, LossHead, widened
 from shared.training.measure import seconds_of, stage_step
 from shared.training.recipe import Recipe
-from shared.training.stage import Graph, Stage
+from shared.training.stage import Graph, Stage, with_zeros
 from shared.training.stage_state import copy_state, put_back
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import Refusal
@@ -41,10 +40,10 @@ _MAX_REPEATS = 1000
 
 @dataclass(frozen=True, slots=True)
 class CloudStep:
-    """What one step gave: its loss, the error gradient at the feature (None where the edge needs none), and T3 so far."""
+    """What one step gave: its loss, the error gradients at the features (None where the edge needs none), and T3 so far."""
 
     loss: BatchLoss
-    gradient: Tensor | None
+    gradients: Gradients | None
     graph_seconds: float
 
 
@@ -266,43 +265,40 @@ class Session:
         return block
 
     @property
-    def feature(self) -> TensorSpec:
-        """Shape and type of what crosses the cut, with the batch size of the edge's example."""
-        (feature,) = self.chain.features[self.deployment.cut]
-        return feature
+    def boundary(self) -> Boundary:
+        """Shapes and types of what crosses the cut, with the batch size of the edge's example."""
+        return self.chain.features[self.deployment.cut]
 
-    def compute(self, step: int, feature: Tensor, labels: Tensor) -> CloudStep:
+    def compute(self, step: int, features: Features, labels: Tensor) -> CloudStep:
         """Forward, loss and backward of one batch; `update` must follow.
 
-        The gradient is on the host when this returns: copied later, it would wait for the update behind which it queues on
-        a GPU. Raises DeviceError where that failed for good, ProtocolError for labels that do not fit, ModelError where the
+        The gradients are on the host when this returns: copied later, they would wait for the update behind which they queue
+        on a GPU. Raises DeviceError where that failed for good, ProtocolError for labels that do not fit, ModelError where the
         model or the loss fails.
         """
         started = time.perf_counter()
         with failures_of(f"step {step} in the cloud", self.stage.device):
-            graph: Graph = self.stage.forward(step, (feature,), input_gradient=self.sends_gradients)
+            graph: Graph = self.stage.forward(step, features, input_gradient=self.sends_gradients)
         labels = widened(labels)
         with failures_of_loss(self.recipe.loss, graph.outputs, labels):
-            loss, gradients = self._head.gradient(graph.outputs, labels)
+            loss, output_gradients = self._head.gradient(graph.outputs, labels)
         with failures_of(f"step {step} in the cloud", self.stage.device):
-            (input_gradient,) = self.stage.backward(graph, gradients)
-            if input_gradient is None and self.sends_gradients:
-                input_gradient = self._no_gradient(feature)
-            if input_gradient is not None:
-                input_gradient = input_gradient.to("cpu")
+            found = self.stage.backward(graph, output_gradients)
+            gradients = self._returned(found, features) if self.sends_gradients else None
             synchronise(self.stage.device)
-        return CloudStep(loss, input_gradient, time.perf_counter() - started)
+        return CloudStep(loss, gradients, time.perf_counter() - started)
 
-    def _no_gradient(self, feature: Tensor) -> Tensor:
-        """What the edge waits for where no block of the cloud passes a gradient on, as behind a `detach`."""
-        if not self.detached:
+    def _returned(self, found: Gradients, features: Features) -> Gradients:
+        """What the edge waits for, on the host."""
+        if not self.detached and all(gradient is None for gradient in found):
             self.detached = True
             _log.warning(
                 "the cloud's blocks pass no gradient on, so the blocks before them do not learn",
                 session=self.id,
                 block=self.stage.blocks[0].name,
             )
-        return torch.zeros(feature.shape, dtype=feature.dtype)
+        placed = tuple(None if gradient is None else gradient.to("cpu") for gradient in found)
+        return with_zeros(placed, features)
 
     def update(self, step: int) -> float:
         """Apply the gradients of `step`; returns the seconds it took."""
@@ -314,10 +310,10 @@ class Session:
         self._forget_arriving()  # the edge's blocks have moved on
         return time.perf_counter() - started
 
-    def evaluate(self, feature: Tensor, labels: Tensor) -> BatchLoss:
+    def evaluate(self, features: Features, labels: Tensor) -> BatchLoss:
         """The loss of one batch with the weights of now. Raises as `compute` does."""
         with failures_of("the evaluation in the cloud", self.stage.device):
-            outputs = self.stage.evaluate((feature,))
+            outputs = self.stage.evaluate(features)
         labels = widened(labels)
         with failures_of_loss(self.recipe.loss, outputs, labels):
             return self._head.evaluate(outputs, labels)

@@ -16,7 +16,7 @@ from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
 from shared.errors import IsthmusError, ProtocolError
 from shared.model.chain import Block
-from shared.tensor_wire import encoded, to_wire
+from shared.tensor_wire import encoded, slot_codec, to_wire
 from shared.training import block_state
 from shared.training.losses import narrowed
 from shared.training.step_log import StepLog
@@ -78,17 +78,19 @@ class OpenSession:
 
     async def evaluate(self, test: EvaluationLoader, deployment: pb.Deployment) -> pb.EvaluateResponse:
         """Evaluate `test` with the weights of now, as deployed; the pipeline must be drained."""
-        codec, raw = codec_by_name(deployment.codec), codec_by_name("raw")
+        raw = codec_by_name("raw")
 
         async def tensors() -> AsyncIterator[WireTensor]:
             number, batches = 1, test.iterate()
             while (batch := await self.workers.load.run(next, batches, None)) is not None:
                 labels = TensorKey(0, Role.ROLE_LABEL, batch=number)
                 yield to_wire(raw.encode(narrowed(batch.labels)), labels, deployment.version)
-                (feature,) = await self.workers.compute.run(self.experiment.stage.evaluate, (batch.inputs,))
-                encoding = await encoded(feature, codec, self.workers.codec)
-                crossing = TensorKey(0, Role.ROLE_FEATURE, deployment.cut, batch=number)
-                yield to_wire(encoding, crossing, deployment.version)
+                features = await self.workers.compute.run(self.experiment.stage.evaluate, (batch.inputs,))
+                for slot, feature in enumerate(features):
+                    codec = slot_codec(deployment.codec, feature.dtype)
+                    encoding = await encoded(feature, codec, self.workers.codec)
+                    crossing = TensorKey(0, Role.ROLE_FEATURE, deployment.cut, slot, batch=number)
+                    yield to_wire(encoding, crossing, deployment.version)
                 number += 1
 
         return await self.retry.run(lambda: self.client.evaluate(self.id, tensors()))

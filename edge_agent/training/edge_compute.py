@@ -6,8 +6,9 @@ from torch import Tensor
 
 from edge_agent.experiment.workers import Workers
 from edge_agent.training.window import BatchInFlight
-from shared.codec import Codec, Encoded, FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
-from shared.tensor_wire import decoded, encoded
+from shared.codec import Codec, Encoded, FeedbackMode, compensate, compression_error, is_lossy
+from shared.model.features import Features, Gradients
+from shared.tensor_wire import decoded, encoded, slot_codec
 from shared.training.device import synchronise
 from shared.training.policies import BackwardPolicy
 from shared.training.stage_state import bytes_of
@@ -41,49 +42,55 @@ class EdgeCompute:
         """Whether anything on the edge learns. Asked between batches only: stashing puts other weights into the blocks."""
         return self._policy.needs_gradients
 
-    async def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
-        """The feature of a batch, on the host. alone: no update comes before this batch's own."""
+    async def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Features:
+        """The features of a batch, on the host. alone: no update comes before this batch's own."""
         return await self._workers.compute.run(self._forward, step, inputs, alone=alone)
 
     async def backward(self, batch: BatchInFlight) -> None:
-        """Apply the gradient of the oldest batch that was forwarded, and update the weights."""
+        """Apply the gradients of the oldest batch that was forwarded, and update the weights."""
         await self._workers.compute.run(self._backward, batch)
 
-    async def encode(self, batch: BatchInFlight, *, gradient_comes: bool) -> Encoded:
-        """Encode the feature of a batch; what feedback needs of it is kept where a gradient comes back."""
-        assert batch.outputs is not None, "a feature is encoded once"
-        codec, feature = codec_by_name(batch.deployment.codec), batch.outputs
-        if gradient_comes and self._feedback is not FeedbackMode.OFF and is_lossy(codec.name):
-            encoding, batch.compression_error = await self._workers.codec.run(_encode_with_error, codec, feature)
-        else:
-            if batch.deployment.staleness:
-                # It waits for its gradient while others are computed. In the middle of where their activations were, it
-                # would keep that memory from being used again as a whole: six features of 32 KB cost 50 MB.
-                feature = await self._workers.codec.run(feature.clone)
-            encoding = await encoded(feature, codec, self._workers.codec)
-        batch.encoding, batch.outputs = encoding, None
-        return encoding
+    async def encode(self, batch: BatchInFlight, *, gradients_come: bool) -> None:
+        """Encode the features of a batch; what feedback needs of them is kept where gradients come back."""
+        assert batch.features, "features are encoded once"
+        feedback = gradients_come and self._feedback is not FeedbackMode.OFF
+        encodings, errors = [], []
+        for feature in batch.features:
+            codec, error = slot_codec(batch.deployment.codec, feature.dtype), None
+            if feedback and is_lossy(codec.name):
+                encoding, error = await self._workers.codec.run(_encode_with_error, codec, feature)
+            else:
+                if batch.deployment.staleness:
+                    # It waits for its gradient while others are computed. In the middle of where their activations were, it
+                    # would keep that memory from being used again as a whole: six features of 32 KB cost 50 MB.
+                    feature = await self._workers.codec.run(feature.clone)
+                encoding = await encoded(feature, codec, self._workers.codec)
+            encodings.append(encoding)
+            errors.append(error)
+        batch.encodings, batch.compression_errors, batch.features = tuple(encodings), tuple(errors), ()
 
     async def decode(self, tensor: WireTensor) -> Tensor:
         """The values of a tensor that has arrived."""
         return await decoded(tensor, self._workers.codec)
 
-    def _forward(self, step: int, inputs: Tensor, *, alone: bool) -> Tensor:
-        """On the host, so that T1 ends when it is computed, and its encoding does not wait for what a GPU is given next."""
-        (feature,) = self._policy.forward(step, (inputs,), alone=alone)
-        return feature.to("cpu")
+    def _forward(self, step: int, inputs: Tensor, *, alone: bool) -> Features:
+        """On the host, so that T1 ends when all is computed, and encoding does not wait for what a GPU is given next."""
+        return tuple(feature.to("cpu") for feature in self._policy.forward(step, (inputs,), alone=alone))
 
     def _backward(self, batch: BatchInFlight) -> None:
-        arrived, batch.gradient = batch.gradient, None
-        assert arrived is not None, "it is applied when it has come"
-        gradient = arrived
-        if batch.compression_error is not None:
-            gradient = compensate(gradient, batch.compression_error, batch.samples, self._feedback)
-            batch.compression_error = None
-        self._policy.backward(batch.step, (gradient,))
+        arrived, batch.gradients = batch.gradients, {}
+        self._policy.backward(batch.step, self._compensated(batch, arrived))
         synchronise(self._policy.device)
         if self._step_log is not None:
-            self._step_log.applied(batch.step, bytes_of(arrived))
+            self._step_log.applied(batch.step, *(bytes_of(arrived[slot]) for slot in sorted(arrived)))
+
+    def _compensated(self, batch: BatchInFlight, arrived: dict[int, Tensor]) -> Gradients:
+        """The error gradients at the features as they were before their codec; what codecs did to these is forgotten."""
+        errors, batch.compression_errors = batch.compression_errors, ()
+        return tuple(
+            arrived.get(slot) if error is None else compensate(arrived[slot], error, batch.samples, self._feedback)
+            for slot, error in enumerate(errors)
+        )
 
 
 def _encode_with_error(codec: Codec, feature: Tensor) -> tuple[Encoded, Tensor]:

@@ -21,7 +21,7 @@ from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.recovery import Reattached, WentBack
 from edge_agent.training.window import BatchInFlight, Window
 from shared.client.training_call import Stream
-from shared.codec import Encoded, codec_by_name
+from shared.codec import codec_by_name
 from shared.concurrency.tasks import run_together
 from shared.errors import IsthmusError, ProtocolError
 from shared.tensor_wire import to_wire
@@ -134,10 +134,10 @@ class Pipeline:
         assert loaded.step == batch.step
         self._to_send.set()  # its labels may go while its feature is computed
         started = time.monotonic()
-        feature = await self._compute.forward(batch.step, loaded.inputs, alone=batch.deployment.staleness == 0)
+        features = await self._compute.forward(batch.step, loaded.inputs, alone=batch.deployment.staleness == 0)
         ended = time.monotonic()
         self._listener.span("edge", "forward", batch.step, started, ended)
-        self._window.forward(batch, feature, ended - started)
+        self._window.forward(batch, features, ended - started)
         self._to_send.set()
 
     async def _apply(self, batch: BatchInFlight) -> None:
@@ -162,7 +162,7 @@ class Pipeline:
                 raise _Interrupted(outcome)
 
     async def _upload(self, stream: Stream) -> None:
-        """P2: send the labels of a batch while its feature is computed, and then the feature, encoded."""
+        """P2: send the labels of a batch while its features are computed, and then these, encoded."""
         window = self._window
         while True:
             while (batch := window.next_to_send()) is None:
@@ -170,12 +170,15 @@ class Pipeline:
                     return
                 await self._more_to_send()
             await self._send_labels(stream, batch)
-            while batch.feature is None:
+            while batch.boundary is None:
                 await self._more_to_send()
-            encoding = batch.encoding or await self._encode(batch)
-            key = TensorKey(batch.step, Role.ROLE_FEATURE, batch.deployment.cut)
-            await stream.send(to_wire(encoding, key, batch.deployment.version))
-            self._listener.uploaded(len(encoding.payload), batch.feature_bytes)
+            if not batch.encodings:
+                await self._encode(batch)
+            deployment = batch.deployment
+            for slot, encoding in enumerate(batch.encodings):
+                key = TensorKey(batch.step, Role.ROLE_FEATURE, deployment.cut, slot)
+                await stream.send(to_wire(encoding, key, deployment.version))
+                self._listener.uploaded(len(encoding.payload), batch.boundary[slot].bytes)
             window.send()
 
     async def _more_to_send(self) -> None:
@@ -191,11 +194,10 @@ class Pipeline:
         await stream.send(to_wire(encoding, TensorKey(batch.step, Role.ROLE_LABEL), deployment.version))
         self._listener.uploaded(len(encoding.payload), len(encoding.payload))
 
-    async def _encode(self, batch: BatchInFlight) -> Encoded:
+    async def _encode(self, batch: BatchInFlight) -> None:
         started = time.monotonic()
-        encoding = await self._compute.encode(batch, gradient_comes=self._window.gradients_come)
+        await self._compute.encode(batch, gradients_come=self._window.gradients_come)
         self._listener.span("codec", "encode", batch.step, started, time.monotonic())
-        return encoding
 
     async def _receive(self, stream: Stream) -> None:
         """P4: take gradients and reports until there is one of each for every step."""
@@ -214,9 +216,9 @@ class Pipeline:
     async def _take_gradient(self, tensor: WireTensor) -> None:
         gradient = await self._compute.decode(tensor)
         # From here on without a pause: a lost stream has brought a gradient or has not.
-        batch = self._window.take_gradient(tensor.key.step, gradient)
+        self._window.take_gradient(tensor.key.step, tensor.key.slot, gradient)
         self._to_compute.set()
-        self._listener.downloaded(tensor, batch.feature_bytes)
+        self._listener.downloaded(tensor, gradient.nbytes)
 
     def _take_report(self, report: StepReport) -> None:
         batch = self._window.take_report(report.step)

@@ -5,14 +5,14 @@ send next, what the handshake says and what is sent again after a lost link all 
 counts. Knows nothing of threads and streams: the pipeline asks, and moves the batches.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
 
 from shared.codec import Encoded
 from shared.errors import ProtocolError
-from shared.model.spec import TensorSpec
+from shared.model.features import Boundary, Features, boundary_of
 from shared.runtime import Due, ResendBuffer, judge
 from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
@@ -40,16 +40,18 @@ class BatchInFlight:
     step: int
     deployment: Deployment
     labels: Tensor
-    feature: TensorSpec | None = None
+    boundary: Boundary | None = None
     """What the edge's blocks made of it; None until they have."""
-    outputs: Tensor | None = None
-    """The feature itself, until it is encoded."""
+    features: Features = ()
+    """The tensors themselves, until they are encoded."""
     forward_seconds: float = 0.0
-    encoding: Encoded | None = None
-    """What is sent, kept until the gradient has come: it may have to be sent again, and a codec may draw random numbers."""
-    compression_error: Tensor | None = None
-    gradient: Tensor | None = None
-    """Decoded, from its arrival until it is applied."""
+    encodings: tuple[Encoded, ...] = ()
+    """What is sent, slot by slot, kept until the gradients have come: it may have to be sent again, and a codec may draw random
+    numbers."""
+    compression_errors: tuple[Tensor | None, ...] = ()
+    """What the codec did to each feature, where the gradient at it is to be compensated."""
+    gradients: dict[int, Tensor] = field(default_factory=dict)
+    """Decoded, by slot, from their arrival until they are applied."""
 
     @property
     def samples(self) -> int:
@@ -57,10 +59,10 @@ class BatchInFlight:
         return len(self.labels)
 
     @property
-    def feature_bytes(self) -> int:
-        """Bytes of the feature before its codec."""
-        assert self.feature is not None, "asked for what was forwarded"
-        return self.feature.bytes
+    def gradient_slots(self) -> list[int]:
+        """The slots whose error gradients come back, if any come."""
+        assert self.boundary is not None, "asked for what was forwarded"
+        return [slot for slot, spec in enumerate(self.boundary) if spec.differentiable]
 
 
 class Window:
@@ -81,6 +83,8 @@ class Window:
         self._batches.clear()
         self.started = self.forwarded = self.sent = self.settled = step
         self._gradient = self._announced_gradient = self._report = step
+        self._announced_slots = 0
+        """Of the step whose gradients are announced next: those that are announced already."""
 
     def begin(self, *, gradients_come: bool) -> None:
         """A stretch of steps begins, with nothing in flight."""
@@ -136,9 +140,9 @@ class Window:
         self.started += 1
         return batch
 
-    def forward(self, batch: BatchInFlight, outputs: Tensor, seconds: float) -> None:
-        """The edge's blocks have made `outputs` of a batch, which took them so long."""
-        batch.feature, batch.outputs, batch.forward_seconds = TensorSpec.of(outputs), outputs, seconds
+    def forward(self, batch: BatchInFlight, features: Features, seconds: float) -> None:
+        """The edge's blocks have made `features` of a batch, which took them so long."""
+        batch.boundary, batch.features, batch.forward_seconds = boundary_of(features), features, seconds
         self.forwarded = batch.step + 1
 
     def next_to_send(self) -> BatchInFlight | None:
@@ -152,34 +156,39 @@ class Window:
     def resume(self, next_step: int) -> None:
         """A new stream begins, on which the trainer waits for this step and sends again what it has not delivered."""
         self.sent = next_step
-        self._announced_gradient = self._gradient
+        self._announced_gradient, self._announced_slots = self._gradient, 0
+        if self._gradient in self._batches:
+            self._batches[self._gradient].gradients.clear()  # the others of that step were lost, and all come again
 
     def accept(self, frame: Frame) -> None:
         """Agree to a tensor that the trainer announces, or raise ProtocolError."""
         judge(frame, self._due())
-        self._announced_gradient += 1
+        self._announced_slots += 1
+        if self._announced_slots == len(self._batches[self._announced_gradient].gradient_slots):
+            self._announced_gradient, self._announced_slots = self._announced_gradient + 1, 0
 
     def _due(self) -> Due | None:
-        """The error gradient of the oldest batch whose gradient is not announced, as its feature went up."""
+        """The error gradient that is not announced yet, of the oldest batch that has one, as the feature went up."""
         step = self._announced_gradient
         if not self.gradients_come or step >= self.forwarded:
             return None
         batch = self._batches[step]
-        assert batch.feature is not None
-        deployment = batch.deployment
-        key = TensorKey(step, Role.ROLE_ERROR_GRADIENT, deployment.cut)
-        return Due(key, deployment.version, deployment.downlink_codec, batch.feature)
+        assert batch.boundary is not None
+        deployment, slot = batch.deployment, batch.gradient_slots[self._announced_slots]
+        key = TensorKey(step, Role.ROLE_ERROR_GRADIENT, deployment.cut, slot)
+        return Due(key, deployment.version, deployment.downlink_codec, batch.boundary[slot])
 
-    def take_gradient(self, step: int, gradient: Tensor) -> BatchInFlight:
-        """The error gradient of a step has come and is decoded; returns its batch. Raises ProtocolError out of turn."""
+    def take_gradient(self, step: int, slot: int, gradient: Tensor) -> None:
+        """An error gradient of a step has come and is decoded. Raises ProtocolError out of turn."""
         if step != self._gradient:
             raise ProtocolError(
                 f"the error gradient of step {step} is whole where that of step {self._gradient} was due"
             )
         batch = self._batches[step]
-        batch.gradient, batch.encoding = gradient, None
-        self._gradient += 1
-        return batch
+        batch.gradients[slot] = gradient
+        if len(batch.gradients) == len(batch.gradient_slots):
+            batch.encodings = ()
+            self._gradient += 1
 
     def take_report(self, step: int) -> BatchInFlight:
         """The report of a step has come; returns its batch. Raises ProtocolError for any but the one that is due."""
@@ -194,7 +203,7 @@ class Window:
         return batch
 
     def next_to_apply(self) -> BatchInFlight | None:
-        """The batch that is settled next, when its gradient has come."""
+        """The batch that is settled next, when its gradients have come."""
         return self._batches[self.settled] if self.to_apply else None
 
     def settle(self, step: int) -> int:

@@ -5,7 +5,8 @@ of a step) and nothing of how the product computes it. `PlainEdge` does the same
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from edge_agent import EdgeConfig
 from edge_agent.data import BatchLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
+from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
 from shared.model.build import build_model
 from shared.model.chain import build_chain
 from shared.model.random_state import random_state
@@ -115,14 +117,69 @@ class PlainEdge:
         """Apply the error gradient of a batch; of a tuple of tensors a tuple, None where there is none."""
         inputs, then = self._then.pop(step)
         source = copy.deepcopy(self.blocks) if then is None else then
-        feature = plain_forward(source, self._recipe.seed, step, inputs.clone())
-        outputs = feature if isinstance(feature, tuple) else (feature,)
+        outputs = tupled(plain_forward(source, self._recipe.seed, step, inputs.clone()))
         gradients = gradient if isinstance(gradient, tuple) else (gradient,)
         found = [pair for pair in zip(outputs, gradients, strict=True) if pair[1] is not None]
         torch.autograd.backward([output for output, _ in found], [at_output for _, at_output in found])
         for ours, theirs in zip(self.blocks.parameters(), source.parameters(), strict=True):
             ours.grad = theirs.grad
         plain_update([block.parameters() for block in self.blocks], self._optimizer, self._recipe, step)
+
+
+class Crossing(Protocol):
+    """How a batch crosses the cut: a Deployment, or a Scheme."""
+
+    staleness: int
+    codec: str
+    downlink_codec: str
+
+
+def plain_split(
+    blocks: Sequence[nn.Module],
+    cut: int,
+    recipe: Recipe,
+    policy: str,
+    feedback: FeedbackMode,
+    order: Iterable[tuple[str, int]],
+    crossing: Callable[[int], Crossing],
+    samples: Callable[[int], tuple[Tensor, Tensor]],
+) -> None:
+    """Train both sides of a cut in this order of the edge's forwards and backwards, one after the other.
+
+    crossing, samples: of each step. Every float that crosses goes through codecs and is compensated by itself, integers go as
+    they are and have no gradient.
+    """
+    edge, cloud = PlainEdge(blocks[:cut], recipe, policy), nn.ModuleList(blocks[cut:]).train()
+    optimizer = plain_optimizer(cloud, recipe.optimizer) if cloud else None
+    waiting: dict[int, tuple[Tensor | None, ...]] = {}
+    for what, step in order:
+        if what == "backward":
+            edge.backward(step, waiting.pop(step))
+            continue
+        how, (inputs, labels) = crossing(step), samples(step)
+        up, down = codec_by_name(how.codec), codec_by_name(how.downlink_codec)
+        features = tupled(edge.forward(step, inputs, alone=how.staleness == 0))
+        arrived = tuple(
+            up.decode(up.encode(feature)).clone().requires_grad_() if feature.is_floating_point() else feature
+            for feature in features
+        )
+        (output,) = tupled(plain_forward(cloud, recipe.seed, step, tuple(each.clone() for each in arrived), first=cut))
+        nn.functional.cross_entropy(output, labels).backward()
+        if optimizer is not None:
+            plain_update([block.parameters() for block in cloud], optimizer, recipe, step)
+        gradients: list[Tensor | None] = []
+        for feature, decoded in zip(features, arrived, strict=True):
+            gradient = None if decoded.grad is None else down.decode(down.encode(decoded.grad))
+            if gradient is not None and is_lossy(up.name):
+                error = compression_error(decoded.detach().clone(), feature)
+                gradient = compensate(gradient, error, len(labels), feedback)
+            gradients.append(gradient)
+        waiting[step] = tuple(gradients)
+
+
+def tupled(value: Value) -> tuple[Tensor, ...]:
+    """One tensor as a tuple of one."""
+    return value if isinstance(value, tuple) else (value,)
 
 
 def plain_forward(blocks: Iterable[nn.Module], seed: int, step: int, value: Value, first: int = 0) -> Value:

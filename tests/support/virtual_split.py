@@ -35,10 +35,10 @@ from shared.client.training_call import Stream
 from shared.codec import FeedbackMode, codec_by_name
 from shared.concurrency.tasks import run_together
 from shared.errors import IsthmusError
-from shared.model.chain import build_chain
+from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients, boundary_bytes
 from shared.model.random_state import random_state
-from shared.tensor_wire import to_wire
+from shared.tensor_wire import slot_codec, to_wire
 from shared.training.losses import LossHead
 from shared.training.optimizers import OptimizerConfig
 from shared.training.policies import POLICIES
@@ -174,11 +174,11 @@ class _RecordedSession(Session):
     record: Record
     stream: TrainingStream
 
-    def compute(self, step: int, feature: Tensor, labels: Tensor) -> CloudStep:
+    def compute(self, step: int, features: Features, labels: Tensor) -> CloudStep:
         self.record.cloud.append(step)
         queued = sum(self.stream.waiting.values())
         self.record.most_queued_in_cloud = max(self.record.most_queued_in_cloud, queued)
-        return super().compute(step, feature, labels)
+        return super().compute(step, features, labels)
 
     def update(self, step: int) -> float:
         self.record.updated.append(step)
@@ -211,16 +211,17 @@ class VirtualSplit(RunListener):
         delays: Delays | None = None,
         deployment: Mapping[str, Any] | None = None,
         staleness_changes: Mapping[int, int] | None = None,
+        make_chain: Callable[[], Chain] | None = None,
     ) -> None:
+        """make_chain: called for each side; None for the small network, with `frozen_blocks`."""
+        make_chain = make_chain or (lambda: build_chain(small_network(frozen_blocks), batch_of(0).inputs))
         self.record = Record()
         self.on_forward: Callable[[int], None] = lambda _step: None
         self._delays = delays = delays or Delays()
         agreed = Deployment(**{"cut": CUT, "codec": "fp32", "downlink_codec": "fp32", **(deployment or {})})
-        self.module, trainers = small_network(frozen_blocks), small_network(frozen_blocks)
-        example = batch_of(0).inputs
-        self.stage = Stage(build_chain(self.module, example), 0, agreed.cut, RECIPE, CPU)
-        head = LossHead(RECIPE.loss, None)
-        chain = build_chain(trainers, example)
+        self.stage = Stage(make_chain(), 0, agreed.cut, RECIPE, CPU)
+        self.module = self.stage.chain.module
+        head, chain = LossHead(RECIPE.loss, None), make_chain()
         memory = SessionMemory(LIMITS, 0, 0, 1 << 30, list(map(boundary_bytes, chain.features)))
         self.session = _RecordedSession("s", chain, RECIPE, agreed, head, LIMITS, memory, CPU)
         self.session.record = self.record
@@ -291,15 +292,14 @@ class VirtualSplit(RunListener):
         async def requests() -> AsyncIterator[Packet[EvaluateRequest]]:
             for number in (1, 2):
                 batch = batch_of(99 + number)
-                (feature,) = self.stage.evaluate((batch.inputs,))
-                encoded = codec_by_name(deployment.codec).encode(feature)
-                labels = codec_by_name("raw").encode(batch.labels)
-                keys = (
-                    TensorKey(0, Role.ROLE_LABEL, batch=number),
-                    TensorKey(0, Role.ROLE_FEATURE, deployment.cut, batch=number),
-                )
-                for part, key in zip((labels, encoded), keys, strict=True):
-                    for frame, payload in chunks(to_wire(part, key, deployment.version), 64):
+                labels = TensorKey(0, Role.ROLE_LABEL, batch=number)
+                parts = [to_wire(codec_by_name("raw").encode(batch.labels), labels, deployment.version)]
+                for slot, feature in enumerate(self.stage.evaluate((batch.inputs,))):
+                    key = TensorKey(0, Role.ROLE_FEATURE, deployment.cut, slot, batch=number)
+                    encoded = slot_codec(deployment.codec, feature.dtype).encode(feature)
+                    parts.append(to_wire(encoded, key, deployment.version))
+                for part in parts:
+                    for frame, payload in chunks(part, 64):
                         yield Packet(EvaluateRequest(session_id="s", frame=frame), payload)
 
         cloud, codec = self._cloud_workers

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cloud_trainer.rpc.announcements import BatchAnnouncements
 from edge_agent.data.prefetch import PREFETCHED
-from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
+from shared.codec import FeedbackMode, codec_by_name
 from shared.errors import IsthmusError, OutOfTurnError, ProtocolError
 from shared.tensor_wire import to_wire
 from shared.training.policies import POLICIES
@@ -20,13 +20,15 @@ from shared.transport.rpc.status import Refusal
 from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, TrainRequest
-from tests.support.plain import PlainEdge, assert_same_bits, plain_forward, plain_optimizer, plain_update
+from tests.support.models.tuples import CUTS, tupled, tupled_chain
+from tests.support.plain import assert_same_bits, plain_forward, plain_optimizer, plain_split, plain_update
 from tests.support.virtual import Wire, cloud_end, edge_end, run_virtually
 from tests.support.virtual_split import (
     BLOCKS,
     CUT,
     LIMITS,
     RECIPE,
+    SAMPLES,
     SEED,
     Delays,
     Record,
@@ -50,30 +52,15 @@ def changes(draw) -> dict:
     )
 
 
+def samples_of(step: int) -> tuple[Tensor, Tensor]:
+    batch = batch_of(step)
+    return batch.inputs, batch.labels
+
+
 def plain_state(record: Record, policy: str, feedback: FeedbackMode, cut: int = CUT) -> dict[str, Tensor]:
     """The state after the recorded order of forwards and backwards, computed one after the other."""
-    blocks = list(small_network().train())
-    edge = PlainEdge(blocks[:cut], RECIPE, policy)
-    cloud = nn.ModuleList(blocks[cut:])
-    optimizer = plain_optimizer(cloud, RECIPE.optimizer) if cloud else None
-    gradients: dict[int, Tensor] = {}
-    for what, step in record.edge:
-        deployment, batch = record.deployments[step], batch_of(step)
-        if what == "backward":
-            edge.backward(step, gradients.pop(step))
-            continue
-        up, down = codec_by_name(deployment.codec), codec_by_name(deployment.downlink_codec)
-        feature = edge.forward(step, batch.inputs, alone=deployment.staleness == 0)
-        arrived = up.decode(up.encode(feature)).clone().requires_grad_()
-        output = plain_forward(cloud, SEED, step, arrived.clone(), first=cut)
-        nn.functional.cross_entropy(output, batch.labels).backward()
-        if optimizer is not None:
-            plain_update([block.parameters() for block in cloud], optimizer, RECIPE, step)
-        gradient = down.decode(down.encode(arrived.grad))
-        if is_lossy(up.name):
-            error = compression_error(arrived.detach().clone(), feature)
-            gradient = compensate(gradient, error, len(batch.labels), feedback)
-        gradients[step] = gradient
+    blocks = list(small_network())
+    plain_split(blocks, cut, RECIPE, policy, feedback, record.edge, record.deployments.__getitem__, samples_of)
     return nn.Sequential(*blocks).state_dict()
 
 
@@ -130,6 +117,38 @@ def test_every_batch_is_applied_once_in_order_and_never_too_late(
     assert record.most_queued_in_cloud <= max(limits) + 1
     assert record.most_ahead <= PREFETCHED + 1
     assert_same_bits(plain_state(record, policy, feedback, cut), split.state)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("codec", ["fp32", "uniform4"])
+def test_several_tensors_cross_at_once(cut, policy, codec):
+    """Floats with a gradient each and integers with none, compressed, late, and evaluated in between."""
+
+    async def main() -> VirtualSplit:
+        deployment = {"cut": cut, "staleness": 2, "codec": codec, "downlink_codec": "uniform8"}
+        delays = Delays(up=lambda: 0.3, down=lambda: 0.2, cloud=lambda: 0.1)
+        split = VirtualSplit(
+            policy=policy,
+            feedback=FeedbackMode.BATCH,
+            delays=delays,
+            deployment=deployment,
+            make_chain=lambda: tupled_chain(tupled(), SAMPLES),
+        )
+
+        async def between(step: int) -> None:
+            check_drained(split, step)
+            assert (await split.evaluate()).samples == 2 * SAMPLES
+
+        await split.train([4, 12], between)
+        return split
+
+    split = run_virtually(main)
+    record, expected = split.record, tupled()
+    blocks, crossing = list(expected.parts), record.deployments.__getitem__
+    plain_split(blocks, cut, RECIPE, policy, FeedbackMode.BATCH, record.edge, crossing, samples_of)
+    assert max(record.staleness.values()) == 2
+    assert_same_bits(expected.state_dict(), split.state)
 
 
 @settings(max_examples=60, deadline=None)

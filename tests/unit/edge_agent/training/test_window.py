@@ -14,16 +14,20 @@ from shared.transport.stream.framing import TensorKey, chunks
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
-FEATURE = torch.zeros(4, 3)
+FEATURE, INTEGERS = torch.zeros(4, 3), torch.zeros(4, 2, dtype=torch.int64)
+BOUNDARIES = ((FEATURE,), (FEATURE, FEATURE), (INTEGERS, FEATURE, INTEGERS, FEATURE))
 LABELS = torch.zeros(4, dtype=torch.int64)
 VERSION, CUT = 2, 1
 DEPLOYMENT = Deployment(version=VERSION, cut=CUT, downlink_codec="fp32")
 
 
-def gradient(step: int, role: Role = Role.ROLE_ERROR_GRADIENT, version: int = VERSION, **header) -> Frame:
+def gradient(
+    step: int, role: Role = Role.ROLE_ERROR_GRADIENT, version: int = VERSION, slot: int = 0, **header
+) -> Frame:
     announced = {"codec": "fp32", "dtype": DataType.DATA_TYPE_FLOAT32, "shape": [4, 3], "strides": [3, 1]}
     announced |= {"encoded_bytes": 48, **header}
-    return Frame(role=role, step=step, block=CUT, deployment_version=version, tensor=TensorHeader(**announced))
+    tensor = TensorHeader(**announced)
+    return Frame(role=role, step=step, block=CUT, slot=slot, deployment_version=version, tensor=tensor)
 
 
 def window_of(steps: range, *, gradients_come: bool = True, forwarded: bool = True) -> Window:
@@ -33,15 +37,24 @@ def window_of(steps: range, *, gradients_come: bool = True, forwarded: bool = Tr
     for _ in steps:
         batch = window.start(DEPLOYMENT, LABELS)
         if forwarded:
-            window.forward(batch, FEATURE, 0.1)
+            window.forward(batch, (FEATURE,), 0.1)
     return window
 
 
 class EdgeAndTrainer(RuleBasedStateMachine):
     """A trainer that does what it should, over a link that may be lost at any time, and an edge that follows its window."""
 
-    @initialize(first=st.integers(0, 1000), limit=st.integers(0, 6), gradients_come=st.booleans())
-    def begin(self, first, limit, gradients_come):
+    @initialize(
+        first=st.integers(2, 1000),
+        limit=st.integers(0, 6),
+        gradients_come=st.booleans(),
+        features=st.sampled_from(BOUNDARIES),
+    )
+    def begin(self, first, limit, gradients_come, features):
+        self.features = features
+        self.slots = [slot for slot, feature in enumerate(features) if feature is FEATURE]
+        self.delivered = 0
+        """Gradients of the step `gradients` that this stream has delivered."""
         self.window, self.limit, self.gradients_come, self.first = Window(first), limit, gradients_come, first
         self.window.begin(gradients_come=gradients_come)
         self.computed = self.arrived = first
@@ -59,7 +72,7 @@ class EdgeAndTrainer(RuleBasedStateMachine):
     @precondition(lambda self: self.window.forwarded < self.window.started)
     @rule()
     def forward(self):
-        self.window.forward(self.batch, FEATURE, 0.1)
+        self.window.forward(self.batch, self.features, 0.1)
 
     @precondition(lambda self: self.window.to_send)
     @rule()
@@ -76,9 +89,12 @@ class EdgeAndTrainer(RuleBasedStateMachine):
     @precondition(lambda self: self.gradients_come and self.gradients < self.computed)
     @rule()
     def deliver_gradient(self):
-        self.window.accept(gradient(self.gradients))
-        assert self.window.take_gradient(self.gradients, FEATURE).step == self.gradients
-        self.gradients += 1
+        slot = self.slots[self.delivered]
+        self.window.accept(gradient(self.gradients, slot=slot))
+        self.window.take_gradient(self.gradients, slot, FEATURE)
+        self.delivered += 1
+        if self.delivered == len(self.slots):
+            self.gradients, self.delivered = self.gradients + 1, 0
 
     @precondition(lambda self: self.reports < self.computed)
     @rule()
@@ -93,13 +109,14 @@ class EdgeAndTrainer(RuleBasedStateMachine):
     @rule()
     def apply(self):
         batch = self.window.next_to_apply()
+        assert list(batch.gradients) == self.slots
         self.settled.append(batch.step)
         assert 0 <= self.window.settle(batch.step) <= self.limit
 
     @precondition(lambda self: self.gradients_come and self.gradients < self.computed)
     @rule()
     def lose_a_link_in_the_middle_of_a_gradient(self):
-        self.window.accept(gradient(self.gradients))
+        self.window.accept(gradient(self.gradients, slot=self.slots[self.delivered]))
         self.lose_the_link()
 
     @rule()
@@ -107,7 +124,7 @@ class EdgeAndTrainer(RuleBasedStateMachine):
         """What had arrived and was not computed is lost with it; what the edge lacks is sent again."""
         position = self.window.position
         self.arrived = self.computed
-        self.reports = position.report
+        self.reports, self.delivered = position.report, 0
         if self.gradients_come:
             self.gradients = position.gradient
         assert max(self.reports, self.gradients if self.gradients_come else 0) <= self.computed <= position.forward
@@ -118,7 +135,9 @@ class EdgeAndTrainer(RuleBasedStateMachine):
         before = self.window.position
         if wrong and self.gradients_come:
             with pytest.raises(ProtocolError):
-                self.window.accept(gradient(self.gradients + wrong))
+                self.window.accept(gradient(self.gradients + wrong, slot=self.slots[self.delivered]))
+            with pytest.raises(ProtocolError):
+                self.window.accept(gradient(self.gradients, slot=self.slots[self.delivered] + abs(wrong)))
         if wrong:
             with pytest.raises(ProtocolError):
                 self.window.take_report(self.reports + wrong)
@@ -154,11 +173,11 @@ def test_the_limit_is_reached(limit):
     window = window_of(range(0))
     for step in range(limit + 1):
         assert window.may_start(limit)
-        window.forward(window.start(DEPLOYMENT, LABELS), FEATURE, 0.1)
+        window.forward(window.start(DEPLOYMENT, LABELS), (FEATURE,), 0.1)
         assert window.in_flight == step + 1
     assert not window.may_start(limit)
     window.accept(gradient(0))
-    window.take_gradient(0, FEATURE)
+    window.take_gradient(0, 0, FEATURE)
     assert window.settle(0) == limit
 
 
@@ -197,10 +216,11 @@ def test_a_gradient_of_any_shape_and_codec_is_taken(shape, codec, channels_last)
     if channels_last and right.dim() == 4:
         right = right.to(memory_format=torch.channels_last)
     batch = window.start(Deployment(version=VERSION, cut=CUT, downlink_codec=codec), torch.zeros(shape[0]))
-    window.forward(batch, right, 0.1)
+    window.forward(batch, (right,), 0.1)
     tensor = to_wire(codec_by_name(codec).encode(right), TensorKey(5, Role.ROLE_ERROR_GRADIENT, CUT), VERSION)
     window.accept(next(chunks(tensor, 1 << 20))[0])
-    assert window.take_gradient(5, right) is batch
+    window.take_gradient(5, 0, right)
+    assert window.next_to_apply() is batch
 
 
 REFUSALS = [
@@ -253,7 +273,7 @@ def test_a_gradient_that_is_whole_out_of_turn_is_refused():
     window.accept(gradient(5))
     window.accept(gradient(6))
     with pytest.raises(ProtocolError, match="gradient of step 6 is whole where that of step 5 was due"):
-        window.take_gradient(6, FEATURE)
+        window.take_gradient(6, 0, FEATURE)
 
 
 def test_a_report_that_comes_twice_is_refused():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
+from shared.codec import FeedbackMode
 from shared.model.random_state import random_state
 from shared.training.losses import LossHead
 from shared.training.measure import measure_replay, measure_stage
@@ -16,7 +16,7 @@ from shared.training.split_simulation import Scheme, Simulation, steady_events
 from shared.training.stage import Stage, with_zeros
 from shared.training.stage_state import copy_state, put_back, to_bytes
 from tests.support.models.tuples import CLASSES, CUTS, WIDTH, Tupled, tupled, tupled_chain
-from tests.support.plain import PlainEdge, assert_same_bits, plain_forward, plain_optimizer, plain_update
+from tests.support.plain import assert_same_bits, plain_forward, plain_optimizer, plain_split, plain_update
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -109,37 +109,6 @@ def apart(cut: int, seeds: tuple[int, int]) -> tuple[Stage, Stage]:
     return both(tupled(seeds[0]), cut)[0], both(tupled(seeds[1]), cut)[1]
 
 
-def reference(cut: int, scheme: Scheme) -> dict[str, Tensor]:
-    """What the events of a late pipeline make of copies of the module, by autograd and nothing else."""
-    parts = list(tupled().parts)
-    edge, cloud = PlainEdge(parts[:cut], RECIPE, scheme.backward), nn.ModuleList(parts[cut:]).train()
-    optimizer = plain_optimizer(cloud, RECIPE.optimizer)
-    codec, down = codec_by_name(scheme.codec), codec_by_name(scheme.downlink_codec)
-    waiting: dict[int, tuple[Tensor | None, ...]] = {}
-    for what, step in steady_events(0, STEPS, scheme.staleness):
-        inputs, labels = batch_of(step)
-        if what == "backward":
-            edge.backward(step, waiting.pop(step))
-            continue
-        features = edge.forward(step, inputs, alone=scheme.staleness == 0)
-        received = tuple(
-            codec.decode(codec.encode(feature)).clone().requires_grad_() if feature.is_floating_point() else feature
-            for feature in features
-        )
-        output = plain_forward(cloud, SEED, step, tuple(tensor.clone() for tensor in received), first=cut)
-        nn.functional.cross_entropy(output, labels).backward()
-        plain_update([part.parameters() for part in cloud], optimizer, RECIPE, step)
-        gradients: list[Tensor | None] = []
-        for feature, decoded in zip(features, received, strict=True):
-            gradient = None if decoded.grad is None else down.decode(down.encode(decoded.grad))
-            if gradient is not None and is_lossy(codec.name):
-                error = compression_error(decoded.detach().clone(), feature)
-                gradient = compensate(gradient, error, BATCH, scheme.feedback)
-            gradients.append(gradient)
-        waiting[step] = tuple(gradients)
-    return {f"parts.{name}": tensor for name, tensor in nn.ModuleList(parts).state_dict().items()}
-
-
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(
     "scheme",
@@ -159,7 +128,9 @@ def test_the_simulation_of_a_split_is_what_autograd_gives(cut, scheme):
     losses = simulation.run(steady_events(0, STEPS, scheme.staleness), batches())
     assert len(losses) == STEPS
     assert simulation.evaluate(*batch_of(99)).samples == BATCH
-    assert_same_bits(reference(cut, scheme), chain.module.state_dict())
+    expected, order = tupled(), steady_events(0, STEPS, scheme.staleness)
+    plain_split(list(expected.parts), cut, RECIPE, scheme.backward, scheme.feedback, order, lambda _: scheme, batch_of)
+    assert_same_bits(expected.state_dict(), chain.module.state_dict())
 
 
 def test_integers_have_no_gradient_and_take_none():
