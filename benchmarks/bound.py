@@ -41,7 +41,7 @@ WARM_UP_STEPS, SEGMENT_STEPS, SEGMENTS = 20, 6, 8
 
 @dataclass(frozen=True)
 class Mix:
-    """What the four phases shall take, in seconds per step; T1 without replay."""
+    """What the four phases should take, in seconds per step; T1 without replay."""
 
     name: str
     edge: float

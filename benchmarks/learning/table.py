@@ -73,7 +73,7 @@ def _edge_of_the_grid(learning_rate: float) -> str:
 
 
 def _left_out(results: Sequence[Result]) -> Iterator[str]:
-    """The configurations of which seeds of the baseline are missing."""
+    """The configurations whose baseline lacks seeds."""
     begun = [name for name in CONFIGS if _accuracies(results, name) and not _complete(results, name)]
     if begun:
         yield f"Not shown, because seeds are missing: {', '.join(begun)}."

@@ -56,7 +56,7 @@ def watch(
 def sessions(
     config: ConfigFile = None, overrides: Overrides = None, control: Control = None, as_json: AsJson = False
 ) -> None:
-    """List the sessions of the running trainer: open ones, and those of which only checkpoints are kept."""
+    """List the sessions of the running trainer: open ones, and those that only have checkpoints left."""
     with _trainer(config, overrides, control) as trainer:
         answer = trainer.ListSessions(pb.TrainerControlServiceListSessionsRequest(), timeout=SOON_SECONDS)
     show(answer, sessions_table(answer.sessions), as_json=as_json)

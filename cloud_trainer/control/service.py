@@ -91,7 +91,7 @@ class TrainerControl:
     async def close_session(
         self, request: pb.TrainerControlServiceCloseSessionRequest
     ) -> pb.TrainerControlServiceCloseSessionResponse:
-        """End a session whoever has attached it."""
+        """End a session, whichever edge has attached it."""
         session_id = request.session_id
         owner = self._sessions.owner(session_id)
         if owner is None and (record := await self._store.record(session_id)) is not None:

@@ -1,7 +1,7 @@
 """The decision loop: tells the engine once a second what was measured, and has the deployer do what the engine decides.
 
-The engine (shared.planning.engine) is pure and decides; clock, codecs by name, logs and metrics are here. An operator's word
-goes first: `pin` narrows what the engine may choose to what it says, `release` ends that; `use` sets what chooses the rest.
+The engine (shared.planning.engine) is pure and decides; clock, codecs by name, logs and metrics are here. Operators take
+precedence: `pin` narrows what the engine may choose, `release` ends that, and `use` sets what chooses the rest.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What of the deployment is held by an operator's word, with a decision engine and without one."""
+"""The parts of the deployment that an operator has pinned, with a decision engine and without one."""
 
 from dataclasses import dataclass, replace
 

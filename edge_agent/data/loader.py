@@ -51,7 +51,7 @@ class BatchLoader:
     def iterate(self, start_step: int, stop_step: int) -> Generator[Batch]:
         """The batches of steps `start_step` to `stop_step - 1`, over as many epochs as that takes.
 
-        Whoever stops early closes the iterator. Raises DataError, naming the sample, for one that cannot be read.
+        A caller that stops early closes the iterator. Raises DataError, naming the sample, for one that cannot be read.
         """
         with closing(self._reader.read(self._requests(start_step, stop_step))) as batches:
             for step, (inputs, labels) in enumerate(batches, start=start_step):

@@ -124,7 +124,7 @@ def _is_alert(error: ssl.SSLError) -> bool:
 
 
 def judge_handshake(error: OSError) -> Finding:
-    """Why a handshake has come to nothing, by the side that must mend it."""
+    """Why a handshake failed, and which side must repair it."""
     if isinstance(error, TimeoutError):
         return mend("encryption", "the trainer did not finish the handshake", "does something else listen there?")
     if isinstance(error, ssl.SSLCertVerificationError):

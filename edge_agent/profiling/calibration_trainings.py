@@ -170,7 +170,7 @@ def bit_widths(settings: CalibrationSettings) -> Sequence[int]:
 def estimate(
     timing: Timing, shares: Sequence[float], cuts: Sequence[int], settings: CalibrationSettings, where: str
 ) -> str:
-    """How long a calibration will take, and how that was found, as one sentence for a person who may change his mind."""
+    """How long a calibration will take, and how that was found, as one sentence for a person who may change their mind."""
     seconds = settings.seeds * sum(timing.seconds(share * settings.epochs) for share in shares)
     whole = settings.seeds * sum(share == WHOLE for share in shares)
     around = timing.start_seconds + timing.judged_batches * timing.seconds_per_judged_batch

@@ -1,6 +1,6 @@
 """What is done of an unfinished profile, in files beside it, so that a profile that was interrupted goes on where it was.
 
-They are no more than saved time: what cannot be believed is done anew.
+They only save time: what cannot be trusted is measured again.
 """
 
 from pathlib import Path
@@ -67,10 +67,14 @@ class PartFile(Generic[P]):
             part = self._kind.model_validate_json(data)
         except ValidationError as wrong:
             why = wrong.errors(include_url=False)[0]["msg"]
-            _log.warning("what was kept of the profile is damaged; beginning anew", file=str(self._path), reason=why)
+            _log.warning(
+                "the stored parts of the profile are damaged; measuring again",
+                file=str(self._path),
+                reason=why,
+            )
             return self._kind(of=of)
         if part.of != of:
-            _log.warning("what was kept of the profile is of other settings; beginning anew", file=str(self._path))
+            _log.warning("the stored parts of the profile have other settings; measuring again", file=str(self._path))
             return self._kind(of=of)
         return part
 

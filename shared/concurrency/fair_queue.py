@@ -1,4 +1,4 @@
-"""Who is served next where many share one thread: whoever has used it least, and not whoever came first.
+"""Which caller is served next where many share one thread: the one that has used it least, not the one that came first.
 
 Start-time fair queueing over accounts. An account that was idle for long has saved nothing up. One that asks again soon
 after it was served, as training does whose next batch needs the last gradient, is waited for a moment when others have
@@ -51,7 +51,7 @@ class FairQueue(Generic[T]):
     def __init__(self) -> None:
         self._accounts: dict[str, _Account[T]] = {}
         self._clock = 0.0
-        """The virtual clock: what whoever was served last had used when he was."""
+        """The virtual clock: what the caller that was served last had used at that time."""
         self._waiting: tuple[_Account[T], float] | None = None
         """Who is waited for, and since when that was last counted."""
 
@@ -112,7 +112,7 @@ class FairQueue(Generic[T]):
             account.usual_absence = _blend(account.usual_absence, 0.0)
 
     def _expected(self, candidate: _Account[T], now: float) -> tuple[_Account[T], float] | None:
-        """Who has used less than the candidate and is worth to be waited for, and how long he may take to come back."""
+        """A caller that has used less than the candidate and is worth waiting for, and how long it may take to come back."""
         patience = min(candidate.usual_job, MOST_WAIT_SECONDS)
         for account in self._accounts.values():
             if not account.idle or account.ended is None or account.used >= candidate.used:

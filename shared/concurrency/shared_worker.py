@@ -121,7 +121,7 @@ class SharedWorker:
         if job.done.set_running_or_notify_cancel():
             try:
                 result = job.call()
-            except BaseException as failure:  # whatever it is, it belongs to whoever asked
+            except BaseException as failure:  # whatever it is, it belongs to the caller
                 job.done.set_exception(failure)
             else:
                 job.done.set_result(result)

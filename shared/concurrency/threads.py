@@ -1,6 +1,6 @@
 """Work that must not run on the event loop: one thread for torch, one for codecs.
 
-One thread each, so that a module of the pipeline is never run twice at once and torch's state has one owner.
+One thread each, so that a phase of the pipeline never runs twice at once and torch's state has one owner.
 """
 
 import asyncio

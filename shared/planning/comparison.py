@@ -106,7 +106,7 @@ def compare(
     planners: tuple[str, ...] = tuple(CONTESTANTS),
     engine: EngineConfig | None = None,
 ) -> list[Result]:
-    """Each planner's run of `seconds` over the link, which begins anew when it ends.
+    """Each planner's run of `seconds` over the link, which starts again when it ends.
 
     PlanError when a planner has no deployment to choose, as edge-only where the profile did not measure it.
     """

@@ -30,7 +30,7 @@ class Trace:
         if not self.bits_per_second:
             raise PlanError(f"{where}: the trace is empty; it needs one rate or more")
         if len(self.times_seconds) != len(self.bits_per_second) + 1 or self.times_seconds[0] != 0.0:
-            raise PlanError(f"{where}: a trace of n rates needs n + 1 times, of which the first is 0")
+            raise PlanError(f"{where}: a trace of n rates needs n + 1 times, and the first is 0")
         if not all(0.0 < later - earlier < math.inf for earlier, later in itertools.pairwise(self.times_seconds)):
             raise PlanError(f"{where}: the times of a trace must rise")
         if not all(0.0 <= rate < math.inf for rate in self.bits_per_second):
@@ -56,7 +56,7 @@ class Trace:
 
     @property
     def duration_seconds(self) -> float:
-        """When it begins anew."""
+        """When it starts again."""
         return self.times_seconds[-1]
 
     @property
@@ -99,7 +99,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Link:
-    """Both directions of a link, each of which repeats by itself."""
+    """Both directions of a link; each repeats on its own."""
 
     uplink: Trace
     downlink: Trace

@@ -34,7 +34,7 @@ def test_parts_of_other_settings_are_measured_anew_with_a_warning(tmp_path):
     PartFile(path, Measurements).save(DONE)
     assert loaded(path, "others") == (
         Measurements(of="others"),
-        ["what was kept of the profile is of other settings; beginning anew"],
+        ["the stored parts of the profile have other settings; measuring again"],
     )
 
 
@@ -74,7 +74,10 @@ GOOD = json.loads(DONE.model_dump_json(exclude_none=True))
 def test_a_damaged_or_foreign_file_is_measured_anew_with_a_warning(tmp_path, damaged):
     path = tmp_path / "profile.json.parts"
     path.write_bytes(damaged)
-    assert loaded(path) == (Measurements(of="settings"), ["what was kept of the profile is damaged; beginning anew"])
+    assert loaded(path) == (
+        Measurements(of="settings"),
+        ["the stored parts of the profile are damaged; measuring again"],
+    )
 
 
 def test_a_file_that_cannot_be_read_or_written_is_an_error_in_words(tmp_path):
