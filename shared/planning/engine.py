@@ -134,6 +134,8 @@ class Engine:
         """
         if self._seconds is None:
             self._seconds, self._step, self._event_step = seconds - FIRST_INTERVAL_SECONDS, step, step
+        if step < self._step:  # the run went back to a checkpoint, and does these steps again
+            self._step, self._event_step = step, min(step, self._event_step)
         since, self._seconds = seconds - self._seconds, seconds
         done_steps, self._step = step - self._step, step
         if since <= 0.0:

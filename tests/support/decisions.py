@@ -63,7 +63,7 @@ class Run:
             EngineMetrics(self._registry),
             probe,
         )
-        self.seconds = 0.0
+        self.seconds, self.undone = 0.0, 0
         self.statistics.is_flowing = True
 
     def shown_seconds(self, kind):
@@ -74,6 +74,10 @@ class Run:
     def decisions(self):
         """How many the metrics count."""
         return self._registry.get_sample_value("isthmus_decisions_total")
+
+    def went_back(self, steps):
+        """So many steps were lost, and are done again."""
+        self.undone += steps
 
     async def _probe(self):
         self.probes += 1
@@ -93,7 +97,7 @@ class Run:
         self.statistics.uplink_bits_per_second = self.statistics.downlink_bits_per_second = mbit * MBIT
         for _ in range(seconds):
             self.seconds += 1.0
-            self.statistics.steps = int(self.seconds * steps_a_second)
+            self.statistics.steps = int(self.seconds * steps_a_second) - self.undone
             self.loop.look(self.deployer, self.seconds)
             if self.deployer.moving:
                 return

@@ -162,6 +162,17 @@ async def test_who_pins_all_blocks_to_the_edge_needs_no_leave(bits):
     assert run.deployer.wanted < 4
 
 
+def test_steps_that_are_done_again_count_again():
+    run = Run()
+    run.watch(120, 40.0)
+    done = run.loop.outcome.steps
+    run.went_back(100)
+    run.watch(120, 40.0)
+    assert run.loop.outcome.steps == pytest.approx(done + 120, abs=2)
+    assert run.loop.outcome.measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
+    assert not run.deployer.moving
+
+
 def test_while_training_rests_nothing_is_observed_or_decided():
     run = Run()
     run.watch(10, 40.0)
