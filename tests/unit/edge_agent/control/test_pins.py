@@ -2,22 +2,22 @@
 
 import grpc
 import pytest
+import torch
+from torch import nn
 
 from edge_agent.config import DeploymentConfig
 from edge_agent.control.pins import Pinning, Pins
 from shared.errors import PlanError
+from shared.model.chain import build_chain
 from shared.transport.rpc.status import Refusal
 from tests.support.decisions import Deployer, Run
 
-
-class Chain:
-    blocks = (None,) * 4
-    first_cut = 1
+CHAIN = build_chain(nn.Sequential(*(nn.Linear(2, 2) for _ in range(4))), torch.zeros(2, 2))
 
 
 def pinning(deployer, decisions=None, **configured):
     made = Pinning(DeploymentConfig(**configured))
-    made.begin(Chain, deployer, decisions)
+    made.begin(CHAIN, deployer, decisions)
     return made
 
 
