@@ -127,7 +127,8 @@ class Recovery:
         session, name = self._session, to.checkpoint
         experiment, workers, stored = session.experiment, session.workers, session.stored
         self._is_whole = False
-        await workers.compute.run(lambda: None)  # what was computed for the life before has ended
+        # Nothing that was begun before the loss may still change the blocks.
+        await workers.compute.run(lambda: None)
         assert stored.store is not None, "the trainer goes back to what it was offered"
         try:
             checkpoint = await workers.disk.run(stored.store.load, name)
