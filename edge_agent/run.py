@@ -27,12 +27,12 @@ from edge_agent.sessions.opening import open_session, resume_session
 from edge_agent.sessions.resuming import Resume, prepare
 from edge_agent.sessions.session import OpenSession
 from edge_agent.sessions.session_store import StoredSession, sessions_folder
-from edge_agent.training.boundary import Boundary
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.pause import Pause
 from edge_agent.training.result import TrainingResult
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
+from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import LocalFiles
 from shared.client.credentials import trainer_access
@@ -156,7 +156,7 @@ async def _train(
     access = trainer_access(config.trainer, config.tls)
     metrics.watch_token_file(access.token_broken)
     timeline = Timeline() if config.output.trace is not None else None
-    pause, pinning = Pause(Boundary(), shutdown), Pinning(config.deployment)
+    pause, pinning = Pause(StepBoundary(), shutdown), Pinning(config.deployment)
     observer = RunObserver(statistics, metrics, timeline, on_progress, pinning.enforce)
     controlled = Controlled(config, statistics, shutdown, pause, pinning, prepared.folder)
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:

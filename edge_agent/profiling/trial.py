@@ -13,11 +13,11 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.sessions.opening import open_session
 from edge_agent.training.attachment import Attachment
-from edge_agent.training.boundary import Boundary
 from edge_agent.training.edge_compute import EdgeCompute
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.pipeline import Pipeline
+from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.window import Window
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
@@ -107,7 +107,7 @@ async def _train(
         lambda: POLICIES["replay"](experiment.stage), FeedbackMode(config.deployment.feedback), workers
     )
     live = LiveDeployment(experiment.deployment, watch)
-    pipeline = Pipeline(compute, window, live, Boundary(), watch, _ignore)
+    pipeline = Pipeline(compute, window, live, StepBoundary(), watch, _ignore)
     session = await open_session(client, experiment, workers, Retry(0))
     attachment = Attachment(client, session.stored, workers.disk, window, watch)
     try:

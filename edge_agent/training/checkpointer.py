@@ -14,8 +14,8 @@ from edge_agent.config import EdgeCheckpointsConfig
 from edge_agent.experiment.workers import Workers
 from edge_agent.sessions.session_store import StoredSession
 from edge_agent.training.attachment import Attachment
-from edge_agent.training.boundary import Boundary
 from edge_agent.training.listener import RunListener
+from edge_agent.training.step_boundary import StepBoundary
 from shared.checkpoint import CheckpointName
 from shared.errors import IsthmusError, StoppedError, StorageError, UnreachableError
 from shared.training.stage import Stage
@@ -33,7 +33,7 @@ class Checkpointer:
         config: EdgeCheckpointsConfig,
         stored: StoredSession,
         workers: Workers,
-        boundary: Boundary,
+        boundary: StepBoundary,
         listener: RunListener,
     ) -> None:
         self._config = config

@@ -6,10 +6,10 @@ The decision engine and an operator both go through here.
 import structlog
 
 from edge_agent.sessions.session import OpenSession
-from edge_agent.training.boundary import Boundary
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.migration import migrate
+from edge_agent.training.step_boundary import StepBoundary
 from shared.errors import IsthmusError
 from shared.model.build import check_cut
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
@@ -21,7 +21,7 @@ class Deployer:
     """Called on the event loop."""
 
     def __init__(
-        self, session: OpenSession, deployment: LiveDeployment, boundary: Boundary, listener: RunListener
+        self, session: OpenSession, deployment: LiveDeployment, boundary: StepBoundary, listener: RunListener
     ) -> None:
         self._session = session
         self._live = deployment

@@ -2,9 +2,9 @@
 
 import structlog
 
-from edge_agent.training.boundary import Boundary
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.divergence import LossJudge
+from edge_agent.training.step_boundary import StepBoundary
 from shared.wire.isthmus.v1.trainer_pb2 import TrainResponse
 
 _log = structlog.get_logger(__name__)
@@ -13,7 +13,7 @@ _log = structlog.get_logger(__name__)
 class TrainerMessages:
     """The messages of one run. Used on the event loop."""
 
-    def __init__(self, judge: LossJudge, checkpointer: Checkpointer, boundary: Boundary) -> None:
+    def __init__(self, judge: LossJudge, checkpointer: Checkpointer, boundary: StepBoundary) -> None:
         self._judge = judge
         self._checkpointer = checkpointer
         self._boundary = boundary

@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from edge_agent.training.boundary import Boundary
 from edge_agent.training.pipeline import Link
 from edge_agent.training.recovery import WentBack
 from edge_agent.training.shutdown import Shutdown
+from edge_agent.training.step_boundary import StepBoundary
 from shared.client.training_call import Stream
 from shared.errors import IsthmusError, ProtocolError, StoppedError
 from shared.wire.isthmus.v1.trainer_pb2 import TrainResponse
@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 class Pause:
     """Asked for by an operator, kept by the run. Used on the event loop."""
 
-    def __init__(self, boundary: Boundary, shutdown: Shutdown) -> None:
+    def __init__(self, boundary: StepBoundary, shutdown: Shutdown) -> None:
         self.boundary = boundary
         self.shutdown = shutdown
         self.requested = False

@@ -14,11 +14,11 @@ import structlog
 
 from edge_agent.data import Batch
 from edge_agent.data.prefetch import Prefetcher
-from edge_agent.training.boundary import Boundary
 from edge_agent.training.edge_compute import EdgeCompute
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.recovery import Reattached, WentBack
+from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.window import BatchInFlight, Window
 from shared.client.training_call import Stream
 from shared.codec import codec_by_name
@@ -51,7 +51,7 @@ class Pipeline:
         compute: EdgeCompute,
         window: Window,
         deployment: LiveDeployment,
-        boundary: Boundary,
+        boundary: StepBoundary,
         listener: RunListener,
         take_message: Callable[[TrainResponse], None],
     ) -> None:

@@ -2,7 +2,7 @@
 
 A module says itself what its blocks are (an nn.Sequential, or a method `blocks()`), or torch.fx finds them
 (`tracing.py`, `boundaries.py`, `pieces.py`). Either way the blocks are made of the module's own submodules, parameters
-and buffers under the module's own names (`slots.py`), and the chain has been held against the module (`verify.py`).
+and buffers under the module's own names (`state_entries.py`), and the chain has been held against the module (`verify.py`).
 """
 
 import inspect
@@ -18,9 +18,9 @@ from shared.model.boundaries import find_pieces, obstacles
 from shared.model.features import Boundary
 from shared.model.lookups import leading_lookups
 from shared.model.segments import build_modules
-from shared.model.slots import Slot, assign_state
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
+from shared.model.state_entries import StateEntry, assign_state
 from shared.model.tracing import trace
 from shared.model.verify import Verification
 
@@ -39,20 +39,22 @@ class Block:
     """Whether it writes to a tensor that it is given, as an in-place activation does, or hands it on to one that does."""
     draws_random: bool
     """Whether it draws from torch's default generator in train mode, as dropout does."""
-    slots: tuple[Slot, ...] = field(repr=False)
+    entries: tuple[StateEntry, ...] = field(repr=False)
     """Where the module keeps the block's parameters and buffers."""
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters as they are now, by their names in the whole module; a tied one once, by its first name."""
-        return {slot.name: value for slot, value in self._values() if isinstance(value, nn.Parameter)}
+        return {entry.name: value for entry, value in self._values() if isinstance(value, nn.Parameter)}
 
     def named_buffers(self) -> dict[str, Tensor]:
         """The persistent buffers as they are now, by their names in the whole module."""
-        return {slot.name: value for slot, value in self._values() if not slot.is_parameter and slot.is_persistent}
+        return {entry.name: value for entry, value in self._values() if not entry.is_parameter and entry.is_persistent}
 
     def named_transients(self) -> dict[str, Tensor]:
         """The buffers that the state dict leaves out; training may change them all the same."""
-        return {slot.name: value for slot, value in self._values() if not slot.is_parameter and not slot.is_persistent}
+        return {
+            entry.name: value for entry, value in self._values() if not entry.is_parameter and not entry.is_persistent
+        }
 
     @property
     def trainable(self) -> bool:
@@ -64,10 +66,10 @@ class Block:
         """Whether there are parameters and none takes a gradient."""
         return bool(self.named_parameters()) and not self.trainable
 
-    def _values(self) -> list[tuple[Slot, Tensor]]:
-        first_names: dict[int, tuple[Slot, Tensor]] = {}
-        for slot in self.slots:
-            first_names.setdefault(id(slot.value), (slot, slot.value))
+    def _values(self) -> list[tuple[StateEntry, Tensor]]:
+        first_names: dict[int, tuple[StateEntry, Tensor]] = {}
+        for entry in self.entries:
+            first_names.setdefault(id(entry.value), (entry, entry.value))
         return list(first_names.values())
 
 
@@ -129,8 +131,8 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
         if observed.not_batch_first:
             named_modules = _joined(module, named_modules, observed.not_batch_first)
             observed = verification.check(named_modules)
-        slots = assign_state(module, named_modules)
-        persistent = frozenset(id(slot.value) for held in slots for slot in held if slot.is_persistent)
+        entries = assign_state(module, named_modules)
+        persistent = frozenset(id(entry.value) for held in entries for entry in held if entry.is_persistent)
         modules = [block for _, block in named_modules]
         behaviours = tuple(
             behaviour_of(block, inputs, persistent, draws_random=draws)
@@ -146,7 +148,7 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
             block,
             modifies_input=observed.modifies_input[index],
             draws_random=observed.draws_random[index],
-            slots=tuple(slots[index]),
+            entries=tuple(entries[index]),
         )
         for index, (name, block) in enumerate(named_modules)
     )

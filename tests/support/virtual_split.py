@@ -25,11 +25,11 @@ from cloud_trainer.sessions.session import CloudStep, Session
 from edge_agent.data import Batch
 from edge_agent.data.prefetch import Prefetcher
 from edge_agent.experiment.workers import Workers
-from edge_agent.training.boundary import Boundary
 from edge_agent.training.edge_compute import EdgeCompute
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.pipeline import Pipeline
+from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.window import Window
 from shared.client.training_call import Stream
 from shared.codec import FeedbackMode, codec_by_name
@@ -230,7 +230,7 @@ class VirtualSplit(RunListener):
             InlineWorker(delays.edge), InlineWorker(delays.codec), InlineWorker(delays.load), InlineWorker()
         )
         self.policy = POLICIES[policy](self.stage)
-        self.window, self.boundary = Window(), Boundary()
+        self.window, self.boundary = Window(), StepBoundary()
         self.deployment = LiveDeployment(agreed, self, staleness_changes)
         compute = EdgeCompute(lambda: _RecordedPolicy(self.policy, self), feedback, self._workers)
         self.pipeline = Pipeline(compute, self.window, self.deployment, self.boundary, self, lambda _message: None)

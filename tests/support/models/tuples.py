@@ -10,8 +10,8 @@ from shared.model.behaviour import behaviour_of
 from shared.model.chain import Block, Chain
 from shared.model.features import boundary_of, call_module
 from shared.model.random_state import random_state
-from shared.model.slots import assign_state
 from shared.model.spec import TensorSpec
+from shared.model.state_entries import assign_state
 
 WIDTH, CLASSES = 6, 3
 
@@ -84,7 +84,7 @@ def tupled(seed: int = 0) -> Tupled:
 def tupled_chain(module: Tupled, batch: int) -> Chain:
     """The chain of the module's parts."""
     named = [(f"parts.{index}", part) for index, part in enumerate(module.parts)]
-    slots = assign_state(module, named)
+    entries = assign_state(module, named)
     persistent = frozenset(id(buffer) for buffer in module.buffers())
     features = (TensorSpec((batch, WIDTH), torch.float32).example(),)
     boundaries = [boundary_of(features)]
@@ -97,7 +97,7 @@ def tupled_chain(module: Tupled, batch: int) -> Chain:
         for part, inputs in zip(shadow, boundaries, strict=False)
     )
     blocks = tuple(
-        Block(index, name, part, isinstance(part, Masked), isinstance(part, Masked), tuple(slots[index]))
+        Block(index, name, part, isinstance(part, Masked), isinstance(part, Masked), tuple(entries[index]))
         for index, (name, part) in enumerate(named)
     )
     return Chain(module, blocks, tuple(boundaries), 0, False, behaviours)

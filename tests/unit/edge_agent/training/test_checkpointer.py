@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from edge_agent.config import EdgeCheckpointsConfig
-from edge_agent.training.boundary import Boundary
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.listener import RunListener
+from edge_agent.training.step_boundary import StepBoundary
 from shared.checkpoint import CheckpointName
 from shared.errors import UnreachableError
 from shared.model.chain import build_chain
@@ -53,7 +53,7 @@ def stage():
 
 
 async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_stays_due(stage):
-    stored, link, boundary = Stored(), Link(), Boundary()
+    stored, link, boundary = Stored(), Link(), StepBoundary()
     inline = InlineWorker()
     checkpointer = Checkpointer(
         EdgeCheckpointsConfig(every_seconds=3600.0),

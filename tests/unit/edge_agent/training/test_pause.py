@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from edge_agent.training.boundary import Boundary
 from edge_agent.training.pause import Pause
 from edge_agent.training.shutdown import Shutdown
+from edge_agent.training.step_boundary import StepBoundary
 from shared.errors import StoppedError
 
 
 async def test_who_waits_for_a_standstill_is_told_when_none_comes():
-    pause = Pause(Boundary(), Shutdown())
+    pause = Pause(StepBoundary(), Shutdown())
     waiting = asyncio.create_task(pause.pause())
     await asyncio.sleep(0)
     assert pause.requested

@@ -12,7 +12,7 @@ from shared.errors import ModelError
 
 
 @dataclass(frozen=True)
-class Slot:
+class StateEntry:
     """Where a module keeps one parameter or buffer. What lies in it may be replaced, as by a move to another device."""
 
     name: str
@@ -36,48 +36,48 @@ class Slot:
         return value
 
 
-def assign_state(module: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> list[list[Slot]]:
-    """The slots of each of the named blocks, in the order of the module's own.
+def assign_state(module: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> list[list[StateEntry]]:
+    """The entries of each of the named blocks, in the order of the module's own.
 
-    A parameter with two names (tied weights) has two slots, in one block. Raises ModelError when something is in two
+    A parameter with two names (tied weights) has two entries, in one block. Raises ModelError when something is in two
     blocks, in none, or is not the module's.
     """
-    slots = list(_slots(module))
+    entries = list(_entries(module))
     title = type(module).__name__
-    kept_otherwise = sorted(module.state_dict().keys() ^ {slot.name for slot in slots if slot.is_persistent})
+    kept_otherwise = sorted(module.state_dict().keys() ^ {entry.name for entry in entries if entry.is_persistent})
     if kept_otherwise:
         raise ModelError(
             f"{title} has {kept_otherwise[0]!r} in its state dict by other means than a parameter or a buffer, so it cannot "
             "move with a block; make it a buffer"
         )
-    _refuse_foreign(title, {id(slot.value) for slot in slots}, blocks)
+    _refuse_foreign(title, {id(entry.value) for entry in entries}, blocks)
     holders: dict[int, list[int]] = {}
     for index, (_, block) in enumerate(blocks):
         for tensor in (*block.parameters(), *block.buffers()):
             holders.setdefault(id(tensor), []).append(index)
-    assigned: list[list[Slot]] = [[] for _ in blocks]
-    for slot in slots:
-        found = holders.get(id(slot.value), [])
-        kind = "parameter" if slot.is_parameter else "buffer"
+    assigned: list[list[StateEntry]] = [[] for _ in blocks]
+    for entry in entries:
+        found = holders.get(id(entry.value), [])
+        kind = "parameter" if entry.is_parameter else "buffer"
         if len(found) > 1:
             first, second = (blocks[index][0] for index in found[:2])
             raise ModelError(
-                f"{kind} {slot.name!r} of {title} is used by block {first!r} and by block {second!r}; blocks live on "
+                f"{kind} {entry.name!r} of {title} is used by block {first!r} and by block {second!r}; blocks live on "
                 "different machines, so each needs its own, or the two must be one block"
             )
         if found:
-            assigned[found[0]].append(slot)
-        elif slot.is_persistent:
-            raise ModelError(f"{kind} {slot.name!r} of {title} is used by no block; remove it, or the layer it is of")
+            assigned[found[0]].append(entry)
+        elif entry.is_persistent:
+            raise ModelError(f"{kind} {entry.name!r} of {title} is used by no block; remove it, or the layer it is of")
     return assigned
 
 
-def _slots(module: nn.Module) -> Iterator[Slot]:
+def _entries(module: nn.Module) -> Iterator[StateEntry]:
     for path, owner in module.named_modules(remove_duplicate=False):
         for entries in (owner._parameters, owner._buffers):
             for attribute, value in entries.items():
                 if value is not None:
-                    yield Slot(f"{path}.{attribute}" if path else attribute, owner, attribute)
+                    yield StateEntry(f"{path}.{attribute}" if path else attribute, owner, attribute)
 
 
 def _refuse_foreign(title: str, own: set[int], blocks: Sequence[tuple[str, nn.Module]]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 
 
-class Boundary:
+class StepBoundary:
     """Used on the event loop, by everyone who wants one and by the run, which brings it about."""
 
     def __init__(self) -> None:
