@@ -80,16 +80,16 @@ class _SessionSeries(Collector):
             labels=by_direction,
         )
         for session in self._sessions.built:
-            name, deployment = [session.id], session.deployment
-            attached.add_metric(name, session.attached)
-            steps.add_metric(name, session.next_step)
-            loss.add_metric(name, session.loss)
+            name, deployment = [session.id], session.training.deployment
+            attached.add_metric(name, session.attachment.attached)
+            steps.add_metric(name, session.training.next_step)
+            loss.add_metric(name, session.statistics.loss)
             cut.add_metric(name, deployment.cut)
             limit.add_metric(name, deployment.staleness)
-            rate.add_metric([session.id, "down"], session.downlink_bits_per_second / 8)
+            rate.add_metric([session.id, "down"], session.statistics.downlink_bits_per_second / 8)
             codecs, counted = (
                 (deployment.codec, deployment.downlink_codec),
-                (session.received_bytes, session.sent_bytes),
+                (session.statistics.received_bytes, session.statistics.sent_bytes),
             )
             for direction, codec, count in zip(DIRECTIONS, codecs, counted, strict=True):
                 bits.add_metric([session.id, direction], codec_bits(codec))

@@ -155,30 +155,30 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
     status = pb.TrainerSessionStatus(session_id=session_id, subject=owner, state=pb.TRAINER_SESSION_STATE_OPENING)
     if session is None:
         return status
-    today = session.deployment
+    today = session.training.deployment
     status.state = pb.TRAINER_SESSION_STATE_IDLE
-    if session.attached:
+    if session.attachment.attached:
         status.state = pb.TRAINER_SESSION_STATE_ATTACHED
-    elif session.lost_seconds is not None:
+    elif session.attachment.lost_seconds is not None:
         status.state = pb.TRAINER_SESSION_STATE_LOST
     status.MergeFrom(
         pb.TrainerSessionStatus(
             model=session.request.model.factory,
-            step=session.next_step,
+            step=session.training.next_step,
             deployment=pb.DeploymentStatus(
                 cut=today.cut,
-                blocks=len(session.chain.blocks),
+                blocks=len(session.training.chain.blocks),
                 staleness_limit=today.staleness,
                 codec=today.codec,
                 bits=codec_bits(today.codec),
                 downlink_codec=today.downlink_codec,
                 downlink_bits=codec_bits(today.downlink_codec),
             ),
-            session_term=session.session_term,
-            bytes_up=session.received_bytes,
-            bytes_down=session.sent_bytes,
-            loss=session.loss or None,
-            downlink_bits_per_second=session.downlink_bits_per_second or None,
+            session_term=session.attachment.term,
+            bytes_up=session.statistics.received_bytes,
+            bytes_down=session.statistics.sent_bytes,
+            loss=session.statistics.loss or None,
+            downlink_bits_per_second=session.statistics.downlink_bits_per_second or None,
         )
     )
     return status

@@ -48,7 +48,7 @@ class BatchAnnouncements:
     @property
     def deployment(self) -> Deployment:
         """What the next batch must come under: the last one announced, or a migration that was committed since."""
-        held = self._session.deployment
+        held = self._session.training.deployment
         return self._announced if self._announced is not None and self._announced.version > held.version else held
 
     def announce(self, deployment: Deployment) -> None:
@@ -57,14 +57,14 @@ class BatchAnnouncements:
         The session takes them over with the first batch that it computes, for a lost link may take that batch back.
         Raises ProtocolError when the deployment does not follow the one before, ConfigError for an unknown codec.
         """
-        self._session.check_change(self.deployment, deployment)
+        self._session.training.check_change(self.deployment, deployment)
         self._announced = deployment
 
     def accept(self, frame: Frame) -> None:
         """Agree to a tensor, or raise what `judge` does; Refusal where there is no memory for labels like these."""
         tensor = judge(frame, self._due())
         if self._labels is None:
-            self._session.memory.take_labels(tensor.bytes, self._session.deployment)
+            self._session.memory.take_labels(tensor.bytes, self._session.training.deployment)
             self._labels = tensor
         else:
             self._announced_features += 1
@@ -72,7 +72,7 @@ class BatchAnnouncements:
     def received(self, tensor: WireTensor) -> ReceivedBatch | None:
         """Take note that an accepted tensor is whole; the batch, when all of it is."""
         self._received[tensor.key] = tensor
-        slots = range(len(self._session.boundary))
+        slots = range(len(self._session.training.boundary))
         if len(self._received) <= len(slots):
             return None
         features = tuple(self._received[self._feature_key(slot)] for slot in slots)
@@ -84,7 +84,7 @@ class BatchAnnouncements:
 
     def _due(self) -> Due | None:
         """What may be announced next; nothing until the batch that is announced is whole."""
-        deployment, boundary, slot = self.deployment, self._session.boundary, self._announced_features
+        deployment, boundary, slot = self.deployment, self._session.training.boundary, self._announced_features
         if self._labels is None:
             return Due(self._labels_due, deployment.version, "raw", self._check_labels, self._max_bytes)
         if slot == len(boundary):
@@ -100,7 +100,9 @@ class BatchAnnouncements:
 
     def _check_labels(self, labels: TensorSpec) -> None:
         session = self._session
-        most = session.boundary[0].shape[0]
+        most = session.training.boundary[0].shape[0]
         if not labels.shape or not 1 <= labels.shape[0] <= most:
             raise ProtocolError(f"{self._labels_due}: labels {labels.shape} came; a batch has 1 to {most} samples")
-        check_labels(session.recipe.loss, session.chain.features[0], session.chain.output, labels)
+        check_labels(
+            session.training.recipe.loss, session.training.chain.features[0], session.training.chain.output, labels
+        )

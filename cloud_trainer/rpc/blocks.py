@@ -22,7 +22,7 @@ class BlockReceiver:
     """Takes the chunks of one block of a session."""
 
     def __init__(self, session: Session, fence: Fence) -> None:
-        session.check_fence(fence)
+        session.attachment.check_fence(fence)
         self.session = session
         self._reserved_bytes = 0
         self._fence = fence
@@ -41,20 +41,21 @@ class BlockReceiver:
         """Replace a block by what arrived, or keep it aside for a migration; returns the digest of the trainer's block."""
 
         def take() -> int:
-            self.session.check_fence(self._fence)
+            self.session.attachment.check_fence(self._fence)
             try:
                 self.session.take_block(tensor.key.block, block_state.deserialize(bytes(tensor.payload)))
             except (RuntimeError, TypeError, OverflowError) as cause:  # what torch makes of a shape that cannot be
                 raise ProtocolError(f"the state of block {tensor.key.block} cannot be loaded: {cause}") from cause
-            return block_state.digest(self.session.chain.blocks[tensor.key.block])
+            return block_state.digest(self.session.training.chain.blocks[tensor.key.block])
 
         return await lane.aside(take)
 
     def _accept(self, frame: Frame) -> None:
         index = self.session.check_arriving(frame.block)
-        limit = block_state.max_serialized_bytes(self.session.chain.blocks[index], self.session.recipe.optimizer)
-        judge(frame, Due(block_key(index), self.session.deployment.version, "raw", _check_bytes, limit))
-        self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.deployment)
+        training = self.session.training
+        limit = block_state.max_serialized_bytes(training.chain.blocks[index], training.recipe.optimizer)
+        judge(frame, Due(block_key(index), training.deployment.version, "raw", _check_bytes, limit))
+        self.session.memory.begin_upload(frame.tensor.encoded_bytes, training.deployment)
         self._reserved_bytes += frame.tensor.encoded_bytes
 
 
@@ -67,16 +68,16 @@ async def send_block(
     session: Session, block: int, chunk_bytes: int, lane: Lane, *, weights_only: bool
 ) -> AsyncIterator[Packet[DownloadBlockResponse]]:
     """The state of one of the cloud's blocks, chunk by chunk."""
-    index = session.check_owned(block)
+    index = session.training.check_owned(block)
 
     def serialized() -> bytes:
-        tensors = session.stage.block_tensors(index)
+        tensors = session.training.stage.block_tensors(index)
         if weights_only:
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer/")}
         return block_state.serialize(tensors)
 
     data = await lane.aside(serialized)
     encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    tensor = to_wire(encoded, block_key(index), session.deployment.version)
+    tensor = to_wire(encoded, block_key(index), session.training.deployment.version)
     for frame, payload in chunks(tensor, chunk_bytes):
         yield Packet(DownloadBlockResponse(frame=frame), payload)

@@ -38,7 +38,7 @@ async def evaluate(
         codec = compute.codec_of(session.id)
         features = tuple([await decoded(feature, codec) for feature in whole.features])
         labels = await decoded(whole.labels, codec)
-        batch = await compute.of(session.id).run(session.evaluate, features, labels)
+        batch = await compute.of(session.id).run(session.training.evaluate, features, labels)
         samples += batch.samples
         loss_sum += batch.loss * batch.samples
         has_classes = has_classes and batch.correct is not None

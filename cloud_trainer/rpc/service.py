@@ -25,7 +25,6 @@ from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import Quota, Record, SessionStore
 from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError, StorageError
-from shared.training.step_log import StepLog
 from shared.transport.auth.callers import caller
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import Refusal
@@ -106,7 +105,7 @@ class TrainerService:
         try:
             await self._reserve_room(session_id)
             session = await self._build(request, session_id)
-            digests = await self._compute.build(session.block_digests)
+            digests = await self._compute.build(session.training.block_digests)
             await self._store.keep_record(session_id, Record(request, 0, caller().subject))
         except BaseException:
             self.sessions.release(session_id)
@@ -114,12 +113,14 @@ class TrainerService:
         finally:
             self._store.release_room(session_id)
         self.sessions.add(session)
-        _log.info("session opened", session=session_id, model=request.model.factory, cut=session.deployment.cut)
+        _log.info(
+            "session opened", session=session_id, model=request.model.factory, cut=session.training.deployment.cut
+        )
         return pb.OpenSessionResponse(
             session_id=session_id,
             block_digests=digests,
             max_message_bytes=self._config.server.max_message_bytes,
-            max_staleness=session.max_staleness,
+            max_staleness=session.training.max_staleness,
         )
 
     async def _reserve_room(self, session_id: str) -> None:
@@ -139,12 +140,16 @@ class TrainerService:
         )
 
     async def _build(self, request: pb.OpenSessionRequest, session_id: str) -> Session:
-        session = await self._compute.build(
-            open_session, request, session_id, self._config.models.allowed, self._limits, self._device
+        config = self._config
+        return await self._compute.build(
+            open_session,
+            request,
+            session_id,
+            config.models.allowed,
+            self._limits,
+            self._device,
+            config.checkpoints.step_log,
         )
-        if (folder := self._config.checkpoints.step_log) is not None:
-            session.step_log = StepLog(folder, session_id, "trainer")
-        return session
 
     async def evaluate(
         self, requests: AsyncIterator[Packet[pb.EvaluateRequest] | Damaged], _context: Context
@@ -154,7 +159,7 @@ class TrainerService:
 
             def session_of(session_id: str) -> Session:
                 session = uses.enter_context(self.sessions.using(session_id))
-                uses.enter_context(session.memory.evaluation(session.deployment))
+                uses.enter_context(session.memory.evaluation(session.training.deployment))
                 return session
 
             return await evaluate(requests, session_of, self._config.server.max_tensor_bytes, self._compute)
@@ -193,7 +198,7 @@ class TrainerService:
         with self.sessions.using(request.session_id) as session:
             lane = self._compute.of(session.id)
             await lane.aside(session.migrate, request.deployment, request.next_step, request.fence)
-        _log.info("cut moved", session=session.id, cut=session.deployment.cut, step=session.next_step)
+        _log.info("cut moved", session=session.id, cut=session.training.deployment.cut, step=session.training.next_step)
         return pb.CommitMigrationResponse()
 
     async def measure_stage(self, request: pb.MeasureStageRequest, _context: Context) -> pb.MeasureStageResponse:
@@ -209,12 +214,12 @@ class TrainerService:
         """What a session is doing."""
         with self.sessions.using(request.session_id) as session:
             return pb.GetSessionResponse(
-                next_step=session.next_step,
-                attached=session.attached,
-                deployment=session.deployment,
-                received_bytes=session.received_bytes,
-                sent_bytes=session.sent_bytes,
-                max_staleness=session.max_staleness,
+                next_step=session.training.next_step,
+                attached=session.attachment.attached,
+                deployment=session.training.deployment,
+                received_bytes=session.statistics.received_bytes,
+                sent_bytes=session.statistics.sent_bytes,
+                max_staleness=session.training.max_staleness,
             )
 
     async def close_session(self, request: pb.CloseSessionRequest, _context: Context) -> pb.CloseSessionResponse:
@@ -222,7 +227,7 @@ class TrainerService:
         session_id = request.session_id
         self.sessions.check_owner(session_id)
         if (session := self.sessions.find(session_id)) is not None:
-            session.check_fence(request.fence)
+            session.attachment.check_fence(request.fence)
         elif (record := await self._store.record(session_id)) is not None:
             if record.subject != caller().subject:
                 raise self.sessions.not_found(session_id)
@@ -242,15 +247,15 @@ class TrainerService:
         if session is not None:
             self.sessions.remove(session)
             session.forgotten = not resumable
-            await session.end_stream()
-            _log.info("session closed", session=session_id, step=session.next_step, resumable=resumable)
+            await session.attachment.end()
+            _log.info("session closed", session=session_id, step=session.training.next_step, resumable=resumable)
         await self._checkpointer.settled_of(session_id)
         if not resumable:
             await self._store.forget(session_id)
 
     def _expired(self, session: Session) -> None:
-        _log.warning("session freed: nobody used it", session=session.id, attached_before=session.begun)
-        if not session.begun:  # there is no checkpoint, so nobody can come back to it
+        _log.warning("session freed: nobody used it", session=session.id, attached_before=session.attachment.begun)
+        if not session.attachment.begun:  # there is no checkpoint, so nobody can come back to it
             forgetting = asyncio.create_task(self._store.forget(session.id))
             self._forgetting.add(forgetting)
             forgetting.add_done_callback(self._forgetting.discard)

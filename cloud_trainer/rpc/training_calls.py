@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import time
 from contextlib import ExitStack, suppress
 
 import grpc
@@ -10,7 +9,8 @@ import structlog
 
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.announcements import BatchAnnouncements
-from cloud_trainer.rpc.pipeline import TrainingStream
+from cloud_trainer.rpc.cloud_compute import CloudCompute
+from cloud_trainer.rpc.pipeline import Pipeline
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.compute import Compute
 from cloud_trainer.sessions.handshake import Handshake
@@ -55,7 +55,7 @@ class TrainingCalls:
         self._checkpointer = checkpointer
         self._compute = compute
         self._metrics = metrics
-        self._streams: dict[str, TrainingStream] = {}
+        self._pipelines: dict[str, Pipeline] = {}
         self._stopping = False
 
     def check_open(self) -> None:
@@ -68,9 +68,9 @@ class TrainingCalls:
         self._stopping = True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await asyncio.gather(*(stream.say_stopping() for stream in self._streams.values()))
-                while serving := [session.serving for session in self._sessions.built if session.serving is not None]:
-                    await asyncio.wait(serving)
+                await asyncio.gather(*(pipeline.say_stopping() for pipeline in self._pipelines.values()))
+                while attached := [each.attachment for each in self._sessions.built if each.attachment.attached]:
+                    await asyncio.gather(*(attachment.ended() for attachment in attached))
                     await asyncio.sleep(0)
                 await self._checkpointer.settled()
 
@@ -92,8 +92,8 @@ class TrainingCalls:
     async def _serve_attached(self, session: Session, attach: pb.Attach, answer: pb.Attached, context: Context) -> None:
         position = None if answer.HasField("restored") else attach.position
         serving = asyncio.create_task(self._serve(session, context, answer, position))
-        session.serving, session.lost_seconds = serving, None
-        _log.info("edge attached", session=session.id, term=attach.session_term, step=session.next_step)
+        session.attachment.attach(serving)
+        _log.info("edge attached", session=session.id, term=attach.session_term, step=session.training.next_step)
         try:
             await asyncio.wait({serving})
             if serving.cancelled():
@@ -102,20 +102,16 @@ class TrainingCalls:
         finally:
             serving.cancel()
             await asyncio.wait({serving})
-            _log.info("edge detached", session=session.id, step=session.next_step, reason=_reason(serving))
-            if session.serving is serving:
-                session.serving = None
-                if serving.cancelled() or serving.exception() is not None:
-                    session.lost_seconds = time.monotonic()
-                if session.spoilt:
-                    self._sessions.remove(session)
-                    _log.warning("session given up: a step failed", step=session.next_step)
+            _log.info("edge detached", session=session.id, step=session.training.next_step, reason=_reason(serving))
+            if session.attachment.detach(serving) and session.training.spoilt:
+                self._sessions.remove(session)
+                _log.warning("session given up: a step failed", step=session.training.next_step)
 
     def _refusal_of_ended(self, session: Session, attach: pb.Attach) -> Refusal:
-        if session.session_term != attach.session_term:
+        if session.attachment.term != attach.session_term:
             return Refusal(
                 grpc.StatusCode.ABORTED,
-                f"session {session.id} was attached with term {session.session_term}; this stream is of another",
+                f"session {session.id} was attached with term {session.attachment.term}; this stream is of another",
             )
         if self._sessions.find(session.id) is not session:
             code = grpc.StatusCode.NOT_FOUND if session.forgotten else grpc.StatusCode.ABORTED
@@ -126,7 +122,7 @@ class TrainingCalls:
         self, session: Session, context: Context, answer: pb.Attached, position: pb.Position | None
     ) -> None:
         link = self._link
-        first = TensorKey(session.next_step, Role.ROLE_LABEL)
+        first = TensorKey(session.training.next_step, Role.ROLE_LABEL)
         announcements = BatchAnnouncements(session, first, self._limits.tensor_bytes)
         stream: Duplex[pb.TrainResponse, pb.TrainRequest] = Duplex(
             pb.TrainResponse,
@@ -137,20 +133,20 @@ class TrainingCalls:
             on_delivered=lambda _tensor, seconds, _arrival: self._metrics.phase_seconds["downlink"].observe(seconds),
         )
         take = functools.partial(self._checkpointer.take, session)
-        lane, codec = self._compute.of(session.id), self._compute.codec_of(session.id)
-        training = TrainingStream(session, stream, announcements, lane, codec, self._metrics, take)
-        self._streams[session.id] = training
+        compute = CloudCompute(session.training, self._compute.of(session.id), self._compute.codec_of(session.id))
+        pipeline = Pipeline(session, stream, announcements, compute, self._metrics, take)
+        self._pipelines[session.id] = pipeline
         serving = asyncio.current_task()
         assert serving is not None, "a coroutine runs in a task"
         watch = StallWatch(lambda: stream.quiet_seconds, link.stall_seconds, lambda _seconds: serving.cancel())
         try:
             # The answer goes first; an edge that does not read it is none the slower served for that.
-            late = [training.say_stopping()] if self._stopping else []
-            await run_together(stream.write(pb.TrainResponse(attached=answer)), training.serve(position), *late)
+            late = [pipeline.say_stopping()] if self._stopping else []
+            await run_together(stream.write(pb.TrainResponse(attached=answer)), pipeline.run(position), *late)
         finally:
             watch.stop()
-            if self._streams.get(session.id) is training:
-                del self._streams[session.id]
+            if self._pipelines.get(session.id) is pipeline:
+                del self._pipelines[session.id]
         # A lost edge looks at first like one that has ended its stream; a last word tells them apart, for it cannot be sent.
         await stream.write(pb.TrainResponse())
 

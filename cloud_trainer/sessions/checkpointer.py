@@ -32,14 +32,14 @@ class SessionCheckpointer:
         """Copy the session's state and write it while training goes on; one at a time."""
         name = CheckpointName(wanted.name.lineage, wanted.name.step)
         pinned = [CheckpointName(wanted.shared.lineage, wanted.shared.step)] if wanted.HasField("shared") else []
-        if (session.lineage, session.next_step) != name:
+        if (session.training.lineage, session.training.next_step) != name:
             raise ProtocolError(
-                f"checkpoint {name} is asked for; the session is at {session.lineage}-{session.next_step}"
+                f"checkpoint {name} is asked for; the session is at {session.training.lineage}-{session.training.next_step}"
             )
         if session.id in self._tasks:
             await tell(False)
             return
-        _, facts, state = await self._compute.of(session.id).aside(session.copy)
+        _, facts, state = await self._compute.of(session.id).aside(session.training.copy)
 
         async def save() -> None:
             written = False

@@ -77,7 +77,7 @@ class Handshake:
         session: Session | None = None
         if self._sessions.find(attach.session_id) is not None:
             session = uses.enter_context(self._sessions.using(attach.session_id))
-            record = Record(session.request, session.session_term, subject)
+            record = Record(session.request, session.attachment.term, subject)
         else:
             record = await self._kept(attach.session_id, subject)
         if attach.session_term <= record.session_term:
@@ -86,7 +86,7 @@ class Handshake:
                 f"session {attach.session_id} was attached with term {record.session_term} before term "
                 f"{attach.session_term} came: another agent has it",
             )
-        if session is not None and session.measured:
+        if session is not None and session.training.measured:
             raise Refusal(
                 grpc.StatusCode.FAILED_PRECONDITION, f"session {session.id} was measured, which spoilt its weights"
             )
@@ -108,10 +108,12 @@ class Handshake:
                 self._sessions.release(attach.session_id)
             raise
         if session is not None:
-            session.session_term = attach.session_term
-            await session.end_stream()
-            if await self._compute.of(session.id).run(session.continues, attach):
-                return session, pb.Attached(next_step=session.next_step, deployment=session.deployment)
+            session.attachment.term = attach.session_term
+            await session.attachment.end()
+            if await self._compute.of(session.id).run(session.training.continues, attach):
+                return session, pb.Attached(
+                    next_step=session.training.next_step, deployment=session.training.deployment
+                )
         try:
             return await self._go_back(attach, record, session, shared, uses)
         except BaseException:
@@ -141,7 +143,7 @@ class Handshake:
     async def _may_continue(self, session: Session | None, attach: pb.Attach) -> bool:
         """Whether it is worth to end the stream that is attached: only then is it sure what the session has come to."""
         return session is not None and (
-            session.attached or await self._compute.of(session.id).run(session.continues, attach)
+            session.attachment.attached or await self._compute.of(session.id).run(session.training.continues, attach)
         )
 
     async def _kept(self, session_id: str, subject: str) -> Record:
@@ -166,18 +168,18 @@ class Handshake:
                 _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
                 continue
             session = session or await self._rebuilt(attach.session_id, record, uses)
-            session.session_term = attach.session_term
+            session.attachment.term = attach.session_term
             try:
-                await self._compute.of(session.id).aside(session.go_back, checkpoint, attach.session_term)
+                await self._compute.of(session.id).aside(session.training.go_back, checkpoint, attach.session_term)
             except BaseException:
                 self._sessions.remove(session)  # half-loaded, it is of no use
                 raise
-            digests = await self._compute.of(session.id).aside(session.block_digests)
+            digests = await self._compute.of(session.id).aside(session.training.block_digests)
             _log.info("session restored", session=session.id, checkpoint=str(name), term=attach.session_term)
             return session, pb.Attached(
-                next_step=session.next_step,
+                next_step=session.training.next_step,
                 restored=pb.CheckpointName(lineage=name.lineage, step=name.step),
-                deployment=session.deployment,
+                deployment=session.training.deployment,
                 block_digests=digests,
             )
         raise Refusal(

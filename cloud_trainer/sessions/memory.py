@@ -54,6 +54,14 @@ class SessionMemory:
         """Refuse a deployment under which the session would hold too much. Raises Refusal."""
         self._limits.check_memory(self._total(deployment))
 
+    def permit(self, deployment: Deployment) -> None:
+        """Refuse a deployment that the operator does not let the session have: its K, its codecs, the memory it takes.
+
+        Raises ProtocolError, ConfigError for an unknown codec, or Refusal.
+        """
+        self._limits.check_deployment(deployment)
+        self.check(deployment)
+
     def max_staleness(self, deployment: Deployment) -> int:
         """The largest K for which there is memory at the deployment's cut, and the limit of all sessions at most."""
         each = self._batch_bytes(deployment)

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import grpc
 from pydantic import ValidationError
 from torch import device, nn
 
+from cloud_trainer.sessions.cloud_training import CloudTraining
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
 from cloud_trainer.sessions.session import Session
@@ -21,6 +23,8 @@ from shared.training import block_state
 from shared.training.losses import LossHead
 from shared.training.optimizers import optimizer_bytes
 from shared.training.recipe import Recipe
+from shared.training.stage import Stage
+from shared.training.step_log import StepLog
 from shared.transport.rpc.status import Refusal
 from shared.transport.stream.framing import MAX_DIMENSIONS
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
@@ -38,9 +42,16 @@ def check_request(request: OpenSessionRequest) -> None:
 
 
 def open_session(
-    request: OpenSessionRequest, session_id: str, allowed: Sequence[str], limits: Limits, on: device
+    request: OpenSessionRequest,
+    session_id: str,
+    allowed: Sequence[str],
+    limits: Limits,
+    on: device,
+    step_log_folder: Path | None = None,
 ) -> Session:
     """Build a session from what the edge asked for, judging every part of it.
+
+    step_log_folder: where every update is written down, if anywhere.
 
     Raises ModelError, ConfigError, ProtocolError or Refusal with the sentence that the edge's user will read.
     """
@@ -110,6 +121,7 @@ def open_session(
             f"block {names[index]!r} of {factory!r} computes something else on the trainer than on the edge, though it has the "
             "same name: both sides must have the same version of the model's code",
         )
-    session = Session(session_id, chain, recipe, request.deployment, head, limits, memory, on)
-    session.request = request
-    return session
+    stage = Stage(chain, request.deployment.cut, len(chain.blocks), recipe, on)
+    step_log = None if step_log_folder is None else StepLog(step_log_folder, session_id, "trainer")
+    training = CloudTraining(session_id, stage, head, request.deployment, memory, step_log)
+    return Session(session_id, request, training, memory)

@@ -167,9 +167,9 @@ class SessionRegistry:
     def _give_up_lost(self) -> None:
         """Free the place of the session that lost its edge first, if any did."""
         lost = [
-            (place.session.lost_seconds, session_id, place)
+            (place.session.attachment.lost_seconds, session_id, place)
             for session_id, place in self._places.items()
-            if place.session is not None and place.session.lost_seconds is not None and place.calls == 0
+            if place.session is not None and place.session.attachment.lost_seconds is not None and place.calls == 0
         ]
         if lost:
             _, session_id, place = min(lost, key=lambda each: each[0])
@@ -179,7 +179,7 @@ class SessionRegistry:
         assert place.session is not None, "a session that is being built does not expire"
         if place.expiry is not None:
             place.expiry.cancel()
-        seconds = self._idle_seconds if place.session.begun else self._unattached_seconds
+        seconds = self._idle_seconds if place.session.attachment.begun else self._unattached_seconds
         place.expiry = asyncio.get_running_loop().call_later(seconds, self._expire, session_id, place)
 
     def _expire(self, session_id: str, place: _Place) -> None:

@@ -42,7 +42,7 @@ class Stage:
 
     def __init__(self, chain: Chain, first: int, stop: int, recipe: Recipe, device: torch.device) -> None:
         self.chain = chain
-        self._recipe = recipe
+        self.recipe = recipe
         self.device = device
         self.first, self.stop = first, first
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
@@ -105,8 +105,8 @@ class Stage:
 
     def update(self, step: int) -> None:
         """Clip, step every block's optimizer at the learning rate of `step`, and drop the gradients."""
-        rate = learning_rate(self._recipe, step)
-        clip_norm = self._recipe.optimizer.clip_norm
+        rate = learning_rate(self.recipe, step)
+        clip_norm = self.recipe.optimizer.clip_norm
         for block in self.blocks:
             optimizer = self._optimizers.get(block.index)
             if optimizer is None:
@@ -128,7 +128,7 @@ class Stage:
         self._set_mode(training=True)
         for block in self.blocks:
             if block.draws_random:
-                with random_state(self._recipe.seed, step, block.index):
+                with random_state(self.recipe.seed, step, block.index):
                     features = _call(block, features, weights)
             else:
                 features = _call(block, features, weights)
@@ -222,11 +222,11 @@ class Stage:
 
     def check_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Refuse a state that does not fit one of the chain's blocks under this recipe. Raises ProtocolError."""
-        block_state.check(self.chain.blocks[index], self._recipe.optimizer, tensors)
+        block_state.check(self.chain.blocks[index], self.recipe.optimizer, tensors)
 
     def load_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state of one of this stage's blocks. Raises ProtocolError, and changes nothing, if it does not fit."""
-        block_state.restore(self.chain.blocks[index], self._optimizers.get(index), self._recipe.optimizer, tensors)
+        block_state.restore(self.chain.blocks[index], self._optimizers.get(index), self.recipe.optimizer, tensors)
 
     def _set_mode(self, *, training: bool) -> None:
         if self._training is not training:
@@ -239,7 +239,7 @@ class Stage:
         block.module.to(self.device)
         parameters = [parameter for parameter in block.named_parameters().values() if parameter.requires_grad]
         if parameters:
-            self._optimizers[block.index] = build_optimizer(parameters, self._recipe.optimizer)
+            self._optimizers[block.index] = build_optimizer(parameters, self.recipe.optimizer)
 
 
 def with_zeros(gradients: Gradients, features: Features) -> Gradients:

@@ -206,9 +206,9 @@ def kinds() -> Mapping[str, Kind]:
     """All of them, by name."""
     limits = Limits(tensor_bytes=1 << 20, staleness=4, session_bytes=1 << 28)
     session = open_session(open_request(), SESSION_ID, ["shared.model.zoo"], limits, torch.device("cpu"))
-    block = session.chain.blocks[1]
+    block = session.training.chain.blocks[1]
     block_file = block_state.serialize(block_state.collect(block, None))
-    stage_file = to_bytes(copy_state(session.stage))
+    stage_file = to_bytes(copy_state(session.training.stage))
     facts = {"deployment": {"version": "2", "cut": 1, "codec": "fp32", "downlinkCodec": "fp32"}}
 
     def read_manifest(folder: Path, data: bytes) -> object:
@@ -217,15 +217,15 @@ def kinds() -> Mapping[str, Kind]:
         store.files.write(f"checkpoint-{NAME}.json", data)
         store.whole()
         store.prune()
-        return session.go_back(store.load(NAME), 5)
+        return session.training.go_back(store.load(NAME), 5)
 
     def read_state(folder: Path, data: bytes) -> object:
         store = CheckpointStore(LocalFiles(folder), 1)
         store.save(NAME, facts, data)
-        return put_back(session.stage, 1, 3, store.load(NAME).data)
+        return put_back(session.training.stage, 1, 3, store.load(NAME).data)
 
     def read_block(_folder: Path, data: bytes) -> object:
-        return block_state.check(block, session.recipe.optimizer, block_state.deserialize(data))
+        return block_state.check(block, session.training.recipe.optimizer, block_state.deserialize(data))
 
     manifest = {"format": FORMAT, "lineage": NAME.lineage, "step": NAME.step, "facts": facts}
     manifest |= {"bytes": len(stage_file), "xxh3_128": xxhash.xxh3_128_hexdigest(stage_file)}

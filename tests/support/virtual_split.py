@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.announcements import BatchAnnouncements
+from cloud_trainer.rpc.cloud_compute import CloudCompute
 from cloud_trainer.rpc.evaluation import evaluate
-from cloud_trainer.rpc.pipeline import TrainingStream
+from cloud_trainer.rpc.pipeline import Pipeline as CloudPipeline
+from cloud_trainer.sessions.cloud_training import CloudStep, CloudTraining
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
-from cloud_trainer.sessions.session import CloudStep, Session
+from cloud_trainer.sessions.session import Session
 from edge_agent.data import Batch
 from edge_agent.data.prefetch import Prefetcher
 from edge_agent.experiment.workers import Workers
@@ -52,6 +54,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import (
     Deployment,
     EvaluateRequest,
     EvaluateResponse,
+    OpenSessionRequest,
     Position,
     StepReport,
     TakeCheckpoint,
@@ -170,13 +173,13 @@ class _RecordedPolicy:
         self._policy.backward(step, gradients)
 
 
-class _RecordedSession(Session):
+class _RecordedTraining(CloudTraining):
     record: Record
-    stream: TrainingStream
+    pipeline: CloudPipeline
 
     def compute(self, step: int, features: Features, labels: Tensor) -> CloudStep:
         self.record.cloud.append(step)
-        queued = sum(self.stream.waiting.values())
+        queued = sum(self.pipeline.waiting.values())
         self.record.most_queued_in_cloud = max(self.record.most_queued_in_cloud, queued)
         return super().compute(step, features, labels)
 
@@ -223,8 +226,10 @@ class VirtualSplit(RunListener):
         self.module = self.stage.chain.module
         head, chain = LossHead(RECIPE.loss, None), make_chain()
         memory = SessionMemory(LIMITS, 0, 0, 1 << 30, list(map(boundary_bytes, chain.features)))
-        self.session = _RecordedSession("s", chain, RECIPE, agreed, head, LIMITS, memory, CPU)
-        self.session.record = self.record
+        stage = Stage(chain, agreed.cut, len(chain.blocks), RECIPE, CPU)
+        self.training = _RecordedTraining("s", stage, head, agreed, memory)
+        self.training.record = self.record
+        self.session = Session("s", OpenSessionRequest(), self.training, memory)
         self._cloud_workers = InlineWorker(delays.cloud), InlineWorker(delays.codec)
         self._workers = Workers(
             InlineWorker(delays.edge), InlineWorker(delays.codec), InlineWorker(delays.load), InlineWorker()
@@ -238,7 +243,7 @@ class VirtualSplit(RunListener):
     @property
     def state(self) -> dict[str, Tensor]:
         """The state of the whole module: the edge's blocks from the edge, the others from the trainer."""
-        trained = {block.name: block for block in self.session.chain.blocks[self.stage.stop :]}
+        trained = {block.name: block for block in self.training.chain.blocks[self.stage.stop :]}
         state = self.module.state_dict()
         for block in trained.values():
             state |= {
@@ -252,7 +257,7 @@ class VirtualSplit(RunListener):
         up = Wire(1e9, jitter=delays.up, write_seconds=delays.write)
         down = Wire(1e9, jitter=delays.down, write_seconds=delays.write)
         edge = edge_end(up, down, self.window.accept, chunk_bytes=128)
-        first = TensorKey(self.session.next_step, Role.ROLE_LABEL)
+        first = TensorKey(self.training.next_step, Role.ROLE_LABEL)
         announcements = BatchAnnouncements(self.session, first, LIMITS.tensor_bytes)
         cloud = cloud_end(up, down, announcements.accept, chunk_bytes=128)
 
@@ -280,10 +285,9 @@ class VirtualSplit(RunListener):
     ) -> None:
         """Be the trainer on its end of a stream, to the end of that, for an edge that is at `position`."""
         metrics = TrainerMetrics(CollectorRegistry())
-        self.session.stream = TrainingStream(
-            self.session, cloud, announcements, *self._cloud_workers, metrics, _no_checkpoint
-        )
-        await self.session.stream.serve(position)
+        compute = CloudCompute(self.training, *self._cloud_workers)
+        self.training.pipeline = CloudPipeline(self.session, cloud, announcements, compute, metrics, _no_checkpoint)
+        await self.training.pipeline.run(position)
 
     async def evaluate(self) -> EvaluateResponse:
         """Evaluate two batches through the cut, as the edge's session does."""

@@ -89,10 +89,10 @@ async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_p
         assert (away.attached, away.last_checkpoint.step) == (False, step), "the trainer has let it take a checkpoint"
         async with running_trainer(*there) as server:
             await until(lambda status: status.state == control_pb2.RUN_STATE_PAUSED and status.attached)
-            session = server.service.sessions.built[0]
-            term = session.session_term
-            session.serving.cancel()
-            now = await until(lambda status: status.attached and session.session_term > term)
+            attachment = server.service.sessions.built[0].attachment
+            term = attachment.term
+            await attachment.end()
+            now = await until(lambda status: status.attached and attachment.term > term)
             assert (now.state, now.step) == (control_pb2.RUN_STATE_PAUSED, step)
             watching = asyncio.gather(
                 asyncio.to_thread(control_commands.watch, control=socket, interval=0.05),

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import threading
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -78,11 +79,9 @@ async def test_whoever_asks_for_a_session_that_was_freed_is_told_why():
 class Named:
     """As much of a session as its place needs."""
 
-    begun = True
-    lost_seconds = None
-
     def __init__(self, session_id):
         self.id = session_id
+        self.attachment = SimpleNamespace(begun=True, lost_seconds=None)
 
 
 async def test_a_session_in_use_is_kept_and_its_time_begins_anew_after_the_last_use():

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.cloud_training import CloudTraining
 from edge_agent import run_training
 from shared.errors import ExitCode, ProtocolError
 from tests.support.commands import MLP, agent_fails
@@ -101,7 +101,7 @@ def test_a_failure_that_comes_again_after_going_back_to_a_checkpoint_is_told(hea
 
 @pytest.mark.usefixtures("one_thread")
 async def test_a_defect_of_the_trainer_that_comes_again_before_a_checkpoint_is_told(monkeypatch):
-    failed_steps, update = [], Session.update
+    failed_steps, update = [], CloudTraining.update
 
     def failing(self, step):
         if step < 5:
@@ -109,7 +109,7 @@ async def test_a_defect_of_the_trainer_that_comes_again_before_a_checkpoint_is_t
         failed_steps.append(step)
         raise LookupError("a defect of ours")
 
-    monkeypatch.setattr(Session, "update", failing)
+    monkeypatch.setattr(CloudTraining, "update", failing)
     async with running_trainer() as server, asyncio.timeout(60):
         with pytest.raises(ProtocolError, match=r"a defect in the trainer \(LookupError: a defect of ours\)"):
             await run_training(edge_config(*MLP, f"trainer.address={server.address}"))

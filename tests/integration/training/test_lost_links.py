@@ -57,7 +57,9 @@ class LossyLink:
             count()
             await near.write(packet)
 
-        announcements = BatchAnnouncements(session, TensorKey(session.next_step, Role.ROLE_LABEL), LIMITS.tensor_bytes)
+        announcements = BatchAnnouncements(
+            session, TensorKey(session.training.next_step, Role.ROLE_LABEL), LIMITS.tensor_bytes
+        )
         cloud = Duplex(
             TrainResponse, far, Assembler(announcements.accept, aligned_buffer), CHUNK_BYTES, 1 << 20, lambda *_: None
         )
@@ -72,12 +74,12 @@ class LossyLink:
             raise failure
         self._serving.cancel()
         await asyncio.wait({self._serving})
-        session, at = self._split.session, self._split.window.position
+        training, at = self._split.training, self._split.window.position
         position = Position(gradient_step=at.gradient, report_step=at.report)
-        assert max(at.gradient, at.report) <= session.next_step <= at.forward, "neither side is ahead of the other"
-        assert session.answers.cover(position, session.next_step, gradients_go=session.sends_gradients)
-        self._split.window.resume(session.next_step)
-        self._split.deployment.announce(session.deployment)
+        assert max(at.gradient, at.report) <= training.next_step <= at.forward, "neither side is ahead of the other"
+        assert training.answers.cover(position, training.next_step, gradients_go=training.sends_gradients)
+        self._split.window.resume(training.next_step)
+        self._split.deployment.announce(training.deployment)
         self.stream = self._attach(position)
         return Reattached()
 

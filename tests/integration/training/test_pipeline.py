@@ -193,11 +193,11 @@ def test_nothing_is_drained_where_k_is_planned_to_rise_or_fall():
 
 def check_drained(split: VirtualSplit, step: int) -> None:
     """Nothing is on its way, on either side."""
-    assert split.session.next_step == step
+    assert split.training.next_step == step
     assert split.window.in_flight == 0
     assert split.window.owed() is None
     assert set(split.window.position) == {step}
-    assert not any(split.session.stream.waiting.values())
+    assert not any(split.training.pipeline.waiting.values())
     assert len(split.record.staleness) == len(split.record.deployments) == step
 
 
@@ -285,8 +285,8 @@ def test_two_changes_between_two_batches_are_one():
         return split
 
     split = run_virtually(main)
-    assert split.session.deployment == split.record.deployments[3]
-    assert (split.session.deployment.staleness, split.session.deployment.codec) == (3, "uniform8")
+    assert split.training.deployment == split.record.deployments[3]
+    assert (split.training.deployment.staleness, split.training.deployment.codec) == (3, "uniform8")
 
 
 def test_an_evaluation_after_a_change_is_not_refused():

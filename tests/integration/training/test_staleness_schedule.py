@@ -5,7 +5,7 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.cloud_training import CloudTraining
 from edge_agent.experiment.building import Experiment
 from edge_agent.observability.observer import RunObserver
 from shared.errors import ConfigError, IsthmusError
@@ -104,13 +104,13 @@ def test_a_schedule_counts_in_steps_or_in_epochs(every, changes):
 @pytest.fixture
 def unhurried(monkeypatch):
     """A trainer whose steps take their time, so that the next batch has always begun before a gradient comes."""
-    compute = Session.compute
+    compute = CloudTraining.compute
 
     def slowly(*arguments):
         time.sleep(0.05)
         return compute(*arguments)
 
-    monkeypatch.setattr(Session, "compute", slowly)
+    monkeypatch.setattr(CloudTraining, "compute", slowly)
 
 
 @pytest.mark.usefixtures("unhurried")

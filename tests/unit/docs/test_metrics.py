@@ -4,12 +4,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.sessions.session import SessionStatistics
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.training.statistics import Statistics
 from shared.telemetry.metrics import TrainingMetrics
@@ -23,12 +25,12 @@ class OpenSession:
     """As much of a session as its series are read from."""
 
     id = "5e55"
-    attached = True
-    next_step = 7
-    loss = 0.5
-    received_bytes, sent_bytes = 1000, 200
-    downlink_bits_per_second = 8e6
-    deployment = Deployment(version=1, cut=2, staleness=3, codec="uniform4", downlink_codec="fp32")
+    attachment = SimpleNamespace(attached=True)
+    statistics = SessionStatistics(1000, 200, 0.5, 8e6)
+    training = SimpleNamespace(
+        next_step=7,
+        deployment=Deployment(version=1, cut=2, staleness=3, codec="uniform4", downlink_codec="fp32"),
+    )
 
 
 class HeldSessions:

@@ -26,22 +26,23 @@ def session():
 
 
 def checkpoint(session, facts):
-    return Checkpoint(CheckpointName(1, 7), facts, to_bytes(copy_state(session.stage)))
+    return Checkpoint(CheckpointName(1, 7), facts, to_bytes(copy_state(session.training.stage)))
 
 
 def test_it_goes_on_with_the_deployment_of_the_checkpoint(session):
-    session.go_back(checkpoint(session, {"deployment": RIGHT}), 5)
-    assert (session.next_step, session.lineage) == (7, 5)
-    assert (session.deployment.version, session.deployment.codec, session.deployment.staleness) == (2, "uniform8", 3)
+    session.training.go_back(checkpoint(session, {"deployment": RIGHT}), 5)
+    assert (session.training.next_step, session.training.lineage) == (7, 5)
+    deployment = session.training.deployment
+    assert (deployment.version, deployment.codec, deployment.staleness) == (2, "uniform8", 3)
 
 
 def test_it_goes_on_without_a_block_where_the_checkpoint_has_none(session):
-    held = session.block_digests()
-    session.go_back(Checkpoint(CheckpointName(1, 7), {"deployment": RIGHT | {"cut": 3}}, to_bytes({})), 5)
-    assert copy_state(session.stage) == {}
-    assert session.block_digests() == held
+    held = session.training.block_digests()
+    session.training.go_back(Checkpoint(CheckpointName(1, 7), {"deployment": RIGHT | {"cut": 3}}, to_bytes({})), 5)
+    assert copy_state(session.training.stage) == {}
+    assert session.training.block_digests() == held
     with pytest.raises(ProtocolError, match="block 2 is not in the cloud; none is"):
-        session.check_owned(2)
+        session.training.check_owned(2)
     session.migrate(Deployment(version=3, cut=3, codec="fp32", downlink_codec="fp32"), 7, Fence(session_term=9))
     with pytest.raises(IsthmusError, match=r"without blocks \[2\]"):
         session.migrate(Deployment(version=4, cut=2, codec="fp32", downlink_codec="fp32"), 7, Fence(session_term=9))
@@ -64,7 +65,7 @@ def test_it_goes_on_without_a_block_where_the_checkpoint_has_none(session):
 )
 def test_a_deployment_that_cannot_be_is_refused(session, facts, says):
     with pytest.raises(IsthmusError, match=says):
-        session.go_back(checkpoint(session, facts), 5)
+        session.training.go_back(checkpoint(session, facts), 5)
 
 
 def test_a_checkpoint_holds_the_buffers_that_no_state_dict_has():

@@ -1,5 +1,7 @@
 """The open sessions: each is its owner's alone, and places are bounded for all and for each."""
 
+from types import SimpleNamespace
+
 import grpc
 import pytest
 
@@ -9,11 +11,11 @@ from shared.transport.rpc.status import Refusal
 
 
 class Built:
-    begun = True
-    """A session, as far as `Sessions` looks at it."""
+    """A session, as far as the registry looks at it."""
 
     def __init__(self, session_id):
         self.id = session_id
+        self.attachment = SimpleNamespace(begun=True, lost_seconds=None)
 
 
 @pytest.fixture

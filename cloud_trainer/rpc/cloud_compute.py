@@ -1,0 +1,32 @@
+"""What the trainer computes of a batch: the cloud's blocks and the codecs, each on the thread for it."""
+
+from torch import Tensor
+
+from cloud_trainer.sessions.cloud_training import CloudBatch, CloudTraining, StepListener
+from shared.codec import Encoded, codec_by_name
+from shared.concurrency.threads import Runner
+from shared.tensor_wire import decoded, encoded
+from shared.transport.stream.framing import WireTensor
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport
+
+
+class CloudCompute:
+    """The cloud's blocks and codecs of one session. Called on the event loop, one batch of a kind at a time."""
+
+    def __init__(self, training: CloudTraining, steps: Runner, codecs: Runner) -> None:
+        """steps, codecs: the session's turn on the thread that computes, and on that of the codecs."""
+        self._training = training
+        self._steps = steps
+        self._codecs = codecs
+
+    async def train(self, batch: CloudBatch, listener: StepListener) -> StepReport:
+        """Do one step. listener: told on the compute thread."""
+        return await self._steps.run(self._training.train, batch, listener)
+
+    async def encode(self, deployment: Deployment, gradient: Tensor) -> Encoded:
+        """Encode an error gradient for its way down."""
+        return await encoded(gradient, codec_by_name(deployment.downlink_codec), self._codecs)
+
+    async def decode(self, tensor: WireTensor) -> Tensor:
+        """The values of a tensor that has arrived."""
+        return await decoded(tensor, self._codecs)

@@ -1,0 +1,63 @@
+"""Who is attached to a session: the edge that came last, by its term, and the stream that serves it."""
+
+import asyncio
+import time
+
+import grpc
+
+from shared.transport.rpc.status import Refusal
+from shared.wire.isthmus.v1.trainer_pb2 import Fence
+
+
+class Attachment:
+    """The attachment of one session. Changed on the event loop."""
+
+    def __init__(self, session_id: str) -> None:
+        self.term = 0
+        """Of the edge that attached last; 0 before the first."""
+        self.lost_seconds: float | None = None
+        """When its edge was lost, by time.monotonic; None while it is there."""
+        self._session_id = session_id
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether a training stream was ever attached."""
+        return self.term > 0
+
+    @property
+    def attached(self) -> bool:
+        """Whether a training stream is attached."""
+        return self._serving is not None
+
+    def attach(self, serving: "asyncio.Task[None]") -> None:
+        """A stream is attached; serving: what serves it, and ends when it is cancelled."""
+        self._serving, self.lost_seconds = serving, None
+
+    def detach(self, serving: "asyncio.Task[None]") -> bool:
+        """A stream has ended; whether it was the one that is attached."""
+        if self._serving is not serving:
+            return False
+        self._serving = None
+        if serving.cancelled() or serving.exception() is not None:
+            self.lost_seconds = time.monotonic()
+        return True
+
+    async def ended(self) -> None:
+        """Returns when the stream that is attached, if any, has ended."""
+        if self._serving is not None:
+            await asyncio.wait({self._serving})
+
+    async def end(self) -> None:
+        """End the stream that is attached, if any; when this returns, nothing that it brought is computed any more."""
+        if self._serving is not None:
+            self._serving.cancel()
+        await self.ended()
+
+    def check_fence(self, fence: Fence) -> None:
+        """Refuse a call of an edge that is no longer the one that attached last. Raises Refusal."""
+        if fence.session_term < self.term:
+            raise Refusal(
+                grpc.StatusCode.ABORTED,
+                f"session {self._session_id} was attached with term {self.term}; a call of term {fence.session_term} came",
+            )

@@ -1,0 +1,320 @@
+"""The cloud's blocks in training: their stage, the step that they wait for, and what the edge may still ask for of it.
+
+Its methods compute and are called from the compute thread; it knows nothing of streams, nor of who is attached.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+import structlog
+from google.protobuf import json_format
+from torch import Tensor
+
+from cloud_trainer.sessions.answers import Answers
+from cloud_trainer.sessions.arriving import ArrivingBlocks
+from cloud_trainer.sessions.failures import failures_of, failures_of_loss
+from cloud_trainer.sessions.memory import SessionMemory
+from shared.checkpoint import Checkpoint, CheckpointName
+from shared.errors import ProtocolError, StorageError
+from shared.model.build import check_cut, check_range
+from shared.model.chain import Chain
+from shared.model.features import Boundary, Features, Gradients
+from shared.training import block_state
+from shared.training.device import synchronise
+from shared.training.losses import BatchLoss, LossHead, widened
+from shared.training.measure import seconds_of, stage_step
+from shared.training.recipe import Recipe
+from shared.training.stage import Graph, Stage, with_zeros
+from shared.training.stage_state import bytes_of, copy_state, put_back
+from shared.training.step_log import StepLog
+from shared.transport.rpc.status import Refusal
+from shared.wire.isthmus.v1.trainer_pb2 import Attach, Deployment, StepReport
+
+_log = structlog.get_logger(__name__)
+_MAX_REPEATS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CloudBatch:
+    """One batch as it has come to the cloud, decoded."""
+
+    step: int
+    deployment: Deployment
+    features: Features
+    labels: Tensor
+    gradient_due: bool
+    """Whether the edge waits for an error gradient: then K bounds what is in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloudStep:
+    """What one step gave: its loss, the error gradients at the features (None where the edge needs none), and T3 so far."""
+
+    loss: BatchLoss
+    gradients: Gradients | None
+    graph_seconds: float
+
+
+class StepListener(Protocol):
+    """Who is told of every step, on the compute thread."""
+
+    def gradients_computed(self, batch: CloudBatch, gradients: Gradients) -> None:
+        """The error gradients at the features are there; the cloud's own update follows."""
+
+    def step_computed(self, report: StepReport, samples: int) -> None:
+        """The cloud has done its part of a step."""
+
+
+class CloudTraining:
+    """Blocks [cut, L) of one session. `next_step` is the step that their weights wait for."""
+
+    def __init__(
+        self,
+        session_id: str,
+        stage: Stage,
+        head: LossHead,
+        deployment: Deployment,
+        memory: SessionMemory,
+        step_log: StepLog | None = None,
+    ) -> None:
+        """step_log: where every update is written down, if anywhere."""
+        self.stage = stage
+        self.deployment = deployment
+        self.next_step = 0
+        self.lineage = 0
+        """Which life of the session this is: the session term with which it last went back to a checkpoint."""
+        self.answers = Answers()
+        self.spoilt = False
+        """A step failed half-way: only a checkpoint can be gone on with."""
+        self.measured = False
+        """The weights were spoilt by measuring."""
+        self._detached = False
+        """Whether the cloud's blocks have passed no gradient on in some step."""
+        self._session_id = session_id
+        self._head = head
+        self._memory = memory
+        self._arriving = ArrivingBlocks(memory)
+        self._step_log = step_log
+
+    @property
+    def chain(self) -> Chain:
+        """The whole model."""
+        return self.stage.chain
+
+    @property
+    def recipe(self) -> Recipe:
+        """How it is trained."""
+        return self.stage.recipe
+
+    @property
+    def boundary(self) -> Boundary:
+        """Shapes and types of what crosses the cut, with the batch size of the edge's example."""
+        return self.chain.features[self.deployment.cut]
+
+    @property
+    def sends_gradients(self) -> bool:
+        """Whether anything on the edge learns."""
+        return bool(self.chain.gradient_slots(self.deployment.cut))
+
+    @property
+    def max_staleness(self) -> int:
+        """The largest K that the session may have at its cut."""
+        return self._memory.max_staleness(self.deployment)
+
+    def train(self, batch: CloudBatch, listener: StepListener) -> StepReport:
+        """One step. The edge waits for the gradient, so the listener has it before the cloud's own update.
+
+        Raises as `compute` does; only a checkpoint can be gone on with then.
+        """
+        started = time.monotonic_ns()
+        self.answers.admitted(batch.step, batch.deployment.staleness)
+        self.deployment = batch.deployment
+        try:
+            done = self.compute(batch.step, batch.features, batch.labels)
+            if done.gradients is not None:
+                self.answers.gradients.keep(batch.step, (batch.deployment, done.gradients))
+                listener.gradients_computed(batch, done.gradients)
+            seconds = done.graph_seconds + self.update(batch.step)
+            if self._step_log is not None:
+                self._step_log.applied(batch.step, *map(bytes_of, batch.features), bytes_of(batch.labels))
+        except BaseException:
+            self.spoilt = True
+            raise
+        report = StepReport(
+            step=batch.step,
+            loss=done.loss.loss,
+            correct=done.loss.correct,
+            compute_seconds=seconds,
+            compute_start_nanoseconds=started,
+            no_gradient=self._detached,
+        )
+        self.answers.reports.keep(batch.step, report)
+        listener.step_computed(report, done.loss.samples)
+        return report
+
+    def compute(self, step: int, features: Features, labels: Tensor) -> CloudStep:
+        """Forward, loss and backward of one batch; `update` must follow.
+
+        The gradients are on the host when this returns: copied later, they would wait for the update behind which they queue
+        on a GPU. Raises DeviceError where that failed for good, ProtocolError for labels that do not fit, ModelError where the
+        model or the loss fails.
+        """
+        started = time.perf_counter()
+        with failures_of(f"step {step} in the cloud", self.stage.device):
+            graph: Graph = self.stage.forward(step, features, input_gradient=self.sends_gradients)
+        labels = widened(labels)
+        with failures_of_loss(self.recipe.loss, graph.outputs, labels):
+            loss, output_gradients = self._head.gradient(graph.outputs, labels)
+        with failures_of(f"step {step} in the cloud", self.stage.device):
+            found = self.stage.backward(graph, output_gradients)
+            gradients = self._returned(found, features) if self.sends_gradients else None
+            synchronise(self.stage.device)
+        return CloudStep(loss, gradients, time.perf_counter() - started)
+
+    def _returned(self, found: Gradients, features: Features) -> Gradients:
+        """What the edge waits for, on the host."""
+        if not self._detached and all(gradient is None for gradient in found):
+            self._detached = True
+            _log.warning(
+                "the cloud's blocks pass no gradient on, so the blocks before them do not learn",
+                session=self._session_id,
+                block=self.stage.blocks[0].name,
+            )
+        placed = tuple(None if gradient is None else gradient.to("cpu") for gradient in found)
+        return with_zeros(placed, features)
+
+    def update(self, step: int) -> float:
+        """Apply the gradients of `step`; returns the seconds it took."""
+        started = time.perf_counter()
+        with failures_of(f"step {step} in the cloud", self.stage.device):
+            self.stage.update(step)
+            synchronise(self.stage.device)
+        self.next_step = step + 1
+        self._arriving.forget()  # the edge's blocks have moved on
+        return time.perf_counter() - started
+
+    def evaluate(self, features: Features, labels: Tensor) -> BatchLoss:
+        """The loss of one batch with the weights of now. Raises as `compute` does."""
+        with failures_of("the evaluation in the cloud", self.stage.device):
+            outputs = self.stage.evaluate(features)
+        labels = widened(labels)
+        with failures_of_loss(self.recipe.loss, outputs, labels):
+            return self._head.evaluate(outputs, labels)
+
+    def continues(self, attach: Attach) -> bool:
+        """Whether an edge that attaches can go on from what it has in memory with what is here."""
+        position = attach.position
+        return (
+            attach.HasField("position")
+            and position.lineage == self.lineage
+            and not self.spoilt
+            and self.answers.cover(position, self.next_step, gradients_go=self.sends_gradients)
+        )
+
+    def copy(self) -> tuple[CheckpointName, dict[str, Any], dict[str, Tensor]]:
+        """The state between two steps, to be written while training goes on: its name, facts and tensors."""
+        facts = {"deployment": json_format.MessageToDict(self.deployment)}
+        return CheckpointName(self.lineage, self.next_step), facts, copy_state(self.stage)
+
+    def go_back(self, checkpoint: Checkpoint, lineage: int) -> None:
+        """Be as a checkpoint says, and begin another life.
+
+        Raises an IsthmusError when it does not fit; the session is of no use then.
+        """
+        try:
+            deployment = json_format.ParseDict(checkpoint.facts["deployment"], Deployment())
+            check_cut(deployment.cut, self.chain)
+            self._memory.permit(deployment)
+        except (KeyError, TypeError, json_format.ParseError) as cause:
+            raise StorageError(f"checkpoint {checkpoint.name}: its deployment cannot be read") from cause
+        put_back(self.stage, deployment.cut, len(self.chain.blocks), checkpoint.data)
+        self.deployment = deployment
+        self.next_step, self.lineage = checkpoint.name.step, lineage
+        if self._step_log is not None:
+            self._step_log.went_back(self.next_step)
+        self.answers.clear()
+        self._arriving.forget()
+        self.spoilt = False
+
+    def check_change(self, before: Deployment, after: Deployment) -> None:
+        """Refuse a change of codecs or of K that cannot be.
+
+        Raises ProtocolError when it does not follow the deployment before, ConfigError for an unknown codec.
+        """
+        if after.version <= before.version or after.cut != before.cut:
+            raise ProtocolError(
+                f"deployment {after.version} at cut {after.cut} came; a later one than {before.version}, at cut {before.cut}, "
+                "could follow"
+            )
+        self._memory.permit(after)
+
+    def migrate(self, deployment: Deployment, next_step: int) -> None:
+        """Move the cut, whole or not at all; a deployment that is in force already is no error.
+
+        Raises Refusal when it does not follow the one in force, comes at another step, or a block has not arrived;
+        ModelError for a cut out of range.
+        """
+        if deployment == self.deployment:
+            return
+        check_cut(deployment.cut, self.chain)
+        self._memory.permit(deployment)
+        missing = [
+            index
+            for index in range(deployment.cut, self.deployment.cut)
+            if index not in self._arriving.blocks and not block_state.is_static(self.chain.blocks[index])
+        ]
+        if deployment.version <= self.deployment.version or next_step != self.next_step or missing:
+            raise Refusal(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"deployment {deployment.version} at step {next_step} cannot follow deployment {self.deployment.version} at "
+                f"step {self.next_step}" + (f" without blocks {missing}" if missing else ""),
+            )
+        arriving = {index: state for index, state in self._arriving.blocks.items() if index >= deployment.cut}
+        self.stage.move(deployment.cut, len(self.chain.blocks), arriving)
+        self._arriving.forget()
+        self.deployment = deployment
+        self._detached = False
+
+    def take_block(self, index: int, tensors: block_state.BlockTensors, *, aside: bool) -> None:
+        """Take a block's state: at once, or aside until the cut moves. Raises ProtocolError if it does not fit."""
+        block = self.chain.blocks[index]
+        if self.stage.first <= index < self.stage.stop:
+            self.stage.load_block(index, tensors)
+        elif aside and not block_state.is_static(block):
+            self.stage.check_block(index, tensors)
+            self._arriving.put(index, tensors)
+        else:
+            block_state.restore(block, None, None, tensors)
+
+    def check_owned(self, block: int) -> int:
+        """`block` if the cloud runs it. Raises ProtocolError otherwise."""
+        if not self.stage.first <= block < self.stage.stop:
+            there = f"blocks {self.stage.first} to {self.stage.stop - 1} are" if self.stage.blocks else "none is"
+            raise ProtocolError(f"block {block} is not in the cloud; {there}")
+        return block
+
+    def block_digests(self) -> list[int]:
+        """Digests of all blocks, in order."""
+        return [block_state.digest(block) for block in self.chain.blocks]
+
+    def measuring(self, cut: int, repeats: int) -> Callable[[], float]:
+        """What does one step of blocks [cut, L) on made-up features, which spoils the weights, and returns its seconds.
+
+        repeats: how often it is to be called. Raises ModelError for a cut out of range, ProtocolError for too many repeats.
+        """
+        check_range(cut, self.chain)  # made-up features cross it, so it may be any
+        if not 1 <= repeats <= _MAX_REPEATS:
+            raise ProtocolError(f"{repeats} repeats were asked for; 1 to {_MAX_REPEATS} can be")
+        self.measured = True
+        needs_gradient = bool(self.chain.gradient_slots(cut))
+        stage = Stage(self.chain, cut, len(self.chain.blocks), self.recipe, self.stage.device)
+        step = stage_step(stage, self.chain.features[cut], input_gradient=needs_gradient)
+
+        def measured() -> float:
+            with failures_of("measuring the cloud's blocks", self.stage.device):
+                return seconds_of(step)
+
+        return measured
