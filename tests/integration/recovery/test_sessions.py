@@ -121,7 +121,7 @@ async def test_a_session_that_is_closed_while_it_trains_ends_its_training_in_wor
             if progress.steps == 5:
                 asked.append(asyncio.ensure_future(peer.close_session(server.service.sessions.built[0].id)))
 
-        config = edge_config(*MLP, "training.terms=100000", f"trainer.address={server.address}")
+        config = edge_config(*MLP, "training.epochs=100000", f"trainer.address={server.address}")
         with pytest.raises(RefusedError, match=r"refused: session \w+ was closed while it trained"):
             async with asyncio.timeout(60):
                 await run_training(config, close)
