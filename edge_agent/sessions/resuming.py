@@ -118,7 +118,7 @@ def prepare(
 
 def _gone_on_with(stored: StoredSession, config: EdgeConfig) -> Experiment:
     record = stored.record
-    if record.shared is not None and not stored.checkpoints():
+    if record.shared is not None and stored.store is not None and not stored.store.names():
         raise StorageError(
             f"session {record.session_id} cannot go on: no checkpoint of it is left here, because each was damaged or held "
             f"weights that are no finite numbers; after `edge-agent forget {record.session_id}` a run begins from the start"

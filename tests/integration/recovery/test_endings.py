@@ -5,8 +5,10 @@ import asyncio
 import pytest
 
 from edge_agent import run_training
+from edge_agent.observability.observer import RunObserver
 from edge_agent.sessions.resuming import Resume
 from edge_agent.sessions.session_store import StoredSession, kept_sessions, sessions_folder
+from edge_agent.training.divergence import LossJudge
 from edge_agent.training.shutdown import Shutdown
 from shared.client.trainer import TrainerClient
 from shared.errors import DivergedError, StoppedError, StorageError
@@ -14,24 +16,31 @@ from tests.support.commands import MLP
 from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-EXPLODING = 'training.schedule={name="multistep",every="step",milestones=[9],gamma=1e30}'
 
 
 def settings(folder, *more):
     return [*MLP, "training.max_steps=20", f"checkpoints.location={folder / 'edge'}", *more]
 
 
-async def test_a_diverged_run_whose_result_cannot_be_written_ends_as_diverged(tmp_path):
+async def test_a_diverged_run_whose_result_cannot_be_written_ends_as_diverged(tmp_path, monkeypatch):
+    """It diverges as soon as both sides have a checkpoint, however long that takes."""
+    shared, told = [], RunObserver.checkpoint_shared
+
+    def diverge(_self, step, _loss):
+        if len(shared) > 1:  # the first is the beginning
+            raise DivergedError("training has diverged", step)
+
     def full(_result):
         raise StorageError("no space left on device")
 
-    flags = settings(tmp_path, 'training.optimizer={name="sgd",learning_rate=0.05}', EXPLODING)
+    monkeypatch.setattr(RunObserver, "checkpoint_shared", lambda self: (shared.append(1), told(self)))
+    monkeypatch.setattr(LossJudge, "judge", diverge)
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
-        config = edge_config(*flags, "checkpoints.every_steps=2", f"trainer.address={server.address}")
+        flags = settings(tmp_path, "training.epochs=10000", "training.max_steps=100000", "checkpoints.every_steps=2")
         with pytest.raises(
             DivergedError, match=r"diverged; the last good weights, those before step \d+, could not be"
         ):
-            await run_training(config, on_result=full)
+            await run_training(edge_config(*flags, f"trainer.address={server.address}"), on_result=full)
 
 
 async def test_a_step_log_that_cannot_be_opened_leaves_no_session_behind(tmp_path):
