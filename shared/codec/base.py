@@ -45,7 +45,7 @@ class CodecSpec:
 
 
 class Codec(ABC):
-    """Turns tensors into bytes and back. Any number of threads may use one at a time."""
+    """Turns tensors into bytes and back. Any number of threads may use one object at the same time."""
 
     def __init__(self, spec: CodecSpec) -> None:
         self.spec = spec
@@ -70,8 +70,8 @@ class Codec(ABC):
 
     @abstractmethod
     def encoded_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
-        """Payload bytes of a tensor of `shape`, heads and tables included.
+        """Payload bytes of a tensor of `shape` whose elements are all sent, heads and tables included.
 
-        Exact: a receiver refuses a payload of any other size. Of an expanded (stride 0) tensor less is sent; its size is
-        that of the shape with 1 in the place of each repeated dimension.
+        Exact: a receiver refuses a payload of any other size before it takes memory for it. A dimension of stride 0 is
+        sent once, so the caller names its size as 1 to learn what such a tensor takes.
         """

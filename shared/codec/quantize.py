@@ -45,7 +45,8 @@ def quantize(values_OCI: Tensor, bits: int, out_OCI: Tensor, *, noise: bool) -> 
     """Write the level of each value into `out_OCI` and return the lowest and the highest value of each group.
 
     values_OCI: float32, contiguous, not empty. out_OCI: uint8, or int16 for 16 bits, whose bits are those of a uint16.
-    noise: round up or down at random (torch's default generator), so that the mean over draws is the value.
+    noise: round up or down at random (the calling thread's generator, see `seed_stochastic_rounding`), so that the mean over
+        draws is the value.
     """
     levels = 2**bits - 1
     low_C, high_C = _extremes(values_OCI)

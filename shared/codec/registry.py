@@ -12,8 +12,8 @@ CODECS: dict[str, Codec] = {
     )
 }
 
-_COMMON_FAMILIES = ("fp32", "uniform")
-"""Where a family has no codec of a width, one of these is taken before any other."""
+_FALLBACK_ORDER = ("fp32", "uniform")
+"""Where a family has no codec of a width, these are searched for one in this order, before any other."""
 
 
 def codec_names() -> tuple[str, ...]:
@@ -55,6 +55,6 @@ def codec_of_bits(bits: int, like: str) -> str:
     of_width = [codec.spec for codec in CODECS.values() if codec.spec.bits == bits]
     if not of_width:
         raise ConfigError(f"no codec has {bits} bits an element; there are {', '.join(map(str, bit_widths()))}")
-    preferred = (given.family, *_COMMON_FAMILIES)
+    preferred = (given.family, *_FALLBACK_ORDER)
     rank = {family: -place for place, family in enumerate(preferred)}
     return max(of_width, key=lambda spec: rank.get(spec.family, -len(preferred))).name

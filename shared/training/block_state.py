@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shared.errors import ProtocolError
 from shared.model.chain import Block
-from shared.training.optimizers import OptimizerConfig, build_optimizer, optimizer_bytes, optimizer_state
+from shared.training.optimizers import OptimizerConfig, build_optimizer, optimizer_bytes, state_layout
 
 BlockTensors = dict[str, Tensor]
 _ENTRY_BYTES = 512
@@ -57,7 +57,7 @@ def restore(
         if not parameter.requires_grad:
             continue
         if name in arriving:
-            kept = optimizer_state(parameter, config)
+            kept = state_layout(parameter, config)
             optimizer.state[parameter] = {
                 key: tensor.clone() if kept[key].on_host else tensor.to(parameter.device, copy=True)
                 for key, tensor in arriving[name].items()
@@ -125,7 +125,7 @@ def max_serialized_bytes(block: Block, config: OptimizerConfig) -> int:
     Its tensors are counted exactly, those of the optimizer as its spec has them; names are given room.
     """
     targets, parameters = _targets(block).values(), block.named_parameters().values()
-    entries = len(targets) + sum(len(optimizer_state(parameter, config)) for parameter in parameters)
+    entries = len(targets) + sum(len(state_layout(parameter, config)) for parameter in parameters)
     tensors = sum(target.nbytes for target in targets) + optimizer_bytes(parameters, config)
     return tensors + _ENTRY_BYTES * (entries + 8)
 
@@ -156,7 +156,7 @@ def _arriving_optimizer_state(
             arriving.setdefault(name, {})[key] = tensor
     for name, entries in arriving.items():
         where = f"state of block {block.name!r}: the optimizer state of {name[:120]!r}"
-        expected = optimizer_state(parameters[name], config) if config is not None and name in parameters else {}
+        expected = state_layout(parameters[name], config) if config is not None and name in parameters else {}
         if not expected:
             raise ProtocolError(f"{where} fits no parameter of it that has one")
         if entries.keys() != expected.keys():

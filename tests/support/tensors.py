@@ -22,6 +22,11 @@ def made(shape, dtype, seed):
     return torch.randn(shape, generator=generator).mul(10).to(dtype)
 
 
+def of_family(family):
+    """Any codec of a family."""
+    return st.sampled_from([codec for name in codec_names() if (codec := codec_by_name(name)).spec.family == family])
+
+
 @st.composite
 def tensors(draw, dtypes=FLOATS, expanded=True):
     """Tensors dense and not: dimensions in any order, every second element, a part of a larger one, expanded."""

@@ -7,18 +7,18 @@ from torch import Tensor, nn
 
 from shared.training.optimizers.config import OptimizerConfig, settings_of
 from shared.training.optimizers.registry import OPTIMIZERS
-from shared.training.optimizers.spec import OptimizerSettings, OptimizerSpec, OptimizerState, StateTensor
+from shared.training.optimizers.spec import KeptTensor, OptimizerSettings, OptimizerSpec, StateLayout
 
 __all__ = [
     "OPTIMIZERS",
+    "KeptTensor",
     "OptimizerConfig",
     "OptimizerSettings",
     "OptimizerSpec",
-    "OptimizerState",
-    "StateTensor",
+    "StateLayout",
     "build_optimizer",
     "optimizer_bytes",
-    "optimizer_state",
+    "state_layout",
 ]
 
 
@@ -32,11 +32,11 @@ def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig)
     return OPTIMIZERS[config.name].build(list(parameters), settings_of(config))
 
 
-def optimizer_state(parameter: Tensor, config: OptimizerConfig) -> OptimizerState:
+def state_layout(parameter: Tensor, config: OptimizerConfig) -> StateLayout:
     """What the optimizer keeps for a parameter once it has updated it; nothing where the parameter does not learn."""
     return OPTIMIZERS[config.name].state(parameter, settings_of(config)) if parameter.requires_grad else {}
 
 
 def optimizer_bytes(parameters: Iterable[Tensor], config: OptimizerConfig) -> int:
     """Bytes that the optimizer keeps for these parameters; they may be on the meta device."""
-    return sum(kept.nbytes for parameter in parameters for kept in optimizer_state(parameter, config).values())
+    return sum(kept.nbytes for parameter in parameters for kept in state_layout(parameter, config).values())

@@ -11,10 +11,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from shared.training.optimizers.spec import (
+    KeptTensor,
     OptimizerSettings,
     OptimizerSpec,
-    OptimizerState,
-    StateTensor,
+    StateLayout,
     like,
     step_count,
 )
@@ -38,14 +38,14 @@ def _build(parameters: list[nn.Parameter], settings: AdafactorSettings) -> torch
     )
 
 
-def _state(parameter: Tensor, _settings: AdafactorSettings) -> OptimizerState:
+def _state(parameter: Tensor, _settings: AdafactorSettings) -> StateLayout:
     if parameter.dim() < 2:
         return {"step": step_count(), "variance": like(parameter)}
     *outer, rows, columns = parameter.shape
     return {
         "step": step_count(),
-        "row_var": StateTensor((*outer, rows, 1), parameter.dtype),
-        "col_var": StateTensor((*outer, 1, columns), parameter.dtype),
+        "row_var": KeptTensor((*outer, rows, 1), parameter.dtype),
+        "col_var": KeptTensor((*outer, 1, columns), parameter.dtype),
     }
 
 

@@ -4,7 +4,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
-from shared.training.optimizers.spec import OptimizerSettings, OptimizerSpec, OptimizerState, like, step_count
+from shared.training.optimizers.spec import OptimizerSettings, OptimizerSpec, StateLayout, like, step_count
 
 
 class AdagradSettings(OptimizerSettings):
@@ -25,7 +25,7 @@ def _build(parameters: list[nn.Parameter], settings: AdagradSettings) -> torch.o
     )
 
 
-def _state(parameter: Tensor, _settings: AdagradSettings) -> OptimizerState:
+def _state(parameter: Tensor, _settings: AdagradSettings) -> StateLayout:
     return {"step": step_count(), "sum": like(parameter)}
 
 

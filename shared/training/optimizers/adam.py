@@ -8,7 +8,7 @@ from shared.training.optimizers.spec import (
     BelowOne,
     OptimizerSettings,
     OptimizerSpec,
-    OptimizerState,
+    StateLayout,
     like,
     step_count,
 )
@@ -42,7 +42,7 @@ def _built(
     )
 
 
-def _state(parameter: Tensor, _settings: AdamSettings) -> OptimizerState:
+def _state(parameter: Tensor, _settings: AdamSettings) -> StateLayout:
     return {"step": step_count(), "exp_avg": like(parameter), "exp_avg_sq": like(parameter)}
 
 

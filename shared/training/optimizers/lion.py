@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shared.training.optimizers.spec import BelowOne, OptimizerSettings, OptimizerSpec, OptimizerState, like
+from shared.training.optimizers.spec import BelowOne, OptimizerSettings, OptimizerSpec, StateLayout, like
 
 
 class LionSettings(OptimizerSettings):
@@ -48,7 +48,7 @@ def _build(parameters: list[nn.Parameter], settings: LionSettings) -> torch.opti
     return Lion(parameters, settings.learning_rate, settings.betas, settings.weight_decay)
 
 
-def _state(parameter: Tensor, _settings: LionSettings) -> OptimizerState:
+def _state(parameter: Tensor, _settings: LionSettings) -> StateLayout:
     return {"exp_avg": like(parameter)}
 
 

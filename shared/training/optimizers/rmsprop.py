@@ -8,7 +8,7 @@ from shared.training.optimizers.spec import (
     BelowOne,
     OptimizerSettings,
     OptimizerSpec,
-    OptimizerState,
+    StateLayout,
     like,
     step_count,
 )
@@ -35,7 +35,7 @@ def _build(parameters: list[nn.Parameter], settings: RmspropSettings) -> torch.o
     )
 
 
-def _state(parameter: Tensor, settings: RmspropSettings) -> OptimizerState:
+def _state(parameter: Tensor, settings: RmspropSettings) -> StateLayout:
     kept = {"step": step_count(), "square_avg": like(parameter)}
     return kept | ({"momentum_buffer": like(parameter)} if settings.momentum else {})
 

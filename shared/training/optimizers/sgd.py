@@ -6,7 +6,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from shared.training.optimizers.spec import BelowOne, OptimizerSettings, OptimizerSpec, OptimizerState, like
+from shared.training.optimizers.spec import BelowOne, OptimizerSettings, OptimizerSpec, StateLayout, like
 
 
 class SgdSettings(OptimizerSettings):
@@ -33,7 +33,7 @@ def _build(parameters: list[nn.Parameter], settings: SgdSettings) -> torch.optim
     )
 
 
-def _state(parameter: Tensor, settings: SgdSettings) -> OptimizerState:
+def _state(parameter: Tensor, settings: SgdSettings) -> StateLayout:
     return {"momentum_buffer": like(parameter)} if settings.momentum else {}
 
 

@@ -28,7 +28,7 @@ class OptimizerSettings(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class StateTensor:
+class KeptTensor:
     """One tensor that an optimizer keeps for a parameter."""
 
     shape: tuple[int, ...]
@@ -42,8 +42,8 @@ class StateTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-OptimizerState = dict[str, StateTensor]
-"""All that is kept for one parameter, by the key that `torch.optim.Optimizer.state` has it under."""
+StateLayout = dict[str, KeptTensor]
+"""The tensors kept for one parameter, by the keys of `torch.optim.Optimizer.state[parameter]`, which must be flat."""
 
 SettingsT = TypeVar("SettingsT", bound=OptimizerSettings)
 
@@ -56,18 +56,18 @@ class OptimizerSpec(Generic[SettingsT]):
     """In configurations, recipes and checkpoints."""
     settings: type[SettingsT]
     build: Callable[[list[nn.Parameter], SettingsT], torch.optim.Optimizer]
-    """The optimizer over these parameters, with one group whose `lr` the caller sets before each step."""
-    state: Callable[[Tensor, SettingsT], OptimizerState]
+    """The optimizer over these parameters, with one group: the caller sets its `lr` before each step."""
+    state: Callable[[Tensor, SettingsT], StateLayout]
     """What it keeps for such a parameter once it has updated it, exactly: a peer's state is judged by this, and memory
     is counted by it. The parameter may be on the meta device."""
 
 
-def like(parameter: Tensor) -> StateTensor:
+def like(parameter: Tensor) -> KeptTensor:
     """A tensor of the parameter's own shape and type, as a moment is."""
-    return StateTensor(tuple(parameter.shape), parameter.dtype)
+    return KeptTensor(tuple(parameter.shape), parameter.dtype)
 
 
-def step_count() -> StateTensor:
+def step_count() -> KeptTensor:
     """torch's count of updates: a number on the host, in float32 or the wider type that is torch's default."""
     wide = torch.get_default_dtype() is torch.float64
-    return StateTensor((), torch.float64 if wide else torch.float32, on_host=True)
+    return KeptTensor((), torch.float64 if wide else torch.float32, on_host=True)

@@ -125,7 +125,7 @@ class TensorHeader(_message.Message):
     STRIDES_FIELD_NUMBER: _builtins.int
     ENCODED_BYTES_FIELD_NUMBER: _builtins.int
     codec: _builtins.str
-    """The codec that made the bytes: raw, fp32, fp16, bf16, uniform1 to uniform8 or uniform16 with its suffixes."""
+    """The name of the codec that made the bytes, as in `deployment.codec` (docs/configuration.md)."""
     dtype: Global___DataType.ValueType
     """The element type before the encoding."""
     encoded_bytes: _builtins.int

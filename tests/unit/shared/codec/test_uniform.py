@@ -9,9 +9,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shared.codec import Encoded, aligned_buffer, codec_by_name, seed_stochastic_rounding
+from shared.codec import Encoded, aligned_buffer, codec_by_name, seed_stochastic_rounding, uniform
 from shared.codec.bitpack import pack, packed_bytes, unpack
 from shared.errors import ProtocolError
+from tests.support.tensors import carried
 
 BITS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 LARGEST = torch.finfo(torch.float32).max
@@ -380,3 +381,13 @@ def test_levels_of_any_bytes_decode_within_the_range_or_are_refused(bits, ending
             slack = 2.0**-22 * max(abs(float(low)), abs(float(high)))
             assert float(low) - slack <= float(values.min())
             assert float(values.max()) <= float(high) + slack
+
+
+@pytest.mark.parametrize("codec", uniform.CODECS, ids=lambda codec: codec.name)
+def test_a_damaged_head_is_refused(codec):
+    encoded = codec.encode(made((3, 4)))
+    for at in range(8):
+        damaged = bytearray(encoded.payload)
+        damaged[at] ^= 0x10
+        with pytest.raises(ProtocolError, match="begins with"):
+            codec.decode(carried(encoded, damaged))
