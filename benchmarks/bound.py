@@ -121,7 +121,7 @@ def computers_alone(chosen: list[str], staleness: int, steps: int = 12) -> tuple
     edge_seconds, cloud_seconds = [], []
     for batch in experiment.loader.iterate(0, steps):
         began = time.perf_counter()
-        features = policy.forward(batch.step, (batch.inputs,), alone=staleness == 0)
+        features = policy.forward(batch.step, (batch.inputs,), weights_stay=staleness == 0)
         forwarded = time.perf_counter()
         graph = cloud.forward(batch.step, features, input_gradient=True)
         gradients = cloud.backward(graph, head.gradient(graph.outputs, batch.labels)[1])

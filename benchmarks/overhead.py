@@ -81,7 +81,7 @@ def alone_seconds(channels: int, size: int, idle_seconds: float) -> tuple[list[f
     for step in range(ROUNDS):
         time.sleep(idle_seconds)
         started = time.perf_counter()
-        features = edge.forward(step, (inputs,), alone=True)
+        features = edge.forward(step, (inputs,), weights_stay=True)
         forward_seconds = time.perf_counter() - started
         time.sleep(idle_seconds)
         started = time.perf_counter()

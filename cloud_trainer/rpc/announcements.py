@@ -17,8 +17,8 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 class ReceivedBatch:
     """All that comes up of one batch."""
 
-    labels: WireTensor
-    features: tuple[WireTensor, ...]
+    encoded_labels: WireTensor
+    encoded_features: tuple[WireTensor, ...]
     """One for each slot of the boundary at the cut."""
 
 

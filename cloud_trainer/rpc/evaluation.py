@@ -36,8 +36,8 @@ async def evaluate(
         if tensor is None or (whole := announcements.received(tensor)) is None:
             continue
         codec = compute.codec_of(session.id)
-        features = tuple([await decoded(feature, codec) for feature in whole.features])
-        labels = await decoded(whole.labels, codec)
+        features = tuple([await decoded(feature, codec) for feature in whole.encoded_features])
+        labels = await decoded(whole.encoded_labels, codec)
         batch = await compute.of(session.id).run(session.training.evaluate, features, labels)
         samples += batch.samples
         loss_sum += batch.loss * batch.samples

@@ -36,8 +36,10 @@ from shared.wire.isthmus.v1.trainer_pb2 import (
 )
 
 Stream = Duplex[TrainResponse, TrainRequest]
-UNLIMITED_QUEUE = 4
-"""What may wait for the compute thread that no K bounds: checkpoints, and batches where no gradient goes back."""
+WAITING_WITHOUT_K = 4
+"""Of what no K bounds, so many may wait for the compute thread: checkpoints, and batches where no gradient returns."""
+WAITING_REPORTS = 4
+"""So many reports may wait for the link; computing waits for room for more."""
 
 
 CopyState = Callable[[TakeCheckpoint, Callable[[bool], Awaitable[None]]], Awaitable[None]]
@@ -67,9 +69,9 @@ class Pipeline:
         self._in_flight = 0
         """Batches between their arrival and their gradient's departure, where K bounds them."""
         self._to_compute: asyncio.Queue[CloudBatch | TakeCheckpoint | None] = asyncio.Queue()
-        self._unlimited_room = asyncio.Semaphore(UNLIMITED_QUEUE)
+        self._room_without_k = asyncio.Semaphore(WAITING_WITHOUT_K)
         self._to_send: asyncio.Queue[tuple[int, Deployment, Gradients] | None] = asyncio.Queue()
-        self._to_report: asyncio.Queue[StepReport | None] = asyncio.Queue(UNLIMITED_QUEUE)
+        self._to_report: asyncio.Queue[StepReport | None] = asyncio.Queue(WAITING_REPORTS)
 
     @property
     def waiting(self) -> dict[str, int]:
@@ -125,7 +127,7 @@ class Pipeline:
         if message == TrainRequest(deployment=message.deployment):
             self._announcements.announce(message.deployment)
         elif message == TrainRequest(checkpoint=message.checkpoint):
-            await self._unlimited_room.acquire()
+            await self._room_without_k.acquire()
             await self._to_compute.put(message.checkpoint)
         else:
             raise ProtocolError(
@@ -133,19 +135,19 @@ class Pipeline:
             )
 
     async def _take_batch(self, received: ReceivedBatch) -> None:
-        deployment, step = self._announcements.deployment, received.labels.key.step
-        gradient_due = self._session.training.sends_gradients
-        if gradient_due:
+        deployment, step = self._announcements.deployment, received.encoded_labels.key.step
+        gradients_return = self._session.training.gradients_return
+        if gradients_return:
             self._admit(step, deployment)
         else:
-            await self._unlimited_room.acquire()
+            await self._room_without_k.acquire()
         features = []
-        for encoding in received.features:
+        for encoding in received.encoded_features:
             feature = await self._compute.decode(encoding)
             self._metrics.saved_up.inc(max(feature.nbytes - len(encoding.payload), 0))
             features.append(feature)
-        labels = await self._compute.decode(received.labels)
-        await self._to_compute.put(CloudBatch(step, deployment, tuple(features), labels, gradient_due))
+        labels = await self._compute.decode(received.encoded_labels)
+        await self._to_compute.put(CloudBatch(step, deployment, tuple(features), labels, gradients_return))
 
     def _admit(self, step: int, deployment: Deployment) -> None:
         """Count a batch as in flight. Raises Refusal where the edge has sent more than its K lets it."""
@@ -161,11 +163,11 @@ class Pipeline:
         """P3: batches and checkpoints in the order of their arrival."""
         while (item := await self._to_compute.get()) is not None:
             if isinstance(item, TakeCheckpoint):
-                self._unlimited_room.release()
+                self._room_without_k.release()
                 await self._take_checkpoint(item, functools.partial(self._say_checkpointed, item.name))
                 continue
-            if not item.gradient_due:
-                self._unlimited_room.release()
+            if not item.gradients_return:
+                self._room_without_k.release()
             if item.deployment.cut != self._session.training.deployment.cut:
                 raise ProtocolError(f"step {item.step} was sent at cut {item.deployment.cut}, which has moved since")
             await self._to_report.put(await self._compute.train(item, self))

@@ -29,11 +29,11 @@ class Answers:
         self.gradients.clear()
         self.reports.clear()
 
-    def cover(self, position: Position, next_step: int, *, gradients_go: bool) -> bool:
+    def cover(self, position: Position, next_step: int, *, gradients_return: bool) -> bool:
         """Whether all that an edge at this position lacks is here."""
         return (
             position.gradient_step <= next_step
             and position.report_step <= next_step
-            and (not gradients_go or self.gradients.covers(position.gradient_step, next_step))
+            and (not gradients_return or self.gradients.covers(position.gradient_step, next_step))
             and self.reports.covers(position.report_step, next_step)
         )

@@ -45,8 +45,8 @@ class CloudBatch:
     deployment: Deployment
     features: Features
     labels: Tensor
-    gradient_due: bool
-    """Whether the edge waits for an error gradient: then K bounds what is in flight."""
+    gradients_return: bool
+    """Whether an error gradient goes back to the edge: then K bounds what is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,8 @@ class CloudTraining:
         return self.chain.features[self.deployment.cut]
 
     @property
-    def sends_gradients(self) -> bool:
-        """Whether anything on the edge learns."""
+    def gradients_return(self) -> bool:
+        """Whether error gradients return to the edge, since something there learns."""
         return bool(self.chain.gradient_slots(self.deployment.cut))
 
     @property
@@ -164,13 +164,13 @@ class CloudTraining:
         """
         started = time.perf_counter()
         with failures_of(f"step {step} in the cloud", self.stage.device):
-            graph: Graph = self.stage.forward(step, features, input_gradient=self.sends_gradients)
+            graph: Graph = self.stage.forward(step, features, input_gradient=self.gradients_return)
         labels = widened(labels)
         with failures_of_loss(self.recipe.loss, graph.outputs, labels):
             loss, output_gradients = self._head.gradient(graph.outputs, labels)
         with failures_of(f"step {step} in the cloud", self.stage.device):
             found = self.stage.backward(graph, output_gradients)
-            gradients = self._returned(found, features) if self.sends_gradients else None
+            gradients = self._returned(found, features) if self.gradients_return else None
             synchronise(self.stage.device)
         return CloudStep(loss, gradients, time.perf_counter() - started)
 
@@ -211,7 +211,7 @@ class CloudTraining:
             attach.HasField("position")
             and position.lineage == self.lineage
             and not self.spoilt
-            and self.answers.cover(position, self.next_step, gradients_go=self.sends_gradients)
+            and self.answers.cover(position, self.next_step, gradients_return=self.gradients_return)
         )
 
     def copy(self) -> tuple[CheckpointName, dict[str, Any], dict[str, Tensor]]:

@@ -38,22 +38,25 @@ class EdgeCompute:
         self._policy = self._make_policy()
 
     @property
-    def learns(self) -> bool:
-        """Whether anything on the edge learns. Asked between batches only: stashing puts other weights into the blocks."""
-        return self._policy.needs_gradients
+    def gradients_return(self) -> bool:
+        """Whether error gradients return, since something on the edge learns.
 
-    async def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Features:
-        """The features of a batch, on the host. alone: no update comes before this batch's own."""
-        return await self._workers.compute.run(self._forward, step, inputs, alone=alone)
+        Asked between batches only: stashing puts other weights into the blocks.
+        """
+        return self._policy.gradients_return
+
+    async def forward(self, step: int, inputs: Tensor, *, weights_stay: bool) -> Features:
+        """The features of a batch, on the host. weights_stay: they change no more before its own update."""
+        return await self._workers.compute.run(self._forward, step, inputs, weights_stay=weights_stay)
 
     async def backward(self, batch: BatchInFlight) -> None:
         """Apply the gradients of the oldest batch that was forwarded, and update the weights."""
         await self._workers.compute.run(self._backward, batch)
 
-    async def encode(self, batch: BatchInFlight, *, gradients_come: bool) -> None:
+    async def encode(self, batch: BatchInFlight, *, gradients_return: bool) -> None:
         """Encode the features of a batch; what feedback needs of them is kept where gradients come back."""
         assert batch.features, "features are encoded once"
-        feedback = gradients_come and self._feedback is not FeedbackMode.OFF
+        feedback = gradients_return and self._feedback is not FeedbackMode.OFF
         encodings, errors = [], []
         for feature in batch.features:
             codec, error = slot_codec(batch.deployment.codec, feature.dtype), None
@@ -73,9 +76,9 @@ class EdgeCompute:
         """The values of a tensor that has arrived."""
         return await decoded(tensor, self._workers.codec)
 
-    def _forward(self, step: int, inputs: Tensor, *, alone: bool) -> Features:
+    def _forward(self, step: int, inputs: Tensor, *, weights_stay: bool) -> Features:
         """On the host, so that T1 ends when all is computed, and encoding does not wait for what a GPU is given next."""
-        return tuple(feature.to("cpu") for feature in self._policy.forward(step, (inputs,), alone=alone))
+        return tuple(feature.to("cpu") for feature in self._policy.forward(step, (inputs,), weights_stay=weights_stay))
 
     def _backward(self, batch: BatchInFlight) -> None:
         arrived, batch.gradients = batch.gradients, {}

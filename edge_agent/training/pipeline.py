@@ -94,7 +94,7 @@ class Pipeline:
         first IsthmusError of any phase that a new stream does not mend; nothing is left in the window then.
         """
         self._batches, self._stop_step, self._all_forwarded = batches, stop_step, False
-        self._window.begin(gradients_come=self._compute.learns)
+        self._window.begin(gradients_return=self._compute.gradients_return)
         try:
             await run_together(self._compute_all(batches), self._talk(link))
         except _Interrupted as interrupted:
@@ -134,17 +134,17 @@ class Pipeline:
         assert loaded.step == batch.step
         self._to_send.set()  # its labels may go while its feature is computed
         started = time.monotonic()
-        features = await self._compute.forward(batch.step, loaded.inputs, alone=batch.deployment.staleness == 0)
+        features = await self._compute.forward(batch.step, loaded.inputs, weights_stay=batch.deployment.staleness == 0)
         ended = time.monotonic()
         self._listener.span("edge", "forward", batch.step, started, ended)
-        self._window.forward(batch, features, ended - started)
+        self._window.note_forwarded(batch, features, ended - started)
         self._to_send.set()
 
     async def _apply(self, batch: BatchInFlight) -> None:
-        staleness = self._window.settle(batch.step)
         started = time.monotonic()
         await self._compute.backward(batch)
         ended = time.monotonic()
+        staleness = self._window.settle(batch.step)
         self._listener.span("edge", "backward", batch.step, started, ended)
         self._listener.edge_computed(batch.step, batch.forward_seconds + ended - started)
         self._listener.gradient_applied(batch.step, staleness)
@@ -179,7 +179,7 @@ class Pipeline:
                 key = TensorKey(batch.step, Role.ROLE_FEATURE, deployment.cut, slot)
                 await stream.send(to_wire(encoding, key, deployment.version))
                 self._listener.uploaded(len(encoding.payload), batch.boundary[slot].bytes)
-            window.send()
+            window.note_sent()
 
     async def _more_to_send(self) -> None:
         self._to_send.clear()
@@ -196,7 +196,7 @@ class Pipeline:
 
     async def _encode(self, batch: BatchInFlight) -> None:
         started = time.monotonic()
-        await self._compute.encode(batch, gradients_come=self._window.gradients_come)
+        await self._compute.encode(batch, gradients_return=self._window.gradients_return)
         self._listener.span("codec", "encode", batch.step, started, time.monotonic())
 
     async def _receive(self, stream: Stream) -> None:
@@ -228,7 +228,7 @@ class Pipeline:
                 "the trainer's blocks pass no gradient on, so the blocks of this device do not learn", step=report.step
             )
         self._listener.step_reported(report, batch.samples)
-        if not self._window.gradients_come:
+        if not self._window.gradients_return:
             self._window.settle(report.step)
             self._listener.edge_computed(report.step, batch.forward_seconds)
             self._to_compute.set()

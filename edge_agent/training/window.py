@@ -74,8 +74,8 @@ class Window:
 
     def __init__(self, first_step: int = 0) -> None:
         self._batches: ResendBuffer[BatchInFlight] = ResendBuffer()
-        self.gradients_come = True
-        """Whether error gradients settle the steps, and not reports."""
+        self.gradients_return = True
+        """Whether error gradients return and settle the steps, and not reports."""
         self.restart(first_step)
 
     def restart(self, step: int) -> None:
@@ -86,10 +86,10 @@ class Window:
         self._announced_slots = 0
         """Of the step whose gradients are announced next: those that are announced already."""
 
-    def begin(self, *, gradients_come: bool) -> None:
+    def begin(self, *, gradients_return: bool) -> None:
         """A stretch of steps begins, with nothing in flight."""
         assert not self.in_flight
-        self.gradients_come = gradients_come
+        self.gradients_return = gradients_return
         self.restart(self.started)
 
     def abandon(self) -> None:
@@ -114,24 +114,24 @@ class Window:
     @property
     def to_apply(self) -> int:
         """Gradients that have come and are not applied."""
-        return self._gradient - self.settled if self.gradients_come else 0
+        return self._gradient - self.settled if self.gradients_return else 0
 
     def answered(self, stop_step: int) -> bool:
         """Whether the trainer has said all that is due of the steps before `stop_step`."""
-        return self._report >= stop_step and (not self.gradients_come or self._gradient >= stop_step)
+        return self._report >= stop_step and (not self.gradients_return or self._gradient >= stop_step)
 
     def all_settled(self, stop_step: int) -> bool:
         """Whether the edge has done all that is due of the steps before `stop_step`; reports may still come."""
-        return self.started >= stop_step and (not self.gradients_come or self.settled >= stop_step)
+        return self.started >= stop_step and (not self.gradients_return or self.settled >= stop_step)
 
     def owed(self) -> int | None:
         """The oldest step that the trainer has still to say something of; None where there is none."""
-        oldest = min(self._gradient, self._report) if self.gradients_come else self._report
+        oldest = min(self._gradient, self._report) if self.gradients_return else self._report
         return oldest if oldest < self.forwarded else None
 
     def may_start(self, staleness: int) -> bool:
         """Whether the next batch may start under this limit K."""
-        return self.in_flight <= (staleness if self.gradients_come else FROZEN_LIMIT)
+        return self.in_flight <= (staleness if self.gradients_return else FROZEN_LIMIT)
 
     def start(self, deployment: Deployment, labels: Tensor) -> BatchInFlight:
         """The next batch starts."""
@@ -140,7 +140,7 @@ class Window:
         self.started += 1
         return batch
 
-    def forward(self, batch: BatchInFlight, features: Features, seconds: float) -> None:
+    def note_forwarded(self, batch: BatchInFlight, features: Features, seconds: float) -> None:
         """The edge's blocks have made `features` of a batch, which took them so long."""
         batch.boundary, batch.features, batch.forward_seconds = boundary_of(features), features, seconds
         self.forwarded = batch.step + 1
@@ -149,7 +149,7 @@ class Window:
         """The batch whose labels are sent next, and its feature once it is forwarded; None where it has not started."""
         return self._batches[self.sent] if self.sent < self.started else None
 
-    def send(self) -> None:
+    def note_sent(self) -> None:
         """The batch that is sent next has been handed to the link."""
         self.sent += 1
 
@@ -170,7 +170,7 @@ class Window:
     def _due(self) -> Due | None:
         """The error gradient that is not announced yet, of the oldest batch that has one, as the feature went up."""
         step = self._announced_gradient
-        if not self.gradients_come or step >= self.forwarded:
+        if not self.gradients_return or step >= self.forwarded:
             return None
         batch = self._batches[step]
         assert batch.boundary is not None
@@ -198,7 +198,7 @@ class Window:
             raise ProtocolError(f"the trainer reports step {step}; the report of step {self._report} is due")
         self._report += 1
         batch = self._batches[step]
-        if self.gradients_come:
+        if self.gradients_return:
             self._forget_done()
         return batch
 
@@ -207,7 +207,7 @@ class Window:
         return self._batches[self.settled] if self.to_apply else None
 
     def settle(self, step: int) -> int:
-        """Settle the oldest step in flight, which is `step`; returns the staleness at which its gradient is applied."""
+        """Settle the oldest step in flight, which is `step`; returns its staleness: the batches that have started since."""
         assert step == self.settled < self.started
         self.settled += 1
         self._forget_done()

@@ -40,8 +40,8 @@ def measure_replay(stage: Stage, inputs: Boundary, *, repeats: int) -> list[floa
     examples, policy = _examples(inputs), Replay(stage)
 
     def step() -> None:
-        features = policy.forward(0, examples, alone=False)
-        if policy.needs_gradients:
+        features = policy.forward(0, examples, weights_stay=False)
+        if policy.gradients_return:
             policy.backward(0, _made_up_gradients(features))
         synchronise(stage.device)
 

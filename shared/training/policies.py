@@ -30,13 +30,14 @@ class BackwardPolicy(Protocol):
         """What the stage computes on."""
 
     @property
-    def needs_gradients(self) -> bool:
-        """Whether `backward` is to be called: not when nothing in the stage learns, nor when no gradient can reach it."""
+    def gradients_return(self) -> bool:
+        """Whether error gradients return, so that `backward` is called: not when nothing in the stage learns, nor when no
+        gradient can reach it."""
 
-    def forward(self, step: int, inputs: Features, *, alone: bool) -> Features:
+    def forward(self, step: int, inputs: Features, *, weights_stay: bool) -> Features:
         """The features of a batch, detached; whatever their backward needs is kept.
 
-        alone: no update will come before this batch's own.
+        weights_stay: the weights change no more before this batch's own update.
         """
 
     def backward(self, step: int, gradients: Gradients) -> None:
@@ -65,17 +66,17 @@ class Replay:
         return self._stage.device
 
     @property
-    def needs_gradients(self) -> bool:
+    def gradients_return(self) -> bool:
         """See `BackwardPolicy`."""
-        return self._stage.needs_gradients
+        return self._stage.gradients_return
 
-    def forward(self, step: int, inputs: Features, *, alone: bool) -> Features:
+    def forward(self, step: int, inputs: Features, *, weights_stay: bool) -> Features:
         """See `BackwardPolicy`."""
-        if not self._stage.needs_gradients:
+        if not self._stage.gradients_return:
             return self._stage.forward_only(step, inputs)
         if self._history and isinstance(self._history[-1][1], Graph):  # K was 0 a moment ago
             _renew_buffers(self._stage)
-        if alone:
+        if weights_stay:
             graph = self._stage.forward(step, inputs, input_gradient=False)
             self._history.append((step, graph))
             return _detached(graph)
@@ -112,13 +113,13 @@ class Stash:
         return self._stage.device
 
     @property
-    def needs_gradients(self) -> bool:
+    def gradients_return(self) -> bool:
         """See `BackwardPolicy`."""
-        return self._stage.needs_gradients
+        return self._stage.gradients_return
 
-    def forward(self, step: int, inputs: Features, *, alone: bool) -> Features:  # noqa: ARG002 - the same either way
+    def forward(self, step: int, inputs: Features, *, weights_stay: bool) -> Features:  # noqa: ARG002 - the same either way
         """See `BackwardPolicy`."""
-        if not self._stage.needs_gradients:
+        if not self._stage.gradients_return:
             return self._stage.forward_only(step, inputs)
         if self._weights is None:
             self._weights = self._stage.copy_weights()

@@ -71,7 +71,7 @@ class Simulation:
         self._edge = Stage(chain, 0, cut, recipe, device)
         self._cloud = Stage(chain, cut, len(chain.blocks), recipe, device)
         self._policy = POLICIES[scheme.backward](self._edge)
-        self._learns = self._policy.needs_gradients
+        self._gradients_return = self._policy.gradients_return
         self._head = LossHead(recipe.loss, None)
         self._in_flight: deque[_InFlight] = deque()
 
@@ -92,13 +92,13 @@ class Simulation:
 
     def _forward(self, step: int, inputs: Tensor, labels: Tensor) -> BatchLoss:
         """A batch's way up, through the cloud with its update, and down again, where the gradient waits for its turn."""
-        features = self._policy.forward(step, (inputs,), alone=self._scheme.staleness == 0)
+        features = self._policy.forward(step, (inputs,), weights_stay=self._scheme.staleness == 0)
         received = tuple(_through(self._scheme.codec, feature) for feature in features)
-        graph = self._cloud.forward(step, received, input_gradient=self._learns)
+        graph = self._cloud.forward(step, received, input_gradient=self._gradients_return)
         loss, output_gradients = self._head.gradient(graph.outputs, labels)
         gradients = self._cloud.backward(graph, output_gradients)
         self._cloud.update(step)
-        if self._learns:
+        if self._gradients_return:
             returned = tuple(
                 None if gradient is None else _through(self._scheme.downlink_codec, gradient)
                 for gradient in with_zeros(gradients, received)
@@ -116,7 +116,7 @@ class Simulation:
         )
 
     def _backward(self, step: int) -> None:
-        if not self._learns:
+        if not self._gradients_return:
             return
         oldest, returned, errors, samples = self._in_flight.popleft()
         assert oldest == step

@@ -61,8 +61,8 @@ class Stage:
         return any(block.trainable for block in self.blocks)
 
     @property
-    def needs_gradients(self) -> bool:
-        """Whether any error gradient at the outputs is of use."""
+    def gradients_return(self) -> bool:
+        """Whether error gradients return to the outputs: whether any is of use there."""
         return bool(self.chain.gradient_slots(self.stop))
 
     def forward(self, step: int, inputs: Features, *, input_gradient: bool, weights: Weights | None = None) -> Graph:

@@ -107,9 +107,9 @@ class PlainEdge:
         self._optimizer = plain_optimizer(self.blocks, recipe.optimizer)
         self._then: dict[int, tuple[Tensor, nn.ModuleList | None]] = {}
 
-    def forward(self, step: int, inputs: Tensor, *, alone: bool) -> Value:
-        """The feature of a batch. alone: no update will come before this batch's own."""
-        self._then[step] = inputs, copy.deepcopy(self.blocks) if alone or self._policy == "stash" else None
+    def forward(self, step: int, inputs: Tensor, *, weights_stay: bool) -> Value:
+        """The feature of a batch. weights_stay: the weights change no more before this batch's own update."""
+        self._then[step] = inputs, copy.deepcopy(self.blocks) if weights_stay or self._policy == "stash" else None
         with torch.no_grad():
             return plain_forward(self.blocks, self._recipe.seed, step, inputs.clone())
 
@@ -158,7 +158,7 @@ def plain_split(
             continue
         how, (inputs, labels) = crossing(step), samples(step)
         up, down = codec_by_name(how.codec), codec_by_name(how.downlink_codec)
-        features = tupled(edge.forward(step, inputs, alone=how.staleness == 0))
+        features = tupled(edge.forward(step, inputs, weights_stay=how.staleness == 0))
         arrived = tuple(
             up.decode(up.encode(feature)).clone().requires_grad_() if feature.is_floating_point() else feature
             for feature in features

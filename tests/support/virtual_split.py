@@ -150,21 +150,21 @@ class _RecordedPolicy:
         self._split = split
 
     @property
-    def needs_gradients(self) -> bool:
-        return bool(self._policy.needs_gradients)
+    def gradients_return(self) -> bool:
+        return bool(self._policy.gradients_return)
 
     @property
     def device(self) -> torch.device:
         return self._split.stage.device
 
-    def forward(self, step: int, inputs: Features, *, alone: bool) -> Features:
+    def forward(self, step: int, inputs: Features, *, weights_stay: bool) -> Features:
         split, record = self._split, self._split.record
         record.deployments[step] = split.deployment.now
         record.edge.append(("forward", step))
         record.most_ahead = max(record.most_ahead, record.fetched - len(record.deployments))
         settled = len(record.staleness) if split.stage.trainable else len(record.reported)
         record.most_in_flight = max(record.most_in_flight, len(record.deployments) - settled)
-        features: Features = self._policy.forward(step, inputs, alone=alone)
+        features: Features = self._policy.forward(step, inputs, weights_stay=weights_stay)
         split.on_forward(step)
         return features
 

@@ -77,7 +77,7 @@ class LossyLink:
         training, at = self._split.training, self._split.window.position
         position = Position(gradient_step=at.gradient, report_step=at.report)
         assert max(at.gradient, at.report) <= training.next_step <= at.forward, "neither side is ahead of the other"
-        assert training.answers.cover(position, training.next_step, gradients_go=training.sends_gradients)
+        assert training.answers.cover(position, training.next_step, gradients_return=training.gradients_return)
         self._split.window.resume(training.next_step)
         self._split.deployment.announce(training.deployment)
         self.stream = self._attach(position)

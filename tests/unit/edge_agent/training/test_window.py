@@ -30,14 +30,14 @@ def gradient(
     return Frame(role=role, step=step, block=CUT, slot=slot, deployment_version=version, tensor=tensor)
 
 
-def window_of(steps: range, *, gradients_come: bool = True, forwarded: bool = True) -> Window:
+def window_of(steps: range, *, gradients_return: bool = True, forwarded: bool = True) -> Window:
     """These steps have started, and nothing has come of them."""
     window = Window(steps.start)
-    window.begin(gradients_come=gradients_come)
+    window.begin(gradients_return=gradients_return)
     for _ in steps:
         batch = window.start(DEPLOYMENT, LABELS)
         if forwarded:
-            window.forward(batch, (FEATURE,), 0.1)
+            window.note_forwarded(batch, (FEATURE,), 0.1)
     return window
 
 
@@ -47,16 +47,16 @@ class EdgeAndTrainer(RuleBasedStateMachine):
     @initialize(
         first=st.integers(2, 1000),
         limit=st.integers(0, 6),
-        gradients_come=st.booleans(),
+        gradients_return=st.booleans(),
         features=st.sampled_from(BOUNDARIES),
     )
-    def begin(self, first, limit, gradients_come, features):
+    def begin(self, first, limit, gradients_return, features):
         self.features = features
         self.slots = [slot for slot, feature in enumerate(features) if feature is FEATURE]
         self.delivered = 0
         """Gradients of the step `gradients` that this stream has delivered."""
-        self.window, self.limit, self.gradients_come, self.first = Window(first), limit, gradients_come, first
-        self.window.begin(gradients_come=gradients_come)
+        self.window, self.limit, self.gradients_return, self.first = Window(first), limit, gradients_return, first
+        self.window.begin(gradients_return=gradients_return)
         self.computed = self.arrived = first
         """Steps that the trainer has computed, and whose labels and feature have arrived there on this stream."""
         self.gradients, self.reports = first, first
@@ -72,13 +72,13 @@ class EdgeAndTrainer(RuleBasedStateMachine):
     @precondition(lambda self: self.window.forwarded < self.window.started)
     @rule()
     def forward(self):
-        self.window.forward(self.batch, self.features, 0.1)
+        self.window.note_forwarded(self.batch, self.features, 0.1)
 
     @precondition(lambda self: self.window.to_send)
     @rule()
     def send(self):
         assert self.window.next_to_send().step == self.arrived, "the trainer gets every step once, in order"
-        self.window.send()
+        self.window.note_sent()
         self.arrived += 1
 
     @precondition(lambda self: self.computed < self.arrived)
@@ -86,7 +86,7 @@ class EdgeAndTrainer(RuleBasedStateMachine):
     def compute(self):
         self.computed += 1
 
-    @precondition(lambda self: self.gradients_come and self.gradients < self.computed)
+    @precondition(lambda self: self.gradients_return and self.gradients < self.computed)
     @rule()
     def deliver_gradient(self):
         slot = self.slots[self.delivered]
@@ -100,7 +100,7 @@ class EdgeAndTrainer(RuleBasedStateMachine):
     @rule()
     def deliver_report(self):
         assert self.window.take_report(self.reports).step == self.reports
-        if not self.gradients_come:
+        if not self.gradients_return:
             self.settled.append(self.reports)
             self.window.settle(self.reports)
         self.reports += 1
@@ -113,7 +113,7 @@ class EdgeAndTrainer(RuleBasedStateMachine):
         self.settled.append(batch.step)
         assert 0 <= self.window.settle(batch.step) <= self.limit
 
-    @precondition(lambda self: self.gradients_come and self.gradients < self.computed)
+    @precondition(lambda self: self.gradients_return and self.gradients < self.computed)
     @rule()
     def lose_a_link_in_the_middle_of_a_gradient(self):
         self.window.accept(gradient(self.gradients, slot=self.slots[self.delivered]))
@@ -125,15 +125,15 @@ class EdgeAndTrainer(RuleBasedStateMachine):
         position = self.window.position
         self.arrived = self.computed
         self.reports, self.delivered = position.report, 0
-        if self.gradients_come:
+        if self.gradients_return:
             self.gradients = position.gradient
-        assert max(self.reports, self.gradients if self.gradients_come else 0) <= self.computed <= position.forward
+        assert max(self.reports, self.gradients if self.gradients_return else 0) <= self.computed <= position.forward
         self.window.resume(self.computed)
 
     @rule(wrong=st.integers(-2, 2))
     def refuse_what_is_not_due(self, wrong):
         before = self.window.position
-        if wrong and self.gradients_come:
+        if wrong and self.gradients_return:
             with pytest.raises(ProtocolError):
                 self.window.accept(gradient(self.gradients + wrong, slot=self.slots[self.delivered]))
             with pytest.raises(ProtocolError):
@@ -146,12 +146,14 @@ class EdgeAndTrainer(RuleBasedStateMachine):
     @invariant()
     def bounded_and_in_order(self):
         window = self.window
-        assert 0 <= window.in_flight <= (self.limit if self.gradients_come else FROZEN_LIMIT) + 1
+        assert 0 <= window.in_flight <= (self.limit if self.gradients_return else FROZEN_LIMIT) + 1
         assert self.settled == list(range(self.first, window.settled)), "each once, in order"
         assert self.started == list(range(self.first, window.started))
         assert all(now >= before for now, before in zip(window.position, self.position, strict=True)), "never back"
         self.position = window.position
-        owed = min(window.position.report, window.position.gradient if self.gradients_come else window.position.report)
+        owed = min(
+            window.position.report, window.position.gradient if self.gradients_return else window.position.report
+        )
         assert window.owed() == (owed if owed < window.forwarded else None)
 
     def teardown(self):
@@ -173,7 +175,7 @@ def test_the_limit_is_reached(limit):
     window = window_of(range(0))
     for step in range(limit + 1):
         assert window.may_start(limit)
-        window.forward(window.start(DEPLOYMENT, LABELS), (FEATURE,), 0.1)
+        window.note_forwarded(window.start(DEPLOYMENT, LABELS), (FEATURE,), 0.1)
         assert window.in_flight == step + 1
     assert not window.may_start(limit)
     window.accept(gradient(0))
@@ -216,7 +218,7 @@ def test_a_gradient_of_any_shape_and_codec_is_taken(shape, codec, channels_last)
     if channels_last and right.dim() == 4:
         right = right.to(memory_format=torch.channels_last)
     batch = window.start(Deployment(version=VERSION, cut=CUT, downlink_codec=codec), torch.zeros(shape[0]))
-    window.forward(batch, (right,), 0.1)
+    window.note_forwarded(batch, (right,), 0.1)
     tensor = to_wire(codec_by_name(codec).encode(right), TensorKey(5, Role.ROLE_ERROR_GRADIENT, CUT), VERSION)
     window.accept(next(chunks(tensor, 1 << 20))[0])
     window.take_gradient(5, 0, right)
@@ -284,7 +286,7 @@ def test_a_report_that_comes_twice_is_refused():
 
 
 def test_where_no_gradient_comes_reports_come_in_order():
-    window = window_of(range(5, 8), gradients_come=False)
+    window = window_of(range(5, 8), gradients_return=False)
     with pytest.raises(ProtocolError, match="reports step 6; the report of step 5 is due"):
         window.take_report(6)
     assert [window.take_report(step).step for step in range(5, 8)] == [5, 6, 7]

@@ -159,8 +159,8 @@ def test_any_order_gives_what_autograd_on_copies_gives(name, policy, optimizer, 
     for step, limit in order:
         if limit is not None:
             inputs = batch_of(name, step)
-            (features[step],) = ours.forward(step, (inputs,), alone=limit == 0)
-            assert torch.equal(features[step], plain.forward(step, batch_of(name, step), alone=limit == 0))
+            (features[step],) = ours.forward(step, (inputs,), weights_stay=limit == 0)
+            assert torch.equal(features[step], plain.forward(step, batch_of(name, step), weights_stay=limit == 0))
             assert torch.equal(inputs, batch_of(name, step)), "the samples are the user's and are not written to"
         else:
             gradient = gradient_of(step, features[step])
@@ -181,12 +181,12 @@ def traced_stage() -> tuple[Stage, Chain]:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_with_no_update_in_between_a_policy_equals_the_kept_graph_bit_for_bit(policy):
     states = []
-    for alone in (True, False):
+    for weights_stay in (True, False):
         stage, chain = traced_stage()
         chosen = POLICIES[policy](stage)
         for step in range(4):
             with random_state("image", step):
-                (feature,) = chosen.forward(step, (torch.randn(BATCH, 1, 8, 8),), alone=alone)
+                (feature,) = chosen.forward(step, (torch.randn(BATCH, 1, 8, 8),), weights_stay=weights_stay)
             chosen.backward(step, (gradient_of(step, feature),))
         states.append(chain.module.state_dict())
     assert_same_bits(*states)
@@ -201,7 +201,7 @@ def test_statistics_are_those_of_the_first_forwards_in_their_order(policy):
     first_forward = stage.blocks[0].module[0].register_forward_hook(lambda _, __, output: seen.append(output.detach()))
     chosen = POLICIES[policy](stage)
     for step in range(4):
-        chosen.forward(step, (batch_of("normed", step),), alone=False)
+        chosen.forward(step, (batch_of("normed", step),), weights_stay=False)
     first_forward.remove()
     for step in range(4):
         chosen.backward(step, (torch.ones(BATCH, 8),))
@@ -218,7 +218,7 @@ def test_the_replay_at_unchanged_weights_recomputes_the_feature_bit_for_bit():
     outputs: list[Tensor] = []
     stage.blocks[-1].module.register_forward_hook(lambda _, __, output: outputs.append(output.detach().clone()))
     replay = Replay(stage)
-    features = [replay.forward(step, (batch_of("normed", step),), alone=False)[0] for step in range(2)]
+    features = [replay.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
     torch.rand(5)  # whoever else draws random numbers meanwhile
     replay.backward(0, (torch.ones_like(features[0]),))
     assert torch.equal(outputs[2], features[0])
@@ -260,7 +260,7 @@ def test_frozen_blocks_have_no_backward(policy, frozen, backwards):
     stage = Stage(build_chain(module, torch.zeros(BATCH, 8)), 0, 3, recipe(), CPU)
     chosen = POLICIES[policy](stage)
     frozen_before = copy.deepcopy(module[:frozen].state_dict())
-    features = [chosen.forward(step, (batch_of("normed", step),), alone=False)[0] for step in range(2)]
+    features = [chosen.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
     CountingBackwards.count = 0
     if stage.trainable:
         chosen.backward(0, (torch.ones_like(features[0]),))
@@ -269,15 +269,15 @@ def test_frozen_blocks_have_no_backward(policy, frozen, backwards):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("alone", [True, False])
-def test_an_edge_that_is_all_frozen_keeps_nothing_and_still_counts_its_statistics(policy, alone):
+@pytest.mark.parametrize("weights_stay", [True, False])
+def test_an_edge_that_is_all_frozen_keeps_nothing_and_still_counts_its_statistics(policy, weights_stay):
     module = build("normed")
     module[:2].requires_grad_(False)
     chosen = POLICIES[policy](stage_of(module, batch_of("normed", 0)))
     for step in range(5):
         batch = batch_of("normed", step)
         kept = weakref.ref(batch)
-        (feature,) = chosen.forward(step, (batch,), alone=alone)
+        (feature,) = chosen.forward(step, (batch,), weights_stay=weights_stay)
         assert not feature.requires_grad
         del batch
         assert kept() is None
@@ -296,7 +296,7 @@ def test_the_history_holds_k_plus_one_inputs_and_no_activations(limit):
         if step > limit:
             replay.backward(step - limit - 1, (torch.ones(BATCH, 8),))
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda kept: kept):
-            (feature,) = replay.forward(step, (batch,), alone=False)
+            (feature,) = replay.forward(step, (batch,), weights_stay=False)
         gone = weakref.ref(feature)
         del feature, batch
         assert gone() is None
@@ -316,10 +316,10 @@ def test_stash_copies_the_weights_once_a_version_and_holds_none_when_drained(mon
     monkeypatch.setattr(Stage, "copy_weights", counted)
     stash = Stash(stage_of(build("normed"), batch_of("normed", 0)))
     for step in range(3):
-        stash.forward(step, (batch_of("normed", step),), alone=False)
+        stash.forward(step, (batch_of("normed", step),), weights_stay=False)
     assert len(copies) == 1, "no update came between these forwards"
     stash.backward(0, (torch.ones(BATCH, 8),))
-    stash.forward(3, (batch_of("normed", 3),), alone=False)
+    stash.forward(3, (batch_of("normed", 3),), weights_stay=False)
     assert len(copies) == 2
     for step in (1, 2, 3):
         stash.backward(step, (torch.ones(BATCH, 8),))
@@ -347,7 +347,7 @@ def test_parameters_read_outside_of_submodules_learn(policy):
     chain = build_chain(module, torch.zeros(BATCH, 8))
     stage = Stage(chain, 0, len(chain.blocks), recipe(), CPU)
     chosen = POLICIES[policy](stage)
-    outputs = [chosen.forward(step, (batch_of("normed", step),), alone=False)[0] for step in range(2)]
+    outputs = [chosen.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
     chosen.backward(0, (torch.ones_like(outputs[0]),))
     plain(batch_of("normed", 0)).sum().backward()
     optimizer = plain_optimizer(plain, recipe().optimizer)
@@ -357,7 +357,7 @@ def test_parameters_read_outside_of_submodules_learn(policy):
 
 def test_a_gradient_out_of_order_is_a_defect():
     replay = Replay(stage_of(build("normed"), batch_of("normed", 0)))
-    features = [replay.forward(step, (batch_of("normed", step),), alone=False)[0] for step in range(2)]
+    features = [replay.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
     with pytest.raises(AssertionError):
         replay.backward(1, (torch.ones_like(features[1]),))
 

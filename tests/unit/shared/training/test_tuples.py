@@ -65,7 +65,7 @@ def train(edge: Stage, cloud: Stage, policy: str, steps: range) -> None:
     chosen, head = POLICIES[policy](edge), LossHead(RECIPE.loss, None)
     for step in steps:
         inputs, labels = batch_of(step)
-        features = chosen.forward(step, (inputs,), alone=policy == "replay")
+        features = chosen.forward(step, (inputs,), weights_stay=policy == "replay")
         graph = cloud.forward(step, features, input_gradient=True)
         gradients = cloud.backward(graph, head.gradient(graph.outputs, labels)[1])
         cloud.update(step)
@@ -139,7 +139,7 @@ def test_integers_have_no_gradient_and_take_none():
     graph = cloud.forward(0, features, input_gradient=True)
     gradients = cloud.backward(graph, (torch.ones_like(graph.outputs[0]),))
     assert [gradient is None for gradient in gradients] == [False, True]
-    assert edge.needs_gradients
+    assert edge.gradients_return
     assert edge.chain.gradient_slots(3) == (0,)
     assert edge.chain.gradient_slots(2) == (0, 1)
 
