@@ -1,24 +1,29 @@
-"""What the page on extending shows is run as it stands there: each example is loaded, registered by one line, and used."""
+"""What the page on extending shows is done as it stands there, and keeps what the page promises.
 
+The codec and the optimizer are written into a copy of the tree, and the checks of all codecs and optimizers run there; the
+other examples are loaded and used.
+"""
+
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
 
-from shared.codec import codec_bits, codec_by_name, codec_of_bits, registry
-from shared.config import Section
+from shared.codec import codec_of_bits, registry
 from shared.model.chain import build_chain
 from shared.planning import PLANNERS, Link, Rates, SearchSpace, Trace, compare
 from shared.planning.comparison import CONTESTANTS, run_held
-from shared.training import block_state
-from shared.training.losses import LOSSES, LossHead
-from shared.training.optimizers import OPTIMIZERS, OptimizerConfig, optimizer_bytes
+from shared.training.losses import LOSSES
+from shared.training.optimizers import OptimizerConfig
 from shared.training.policies import POLICIES
 from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.split_simulation import Scheme, Simulation, steady_events
-from shared.training.stage import Stage
+from tests.conftest import ROOT
 from tests.support.pages import blocks
 from tests.support.planning_cases import small_profile
 
@@ -35,6 +40,33 @@ def shown(file: str, monkeypatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, name, module)
     exec(compile(EXAMPLES[title], title, "exec"), module.__dict__)
     return module
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    """A copy of the tree in which a reader has written every file of the page and made every change."""
+    copy = tmp_path_factory.mktemp("extended")
+    for folder in ("shared", "edge_agent", "cloud_trainer", "tests"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "isthmus.py"):
+        shutil.copy(ROOT / file, copy)
+    for title, text in EXAMPLES.items():
+        (copy / title).write_text(text)
+    for block in blocks("extending.md"):
+        if block.language == "diff":
+            apply(block.text, copy / block.title)
+    return copy
+
+
+def apply(changes: str, file: Path) -> None:
+    """Make the changes of a diff whose parts stand between lines of `@@`."""
+    text = file.read_text()
+    for part in changes.split("@@\n"):
+        lines = part.splitlines(keepends=True)
+        before, after = ("".join(line[1:] for line in lines if line[0] != other) for other in "+-")
+        assert text.count(before) == 1, f"{file} has no such place: {before}"
+        text = text.replace(before, after)
+    file.write_text(text)
 
 
 def recipe(**changes) -> Recipe:
@@ -68,62 +100,36 @@ def test_every_example_of_the_page_is_tried():
     assert {title.rpartition("/")[2] for title in EXAMPLES} == SHOWN
 
 
-@pytest.mark.parametrize("shape", [(), (7,), (3, 5), (0, 4)])
-def test_a_codec_goes_to_and_fro_and_trains_two_steps(monkeypatch, shape):
+def test_the_examples_pass_the_style_checks(tree):
+    files = list(EXAMPLES)
+    for check in (("check",), ("format", "--check")):
+        done = subprocess.run([sys.executable, "-m", "ruff", *check, *files], cwd=tree, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("chosen", "suites"),
+    [
+        ("signs", ["tests/unit/shared/codec/test_every_codec.py", "tests/unit/shared/codec/test_registry.py"]),
+        ("asgd or every_optimizer_is_tried or a_key_means", ["tests/unit/shared/training/test_optimizers.py"]),
+        ("asgd", ["tests/unit/shared/training/test_device.py"]),
+        ("mlp-asgd or every_optimizer_is_tried", ["tests/integration/training/test_exactness.py"]),
+    ],
+    ids=["codec", "optimizer", "optimizer on a device", "optimizer across a cut"],
+)
+def test_the_checks_of_all_codecs_and_optimizers_pass_for_those_of_the_page(tree, chosen, suites):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *suites]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_codec_trains_and_is_exchanged_for_others(monkeypatch):
     (codec,) = shown("signs.py", monkeypatch).CODECS
     monkeypatch.setitem(registry.CODECS, codec.name, codec)
-    assert codec_by_name("signs1").spec.lossy
-    assert codec_bits("signs1") == 1
-    assert codec_of_bits(8, like="signs1") == "uniform8", "which the engine turns to where it wants more bits"
-    tensor = torch.randn(shape)
-    encoded = codec.encode(tensor)
-    assert encoded.payload.nbytes == codec.encoded_bytes(shape, torch.float32)
-    assert torch.equal(codec.decode(encoded), torch.where(tensor > 0, 1.0, -1.0))
+    assert codec_of_bits(8, like="signs1") == "uniform8"
+    assert codec_of_bits(32, like="signs1") == "fp32"
     trained, _ = simulated(Scheme(codec="signs1"), recipe(), 2)
     assert not same(trained, simulated(Scheme(), recipe(), 2)[0])
-
-
-def test_an_optimizer_trains_bit_equal_across_a_cut_and_a_migration(monkeypatch):
-    spec = shown("asgd.py", monkeypatch).ASGD
-    monkeypatch.setitem(OPTIMIZERS, spec.name, spec)
-
-    class Chosen(Section):
-        """What `training.optimizer` is once the optimizer has its line."""
-
-        name: str = "asgd"
-        clip_norm: float | None = None
-        learning_rate: float = 0.1
-        weight_decay: float = 0.01
-        averaging_from: float = 2.0
-
-    told = recipe().model_copy(update={"optimizer": Chosen()})
-    whole, split = chain(), chain()
-    optimizer = torch.optim.ASGD(whole.module.parameters(), lr=0.1, t0=2.0, weight_decay=0.01)
-    edge, cloud = Stage(split, 0, 2, told, CPU), Stage(split, 2, 3, told, CPU)
-    head = LossHead("mse", None)
-    for step in range(6):
-        inputs, labels = batch(step)
-        optimizer.zero_grad()
-        nn.functional.mse_loss(whole.module(inputs), labels).backward()
-        optimizer.step()
-        if step == 3:  # the middle block changes sides with its state
-            state = block_state.deserialize(block_state.serialize(edge.block_tensors(0)))
-            assert any(entry.startswith("optimizer/") for entry in state)
-            block_state.check(split.blocks[0], told.optimizer, state)
-            edge.move(0, 0, {})
-            cloud.move(0, 3, {0: state, **{2: block_state.deserialize(block_state.serialize(cloud.block_tensors(2)))}})
-        below = edge.forward(step, (inputs,), input_gradient=False)
-        above = cloud.forward(step, below.outputs, input_gradient=True)
-        _, gradients = head.gradient(above.outputs, labels)
-        returned = cloud.backward(above, gradients)
-        if edge.blocks:
-            edge.backward(below, returned)
-        for stage in (edge, cloud):
-            stage.update(step)
-    assert same(whole.module.state_dict(), split.module.state_dict())
-    parameters = list(whole.module.parameters())
-    kept = [value for parameter in parameters for value in optimizer.state[parameter].values()]
-    assert optimizer_bytes(parameters, told.optimizer) == sum(value.nbytes for value in kept)
 
 
 def test_a_planner_chooses_and_is_compared(monkeypatch):

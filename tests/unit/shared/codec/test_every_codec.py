@@ -66,6 +66,14 @@ def test_fp32_is_lossless_for_narrower_floats(tensor):
     assert same_bits(codec_by_name("fp32").decode(carried(codec_by_name("fp32").encode(tensor))), tensor)
 
 
+@each_family
+@given(data=st.data(), dtype=st.sampled_from(FLOATS), at=st.integers(0, 11))
+def test_a_nan_is_not_hidden(family, data, dtype, at):
+    codec, tensor = data.draw(of_family(family)), made((12,), dtype, 0)
+    tensor[at] = torch.nan
+    assert codec.decode(carried(codec.encode(tensor.view(3, 4)))).view(-1)[at].isnan()
+
+
 def test_channels_last_stays_channels_last():
     tensor = made((2, 3, 4, 5), torch.float32, 0).to(memory_format=torch.channels_last)
     for name in codec_names():
