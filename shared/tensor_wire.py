@@ -51,14 +51,14 @@ def slot_codec(name: str, dtype: torch.dtype) -> Codec:
     return codec_by_name(name if dtype.is_floating_point else "raw")
 
 
-async def encoded(tensor: Tensor, codec: Codec, worker: Runner) -> Encoded:
+async def encode_tensor(tensor: Tensor, codec: Codec, worker: Runner) -> Encoded:
     """Encode on the codec's thread; what is sent as it lies in this machine's memory needs none."""
     if tensor.is_cuda or is_lossy(codec.name):
         return await worker.run(codec.encode, tensor)
     return codec.encode(tensor)
 
 
-async def decoded(tensor: WireTensor, worker: Runner) -> Tensor:
+async def decode_tensor(tensor: WireTensor, worker: Runner) -> Tensor:
     """Decode on the codec's thread; what lies in the payload's own memory needs none."""
     codec = codec_by_name(tensor.header.codec)
     if is_lossy(codec.name):

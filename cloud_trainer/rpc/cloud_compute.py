@@ -5,7 +5,7 @@ from torch import Tensor
 from cloud_trainer.sessions.cloud_training import CloudBatch, CloudTraining, StepListener
 from shared.codec import Encoded, codec_by_name
 from shared.concurrency.threads import Runner
-from shared.tensor_wire import decoded, encoded
+from shared.tensor_wire import decode_tensor, encode_tensor
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport
 
@@ -25,8 +25,8 @@ class CloudCompute:
 
     async def encode(self, deployment: Deployment, gradient: Tensor) -> Encoded:
         """Encode an error gradient for its way down."""
-        return await encoded(gradient, codec_by_name(deployment.downlink_codec), self._codecs)
+        return await encode_tensor(gradient, codec_by_name(deployment.downlink_codec), self._codecs)
 
     async def decode(self, tensor: WireTensor) -> Tensor:
         """The values of a tensor that has arrived."""
-        return await decoded(tensor, self._codecs)
+        return await decode_tensor(tensor, self._codecs)

@@ -7,7 +7,7 @@ from cloud_trainer.sessions.compute import Compute
 from cloud_trainer.sessions.session import Session
 from shared.codec import aligned_buffer
 from shared.errors import ProtocolError
-from shared.tensor_wire import decoded
+from shared.tensor_wire import decode_tensor
 from shared.transport.stream.framing import Assembler, TensorKey
 from shared.transport.stream.packets import Damaged, Packet, undamaged
 from shared.wire.isthmus.v1.tensor_pb2 import Role
@@ -36,8 +36,8 @@ async def evaluate(
         if tensor is None or (whole := announcements.received(tensor)) is None:
             continue
         codec = compute.codec_of(session.id)
-        features = tuple([await decoded(feature, codec) for feature in whole.encoded_features])
-        labels = await decoded(whole.encoded_labels, codec)
+        features = tuple([await decode_tensor(feature, codec) for feature in whole.encoded_features])
+        labels = await decode_tensor(whole.encoded_labels, codec)
         batch = await compute.of(session.id).run(session.training.evaluate, features, labels)
         samples += batch.samples
         loss_sum += batch.loss * batch.samples

@@ -20,8 +20,8 @@ class Answers:
         """The error gradient of a step, and the deployment that it travels under."""
         self.reports: ResendBuffer[StepReport] = ResendBuffer(REPORTS)
 
-    def admitted(self, step: int, staleness: int) -> None:
-        """A batch that started under this limit K has come: older gradients than it can wait for have arrived."""
+    def forget_arrived(self, step: int, staleness: int) -> None:
+        """Forget the gradients that have arrived, since the batch of this step has started under this limit K."""
         self.gradients.settle(step - staleness)
 
     def clear(self) -> None:

@@ -28,7 +28,7 @@ from shared.training.losses import BatchLoss, LossHead, widened
 from shared.training.measure import seconds_of, stage_step
 from shared.training.recipe import Recipe
 from shared.training.stage import Graph, Stage, with_zeros
-from shared.training.stage_state import bytes_of, copy_state, put_back
+from shared.training.stage_state import copy_state, element_bytes, put_back
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import Refusal
 from shared.wire.isthmus.v1.trainer_pb2 import Attach, Deployment, StepReport
@@ -130,7 +130,7 @@ class CloudTraining:
         Raises as `compute` does; only a checkpoint can be gone on with then.
         """
         started = time.monotonic_ns()
-        self.answers.admitted(batch.step, batch.deployment.staleness)
+        self.answers.forget_arrived(batch.step, batch.deployment.staleness)
         self.deployment = batch.deployment
         try:
             done = self.compute(batch.step, batch.features, batch.labels)
@@ -139,7 +139,7 @@ class CloudTraining:
                 listener.gradients_computed(batch, done.gradients)
             seconds = done.graph_seconds + self.update(batch.step)
             if self._step_log is not None:
-                self._step_log.applied(batch.step, *map(bytes_of, batch.features), bytes_of(batch.labels))
+                self._step_log.applied(batch.step, *map(element_bytes, batch.features), element_bytes(batch.labels))
         except BaseException:
             self.spoilt = True
             raise

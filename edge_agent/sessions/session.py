@@ -16,7 +16,7 @@ from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
 from shared.errors import IsthmusError, ProtocolError
 from shared.model.chain import Block
-from shared.tensor_wire import encoded, slot_codec, to_wire
+from shared.tensor_wire import encode_tensor, slot_codec, to_wire
 from shared.training import block_state
 from shared.training.losses import narrowed
 from shared.training.step_log import StepLog
@@ -88,7 +88,7 @@ class OpenSession:
                 features = await self.workers.compute.run(self.experiment.stage.evaluate, (batch.inputs,))
                 for slot, feature in enumerate(features):
                     codec = slot_codec(deployment.codec, feature.dtype)
-                    encoding = await encoded(feature, codec, self.workers.codec)
+                    encoding = await encode_tensor(feature, codec, self.workers.codec)
                     crossing = TensorKey(0, Role.ROLE_FEATURE, deployment.cut, slot, batch=number)
                     yield to_wire(encoding, crossing, deployment.version)
                 number += 1

@@ -8,10 +8,10 @@ from edge_agent.experiment.workers import Workers
 from edge_agent.training.window import BatchInFlight
 from shared.codec import Codec, Encoded, FeedbackMode, compensate, compression_error, is_lossy
 from shared.model.features import Features, Gradients
-from shared.tensor_wire import decoded, encoded, slot_codec
+from shared.tensor_wire import decode_tensor, encode_tensor, slot_codec
 from shared.training.device import synchronise
 from shared.training.policies import BackwardPolicy
-from shared.training.stage_state import bytes_of
+from shared.training.stage_state import element_bytes
 from shared.training.step_log import StepLog
 from shared.transport.stream.framing import WireTensor
 
@@ -67,14 +67,14 @@ class EdgeCompute:
                     # It waits for its gradient while others are computed. In the middle of where their activations were, it
                     # would keep that memory from being used again as a whole: six features of 32 KB cost 50 MB.
                     feature = await self._workers.codec.run(feature.clone)
-                encoding = await encoded(feature, codec, self._workers.codec)
+                encoding = await encode_tensor(feature, codec, self._workers.codec)
             encodings.append(encoding)
             errors.append(error)
         batch.encodings, batch.compression_errors, batch.features = tuple(encodings), tuple(errors), ()
 
     async def decode(self, tensor: WireTensor) -> Tensor:
         """The values of a tensor that has arrived."""
-        return await decoded(tensor, self._workers.codec)
+        return await decode_tensor(tensor, self._workers.codec)
 
     def _forward(self, step: int, inputs: Tensor, *, weights_stay: bool) -> Features:
         """On the host, so that T1 ends when all is computed, and encoding does not wait for what a GPU is given next."""
@@ -85,7 +85,7 @@ class EdgeCompute:
         self._policy.backward(batch.step, self._compensated(batch, arrived))
         synchronise(self._policy.device)
         if self._step_log is not None:
-            self._step_log.applied(batch.step, *(bytes_of(arrived[slot]) for slot in sorted(arrived)))
+            self._step_log.applied(batch.step, *(element_bytes(arrived[slot]) for slot in sorted(arrived)))
 
     def _compensated(self, batch: BatchInFlight, arrived: dict[int, Tensor]) -> Gradients:
         """The error gradients at the features as they were before their codec; what codecs did to these is forgotten."""

@@ -42,7 +42,7 @@ class LiveDeployment:
             if (staleness := self._staleness_changes.get(next_step)) is not None:
                 self.change(staleness=staleness)
 
-    def announce(self, deployment: Deployment) -> None:
+    def note_announced(self, deployment: Deployment) -> None:
         """The trainer knows this one: it was told, or it has said that it holds it."""
         self.announced = deployment
         self._listener.deployment_changed(deployment)
@@ -50,7 +50,7 @@ class LiveDeployment:
     def redeploy(self, deployment: Deployment) -> None:
         """Go on under a deployment that the trainer holds already, with nothing in flight."""
         self.now = deployment
-        self.announce(deployment)
+        self.note_announced(deployment)
 
     def restart(self, deployment: Deployment) -> None:
         """Go on from an earlier step, under the deployment of that time: planned changes come again."""

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from edge_agent.training.pipeline import Link
+from edge_agent.training.pipeline import StreamSource
 from edge_agent.training.recovery import WentBack
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.step_boundary import StepBoundary
@@ -41,7 +41,10 @@ class Pause:
         self._let_go.set()
 
     async def stand_still(
-        self, link: Link, at_boundary: Callable[[], Awaitable[None]], take_message: Callable[[TrainResponse], None]
+        self,
+        streams: StreamSource,
+        at_boundary: Callable[[], Awaitable[None]],
+        take_message: Callable[[TrainResponse], None],
     ) -> WentBack | None:
         """Stand still until the run is let go or has to stop; called with nothing in flight.
 
@@ -55,9 +58,9 @@ class Pause:
                 self.boundary.reached()
                 await at_boundary()
                 try:
-                    await self._wait(link.stream, take_message)
+                    await self._wait(streams.stream, take_message)
                 except IsthmusError as lost:
-                    if isinstance(outcome := await link.reattach(lost), WentBack):
+                    if isinstance(outcome := await streams.reattach(lost), WentBack):
                         return outcome
         finally:
             self._stands.clear()

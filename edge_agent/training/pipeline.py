@@ -2,7 +2,7 @@
 
 The phases run side by side and are joined by the window, which admits batches; torch and codecs run on threads of their own.
 The link may be lost at any time: computing goes on as far as K allows, and on the next stream what is missing on either
-side is sent again.
+side is sent again. `TrainingRun` builds the pipeline, and `Recovery` gives it its streams.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import StepReport, TrainRequest, TrainRe
 _log = structlog.get_logger(__name__)
 
 
-class Link(Protocol):
+class StreamSource(Protocol):
     """The training stream of a session, however often it is lost."""
 
     @property
@@ -86,7 +86,7 @@ class Pipeline:
         """A batch has become ready."""
         self._to_compute.set()
 
-    async def run(self, link: Link, batches: Prefetcher, stop_step: int) -> WentBack | None:
+    async def run(self, streams: StreamSource, batches: Prefetcher, stop_step: int) -> WentBack | None:
         """Train from the step that is next to `stop_step`, until every step is settled on both sides.
 
         batches: of these steps; `wake` is called when one becomes ready. It ends earlier where a boundary is wanted, and
@@ -96,7 +96,7 @@ class Pipeline:
         self._batches, self._stop_step, self._all_forwarded = batches, stop_step, False
         self._window.begin(gradients_return=self._compute.gradients_return)
         try:
-            await run_together(self._compute_all(batches), self._talk(link))
+            await run_together(self._compute_all(batches), self._talk(streams))
         except _Interrupted as interrupted:
             self._window.abandon()
             return interrupted.by
@@ -149,15 +149,15 @@ class Pipeline:
         self._listener.edge_computed(batch.step, batch.forward_seconds + ended - started)
         self._listener.gradient_applied(batch.step, staleness)
 
-    async def _talk(self, link: Link) -> None:
+    async def _talk(self, streams: StreamSource) -> None:
         """P2 and P4, over one stream after the other, until every step is settled on both sides."""
         while True:
             try:
-                stream = link.stream
+                stream = streams.stream
                 await run_together(self._upload(stream), self._receive(stream))
                 return
             except IsthmusError as failure:
-                outcome = await link.reattach(failure)
+                outcome = await streams.reattach(failure)
             if isinstance(outcome, WentBack):
                 raise _Interrupted(outcome)
 
@@ -169,7 +169,7 @@ class Pipeline:
                 if self._all_forwarded:
                     return
                 await self._more_to_send()
-            await self._send_labels(stream, batch)
+            await self._send_deployment_and_labels(stream, batch)
             while batch.boundary is None:
                 await self._more_to_send()
             if not batch.encodings:
@@ -185,11 +185,11 @@ class Pipeline:
         self._to_send.clear()
         await self._to_send.wait()
 
-    async def _send_labels(self, stream: Stream, batch: BatchInFlight) -> None:
+    async def _send_deployment_and_labels(self, stream: Stream, batch: BatchInFlight) -> None:
         deployment = batch.deployment
         if deployment.version != self._deployment.announced.version:
             await stream.write(TrainRequest(deployment=deployment))
-            self._deployment.announce(deployment)
+            self._deployment.note_announced(deployment)
         encoding = codec_by_name("raw").encode(batch.labels)
         await stream.send(to_wire(encoding, TensorKey(batch.step, Role.ROLE_LABEL), deployment.version))
         self._listener.uploaded(len(encoding.payload), len(encoding.payload))

@@ -64,7 +64,7 @@ class Restored:
 
 
 class Recovery:
-    """The link of one run, however often it is lost. Implements `edge_agent.training.pipeline.Link`."""
+    """The link of one run, however often it is lost. Implements `edge_agent.training.pipeline.StreamSource`."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Recovery:
 
     @property
     def stream(self) -> Stream:
-        """See `Link`."""
+        """See `StreamSource`."""
         return self._attachment.stream
 
     async def attach_first(self, *, resumed: bool) -> Reattached | WentBack:
@@ -101,7 +101,7 @@ class Recovery:
         return outcome
 
     async def reattach(self, failure: IsthmusError) -> Reattached | WentBack:
-        """Attach again after `failure`; see `Link`.
+        """Attach again after `failure`; see `StreamSource`.
 
         What was refused before is raised where the session is gone by it: that is the reason which can be mended. Any other
         failure after which the session is gone is the cause of the GoneError.
@@ -161,7 +161,7 @@ class Recovery:
             self._is_whole = False
             name = CheckpointName(attached.restored.lineage, attached.restored.step)
             return WentBack(name, attached.deployment, tuple(attached.block_digests))
-        self._deployment.announce(attached.deployment)
+        self._deployment.note_announced(attached.deployment)
         self._window.resume(attached.next_step)
         return Reattached()
 

@@ -1,8 +1,8 @@
 """The window of a run: the batches between their start and their settling, and how far each part of their way has come.
 
-A sliding window (paper 000, 4.1.3): step t starts once step t - K - 1 is settled. What may start, what the trainer may
-send next, what the handshake says and what is sent again after a lost link all follow from the counters here; nothing else
-counts. Knows nothing of threads and streams: the pipeline asks, and moves the batches.
+Step t starts once step t - K - 1 is settled: a sliding window, where paper 000 (4.1.3) has groups of batches. What may
+start, what the trainer may send next, what the handshake says and what is sent again after a lost link all follow from the
+counters here; nothing else counts. Knows nothing of threads and streams: the pipeline asks, and moves the batches.
 """
 
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ class BatchInFlight:
 
 
 class Window:
-    """At most K + 1 batches in flight, oldest first: steps [settled, started).
+    """At most K + 1 batches in flight, oldest first: steps [settled, started); FROZEN_LIMIT + 1 where no gradient returns.
 
     A batch is started, forwarded, sent, answered by an error gradient and by a report, and settled: by its gradient when
     that is applied, or by its report where nothing on the edge learns. Each counter names the step that is next.
@@ -161,7 +161,7 @@ class Window:
             self._batches[self._gradient].gradients.clear()  # the others of that step were lost, and all come again
 
     def accept(self, frame: Frame) -> None:
-        """Agree to a tensor that the trainer announces, or raise ProtocolError."""
+        """Agree to a tensor that the trainer announces, or raise ProtocolError; the assembler of every stream asks this."""
         judge(frame, self._due())
         self._announced_slots += 1
         if self._announced_slots == len(self._batches[self._announced_gradient].gradient_slots):

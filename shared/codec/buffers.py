@@ -13,10 +13,10 @@ ALIGNMENT_BYTES = 64
 
 def aligned_buffer(size_bytes: int) -> memoryview:
     """A writable, uninitialised buffer for receiving a payload, aligned so that it can be decoded in place."""
-    return bytes_of(torch.empty(size_bytes, dtype=torch.uint8))
+    return memory_of(torch.empty(size_bytes, dtype=torch.uint8))
 
 
-def bytes_of(run: Tensor) -> memoryview:
+def memory_of(run: Tensor) -> memoryview:
     """The memory of a contiguous 1-D CPU tensor, of any dtype, as bytes; the view keeps the tensor's memory alive."""
     return run.view(torch.uint8).numpy().data
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from shared.codec.base import Codec, CodecSpec, Encoded
-from shared.codec.buffers import bytes_of, tensor_over
+from shared.codec.buffers import memory_of, tensor_over
 from shared.codec.layout import MAX_TENSOR_BYTES, check_layout, distinct_count, from_run, to_run
 from shared.errors import ConfigError, ProtocolError
 
@@ -26,7 +26,7 @@ class Raw(Codec):
     def encode(self, tensor: Tensor) -> Encoded:
         """See `Codec.encode`; every dtype that has plain elements."""
         run, strides = to_run(tensor)
-        return Encoded(self.name, tensor.dtype, tuple(tensor.shape), strides, bytes_of(run))
+        return Encoded(self.name, tensor.dtype, tuple(tensor.shape), strides, memory_of(run))
 
     def decode(self, encoded: Encoded) -> Tensor:
         """See `Codec.decode`; lies in the payload's memory."""
@@ -50,7 +50,7 @@ class Cast(Codec):
         if not tensor.dtype.is_floating_point:
             raise ConfigError(f"codec {self.name} carries floating-point tensors, not {tensor.dtype}; use raw")
         run, strides = to_run(tensor)
-        payload = bytes_of(_narrow(run, self._sent_as))
+        payload = memory_of(_narrow(run, self._sent_as))
         return Encoded(self.name, tensor.dtype, tuple(tensor.shape), strides, payload)
 
     def decode(self, encoded: Encoded) -> Tensor:

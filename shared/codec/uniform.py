@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shared.codec.base import Codec, CodecSpec, Encoded
 from shared.codec.bitpack import pack, packed_bytes, unpack
-from shared.codec.buffers import bytes_of, tensor_over
+from shared.codec.buffers import memory_of, tensor_over
 from shared.codec.layout import (
     MAX_TENSOR_BYTES,
     channel_groups,
@@ -59,7 +59,7 @@ class Uniform(Codec):
         run, strides = to_run(tensor)
         sizes = self._sizes(tensor.shape, strides)
         memory = torch.empty(self._payload_bytes(*sizes), dtype=torch.uint8)
-        payload = bytes_of(memory)
+        payload = memory_of(memory)
         _HEAD.pack_into(payload, 0, _VERSION, self._bits, _NO_FLAGS, sizes[1])
         if run.numel():
             self._encode_run(_as_float32(run).view(sizes), memory)

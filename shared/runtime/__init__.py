@@ -4,7 +4,7 @@ what is remembered to be sent again, and what of a session outlives the process.
 Later it executes the programs of `shared.placement`. Knows nothing of who dials whom.
 """
 
-from shared.runtime.announcements import Due, judge
+from shared.runtime.judging import Due, judge
 from shared.runtime.resend_buffer import ResendBuffer
 from shared.runtime.session_folder import SessionFolder
 from shared.runtime.stall_watch import StallWatch

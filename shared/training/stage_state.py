@@ -49,7 +49,7 @@ def put_back(stage: Stage, first: int, stop: int, data: bytes) -> None:
     stage.move(first, stop, {int(index): state for index, state in states.items()})
 
 
-def bytes_of(tensor: Tensor) -> memoryview:
+def element_bytes(tensor: Tensor) -> memoryview:
     """The elements of a tensor in their order, as they lie in memory."""
     data: memoryview = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
     return data

@@ -26,7 +26,7 @@ def announced(version=VERSION, codec="fp32", shape=(4, 3), **key) -> Frame:
 
 
 def due(**changed) -> Due:
-    wanted = {"key": KEY, "deployment": VERSION, "codec": "fp32", "tensor": FEATURE}
+    wanted = {"key": KEY, "deployment_version": VERSION, "codec": "fp32", "tensor": FEATURE}
     return Due(**{**wanted, **changed})
 
 

@@ -20,7 +20,7 @@ class Due:
     """The one tensor that the peer may announce next."""
 
     key: TensorKey
-    deployment: int
+    deployment_version: int
     """The version of the deployment that it comes under."""
     codec: str
     tensor: TensorSpec | Callable[[TensorSpec], None]
@@ -38,9 +38,10 @@ def judge(frame: Frame, due: Due | None) -> TensorSpec:
     key = key_of(frame)
     if due is None:
         raise OutOfTurnError(f"{key} came where nothing was due")
-    if frame.deployment_version != due.deployment:
+    if frame.deployment_version != due.deployment_version:
         raise OutOfTurnError(
-            f"{key} came under deployment {frame.deployment_version}; {due.key} under deployment {due.deployment} was due"
+            f"{key} came under deployment {frame.deployment_version}; "
+            f"{due.key} under deployment {due.deployment_version} was due"
         )
     if (key.step, key.batch) != (due.key.step, due.key.batch):
         raise OutOfTurnError(f"{key} came where {due.key} was due")
