@@ -9,10 +9,11 @@ from shared.transport.stream.packets import Packet, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 from tests.support.running import trainer_process
-from tests.support.wire import BATCH, FEATURES, RawPeer, attach, batch_packets
+from tests.support.wire import BATCH, CUT, FEATURES, RawPeer, attach, batch_packets
 
 MIB = 1 << 20
 MOST_GROWTH_BYTES = 64 * MIB
+LABEL, FEATURE = Role.ROLE_LABEL, Role.ROLE_FEATURE
 OWN_LOSS = "tests.support.models.losses:of_the_first"
 
 
@@ -38,18 +39,21 @@ def claim(role, shape, strides, dtype, sent_elements):
     )
     codec = "raw" if role == Role.ROLE_LABEL else "fp32"
     header = TensorHeader(codec=codec, dtype=dtype, shape=shape, strides=strides, encoded_bytes=size)
-    return Frame(role=role, tensor=header), bytes(size)
+    return Frame(role=role, block=CUT if role == FEATURE else 0, tensor=header), bytes(size)
 
 
 def messages(method, session, frames):
     """As they go up."""
     if method == "Evaluate":
+        for frame, _ in frames:
+            frame.batch = 1
         return [serialize(Packet(pb.EvaluateRequest(session_id=session, frame=frame), data)) for frame, data in frames]
+    for frame, _ in frames:
+        frame.batch = 0
     up = [serialize(Packet(pb.TrainRequest(frame=frame), data)) for frame, data in frames]
     return [attach(session), *up]
 
 
-LABEL, FEATURE = Role.ROLE_LABEL, Role.ROLE_FEATURE
 INT64, FLOAT32, UINT8 = DataType.DATA_TYPE_INT64, DataType.DATA_TYPE_FLOAT32, DataType.DATA_TYPE_UINT8
 LABELS = {
     "one number a gigabyte": claim(LABEL, [BATCH, 2**24], [0, 0], INT64, 1),

@@ -111,7 +111,7 @@ async def test_a_session_takes_what_it_may_and_no_byte_more():
 async def test_uploads_that_never_end_hold_no_more_than_twice_the_model():
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
-        blocks = server.service.sessions.built[0].chain.blocks
+        blocks = server.service.sessions.built[0].training.chain.blocks
         sizes = [block_state.max_serialized_bytes(block, OptimizerConfig()) for block in blocks]
         size, of_all = sizes[1], sum(sizes)
         room = 2 * of_all // size

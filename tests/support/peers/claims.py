@@ -54,15 +54,17 @@ def _tensor(method: str, role: Role.ValueType, **header: Any) -> Callable[[str],
     def messages(session: str) -> list[bytes]:
         kind = pb.TrainRequest if method == "Train" else pb.EvaluateRequest
         named = {} if method == "Train" else {"session_id": session}
+        place = {"batch": 1} if method == "Evaluate" else {}
         labels = TensorHeader(
             codec="raw", dtype=DataType.DATA_TYPE_INT64, shape=[BATCH], strides=[1], encoded_bytes=8 * BATCH
         )
         wrong = TensorHeader(**{"codec": "raw", "dtype": DataType.DATA_TYPE_INT64} | header)
         sent = [attach(session, term=next(_TERMS))] if method == "Train" else []
         if role == Role.ROLE_FEATURE:
-            frame = Frame(role=Role.ROLE_LABEL, tensor=labels)
+            frame = Frame(role=Role.ROLE_LABEL, tensor=labels, **place)
             sent.append(serialize(Packet(kind(frame=frame, **named), bytes(8 * BATCH))))
-        frame = Frame(role=role, tensor=wrong)
+        block = CUT if role == Role.ROLE_FEATURE else 0
+        frame = Frame(role=role, block=block, tensor=wrong, **place)
         sent.append(serialize(Packet(kind(frame=frame, **named), b"\x00" * 64)))
         return sent
 
