@@ -1,7 +1,7 @@
 """What the trainer has computed and the edge may still ask for after a lost link: gradients and reports of the last steps.
 
 Bounded by the staleness limit: an edge that starts step t has applied the gradients of all steps before t - K, so no more
-than K + 1 can be missing. Called from the compute thread.
+than K + 1 gradients can be missing; reports have a bound of their own. Called from the compute thread.
 """
 
 from shared.model.features import Gradients

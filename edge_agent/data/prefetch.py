@@ -11,7 +11,7 @@ from shared.concurrency.threads import Worker
 from shared.training.losses import narrowed
 
 PREFETCHED = 2
-"""One that is being computed on and one that is ready."""
+"""Batches that are ready at most; the worker may hold one more, which waits for room."""
 
 
 class Prefetcher:

@@ -45,7 +45,7 @@ class RunListener:
         """The trainer holds this deployment now."""
 
     def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
-        """One phase worked on one step, as `what` says."""
+        """A phase (edge, uplink, cloud, downlink or codec) worked on one step, as `what` says."""
 
     def edge_computed(self, step: int, seconds: float) -> None:
         """T1 of a step: its forward, and its backward with update."""

@@ -58,7 +58,7 @@ class Statistics:
     deployment: Deployment = field(default_factory=Deployment)
     """What the trainer holds."""
     steps: int = 0
-    """Settled so far."""
+    """Those that the trainer has reported so far."""
     samples: int = 0
     is_flowing: bool = False
     """Steps follow one another; otherwise the run is drained, for an evaluation or because blocks move."""

@@ -1,4 +1,4 @@
-"""Work that must not run on the event loop: one thread for torch, one for codecs.
+"""Work that must not run on the event loop: each kind, as torch, codecs, loading and disk, has a thread of its own.
 
 One thread each, so that a phase of the pipeline never runs twice at once and torch's state has one owner.
 """

@@ -468,7 +468,9 @@ class StepReport(_message.Message):
     downlink_bits_per_second: _builtins.float
     """The rate of the downlink as its acks have shown it; 0 while nothing is known."""
     no_gradient: _builtins.bool
-    """The cloud's blocks pass no gradient on to their input at this cut; a gradient of zeros was sent."""
+    """At this cut the cloud's blocks have passed no gradient on to their input, in this step or one before; where none comes, a
+    gradient of zeros is sent.
+    """
     def __init__(
         self,
         *,
@@ -492,7 +494,8 @@ Global___StepReport: _TypeAlias = StepReport  # noqa: Y015
 
 @_typing.final
 class TrainRequest(_message.Message):
-    """From the edge: the first message attaches; each later one holds a frame with its payload, an ack, or both. A deployment
+    """From the edge: the first message attaches; each later one holds a frame with its payload, an ack, or both,
+    or a deployment or the request for a checkpoint alone. A deployment
     comes between two batches and holds for every batch after it; its version is higher than the last one's and its cut the
     same. It does not wait for the batches before it: their gradients come back under the deployment that they were sent under.
     """
@@ -551,7 +554,7 @@ Global___TrainRequest: _TypeAlias = TrainRequest  # noqa: Y015
 
 @_typing.final
 class TrainResponse(_message.Message):
-    """From the cloud: an answer to the attach, frames, acks and reports."""
+    """From the cloud: an answer to the attach, frames, acks, reports, what became of checkpoints, and that the trainer stops."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
