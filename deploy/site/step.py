@@ -34,10 +34,10 @@ LANE_NAMES = {
 }
 NEUTRAL, EDGE, UPLINK, CLOUD, DOWNLINK = "#eceff1", "#b2dfdb", "#bbdefb", "#d1c4e9", "#ffe0b2"
 LEGEND = (
-    (EDGE, "P1, T1: edge"),
-    (UPLINK, "P2, T2: uplink"),
-    (CLOUD, "P3, T3: cloud"),
-    (DOWNLINK, "P4, T4: downlink"),
+    (EDGE, "P1: edge"),
+    (UPLINK, "P2: uplink"),
+    (CLOUD, "P3: cloud"),
+    (DOWNLINK, "P4: downlink"),
 )
 TITLE = "Two processes, their threads and queues, and the way of one step through them"
 DESCRIPTION = (
@@ -45,7 +45,8 @@ DESCRIPTION = (
     "forward, the codec thread encodes the feature, and the event loop sends it after the labels. Beside the GPU, the event "
     "loop judges and assembles both, the codec thread decodes, the compute thread runs forward, loss and backward, and updates "
     "once the error gradient has left. The gradient comes back the same way and is applied on the device's compute thread, "
-    "which settles the step. A queue lies wherever a step changes threads; the bound of each is K + 1 batches or less."
+    "which settles the step; the report of the loss comes beside it. A queue lies wherever a step changes threads; where gradients "
+    "come back, the bound of each is K + 1 batches or less."
 )
 
 
@@ -79,11 +80,11 @@ JUDGE = Box(5, "trainer loop", "5 judge", "and assemble", UPLINK)
 DECODE = Box(6, "trainer codec", "5 decode", "both", UPLINK)
 COMPUTE = Box(7, "trainer compute", "6 compute", "[c, L) and loss", CLOUD)
 UPDATE = Box(9, "trainer compute", "6 update", "blocks [c, L)", CLOUD)
-ENCODE_GRADIENT = Box(8, "trainer codec", "6 encode", "the gradient", DOWNLINK)
-SEND_GRADIENT = Box(9, "trainer loop", "6 send", "at once", DOWNLINK)
-JUDGE_GRADIENT = Box(10, "edge loop", "7 judge", "and assemble", DOWNLINK)
-DECODE_GRADIENT = Box(11, "edge codec", "7 decode", "the gradient", DOWNLINK)
-APPLY = Box(12, "edge compute", "8 apply", "replay, update", EDGE)
+ENCODE_GRADIENT = Box(8, "trainer codec", "7 encode", "the gradient", DOWNLINK)
+SEND_GRADIENT = Box(9, "trainer loop", "7 send", "the gradient", DOWNLINK)
+JUDGE_GRADIENT = Box(10, "edge loop", "8 judge", "and assemble", DOWNLINK)
+DECODE_GRADIENT = Box(11, "edge codec", "8 decode", "the gradient", DOWNLINK)
+APPLY = Box(12, "edge compute", "9 apply", "replay, update", EDGE)
 BOXES = (
     *(LOAD, ADMIT, FORWARD, ENCODE, SEND, JUDGE, DECODE, COMPUTE, UPDATE),
     *(ENCODE_GRADIENT, SEND_GRADIENT, JUDGE_GRADIENT, DECODE_GRADIENT, APPLY),
@@ -157,8 +158,8 @@ def _ways() -> Iterator[str]:
     link_y = (LANES["edge loop"] + LANES["trainer loop"]) / 2
     yield _text(JUDGE.x + 12, link_y - 4, "labels, then the feature", anchor="start", weight="bold")
     yield _text(JUDGE.x + 12, link_y + 14, "in chunks, as the peer's credits allow", anchor="start", colour="#546e7a")
-    yield _text(JUDGE_GRADIENT.x + 12, link_y - 4, "error gradient, then a report", anchor="start", weight="bold")
-    yield _text(JUDGE_GRADIENT.x + 12, link_y + 14, "with the loss of the step", anchor="start", colour="#546e7a")
+    yield _text(JUDGE_GRADIENT.x + 12, link_y - 4, "error gradient", anchor="start", weight="bold")
+    yield _text(JUDGE_GRADIENT.x + 12, link_y + 14, "and 10: the report of the loss", anchor="start", colour="#546e7a")
     # The circle closes: a settled step lets another start.
     over = LANES["loading"] - BOX_HEIGHT / 2
     yield _path(f"M{APPLY.x} {APPLY.y - BOX_HEIGHT / 2}V{over}H{ADMIT.x}V{ADMIT.y - BOX_HEIGHT / 2 - 2}", dashed=True)
