@@ -45,8 +45,8 @@ DESCRIPTION = (
     "forward, the codec thread encodes the feature, and the event loop sends it after the labels. Beside the GPU, the event "
     "loop judges and assembles both, the codec thread decodes, the compute thread runs forward, loss and backward, and updates "
     "once the error gradient has left. The gradient comes back the same way and is applied on the device's compute thread, "
-    "which settles the step; the report of the loss comes beside it. A queue lies wherever a step changes threads; where gradients "
-    "come back, the bound of each is K + 1 batches or less."
+    "which settles the step; the report of the loss comes beside it. A queue lies wherever a step changes threads; where "
+    "gradients come back, the bound of each is K + 1 batches or less."
 )
 
 
