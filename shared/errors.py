@@ -97,9 +97,13 @@ class ListenError(IsthmusError):
 
 
 class UnreachableError(IsthmusError):
-    """A trainer that does not answer."""
+    """A trainer that does not answer; `retry_after_seconds` is when it may, where it has said so."""
 
     exit_code = ExitCode.UNREACHABLE
+
+    def __init__(self, sentence: str, retry_after_seconds: float = 0.0) -> None:
+        super().__init__(sentence)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class ProtocolError(IsthmusError):

@@ -30,11 +30,9 @@ async def idle_timeout(trainer: str, call: str, seconds: float) -> AsyncIterator
         async with asyncio.timeout(seconds) as limit:
             yield IdleTimeout(limit, seconds)
     except TimeoutError as cause:
-        raise unanswered(trainer, call, seconds) from cause
+        raise unanswered(trainer, call, seconds, "trainer.call_timeout_seconds") from cause
 
 
-def unanswered(trainer: str, call: str, seconds: float) -> UnreachableError:
-    """The error for a trainer that does not answer."""
-    return UnreachableError(
-        f"the trainer at {trainer} did not answer for {seconds:g} s ({call}, trainer.call_timeout_seconds)"
-    )
+def unanswered(trainer: str, call: str, seconds: float, key: str) -> UnreachableError:
+    """The error for a trainer that does not answer. key: the setting that says for how long it may be silent."""
+    return UnreachableError(f"the trainer at {trainer} did not answer for {seconds:g} s ({call}, {key})")

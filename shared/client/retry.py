@@ -39,7 +39,7 @@ class Retry:
     async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """What `attempt` returns, tried again for as long as it raises UnreachableError or BusyError.
 
-        A trainer that said how long it is busy is left alone for so long. Raises what `attempt` raised last when the next
+        A trainer that said when to come again is left alone for so long. Raises what `attempt` raised last when the next
         attempt would come after the time allowed, and any other error at once. `attempt` must be safe to repeat.
         """
         began, backoff = time.monotonic(), waits()
@@ -48,11 +48,11 @@ class Retry:
                 result = await attempt()
             except (UnreachableError, BusyError) as lost:
                 away_seconds = time.monotonic() - began
-                busy_seconds = lost.retry_after_seconds if isinstance(lost, BusyError) else 0.0
-                wait_seconds = busy_seconds + backoff.next_seconds(away_seconds)
+                told_seconds = lost.retry_after_seconds
+                wait_seconds = told_seconds + backoff.next_seconds(away_seconds)
                 if self.give_up_seconds is not None:
                     left_seconds = self.give_up_seconds - away_seconds
-                    if left_seconds <= busy_seconds:
+                    if left_seconds <= told_seconds:
                         raise
                     wait_seconds = min(wait_seconds, left_seconds)
                 self._set(away=True, reason=str(lost))

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -12,7 +13,7 @@ import grpc
 from shared.client.idle_timeout import IdleTimeout, unanswered
 from shared.codec import aligned_buffer
 from shared.config import LinkConfig
-from shared.errors import ClosedError, IsthmusError, ProtocolError, SessionLostError
+from shared.errors import ClosedError, IsthmusError, ProtocolError, SessionLostError, UnreachableError
 from shared.runtime import StallWatch
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.stream.channel import PacketChannel
@@ -74,7 +75,7 @@ class TrainingCall:
         self._attached = False
         self._owed_step: int | None = None
         self._owed_since = self._heard_at = 0.0
-        self._given_up_after_seconds: float | None = None
+        self._given_up: UnreachableError | None = None
         self._watches: list[StallWatch] = []
         self._stall_seconds = link.stall_seconds
         self.stream: Stream = Duplex(
@@ -94,8 +95,14 @@ class TrainingCall:
             raise ProtocolError(f"the trainer at {self._trainer.address} did not answer the attach message")
         self._attached = True
         self._watches = [
-            StallWatch(self._owing_seconds, self._trainer.call_timeout_seconds, self._give_up),
-            StallWatch(lambda: self.stream.quiet_seconds, self._stall_seconds, self._give_up),
+            StallWatch(
+                self._owing_seconds,
+                self._trainer.call_timeout_seconds,
+                partial(self._give_up, "trainer.call_timeout_seconds"),
+            ),
+            StallWatch(
+                lambda: self.stream.quiet_seconds, self._stall_seconds, partial(self._give_up, "link.stall_seconds")
+            ),
         ]
         return event[0].attached
 
@@ -107,9 +114,9 @@ class TrainingCall:
             while await self.stream.receive() is not None:
                 idle_timeout.renew()
 
-    def _give_up(self, seconds: float) -> None:
-        """End the stream, of which nothing was heard for so long; whoever waits on it gets an UnreachableError."""
-        self._given_up_after_seconds = seconds
+    def _give_up(self, key: str, seconds: float) -> None:
+        """End the stream on which nothing was heard for so long; what waits on it gets an UnreachableError."""
+        self._given_up = unanswered(self._trainer.address, "Train", seconds, key)
         self.cancel()
 
     def cancel(self) -> None:
@@ -153,8 +160,8 @@ class TrainingCall:
             raise ProtocolError(f"the trainer at {self._trainer.address} ended the training stream early") from cause
 
     def _check_given_up(self) -> None:
-        if self._given_up_after_seconds is not None:
-            raise unanswered(self._trainer.address, "Train", self._given_up_after_seconds)
+        if self._given_up is not None:
+            raise self._given_up
 
     async def _check_status(self) -> None:
         self._check_given_up()

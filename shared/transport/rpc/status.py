@@ -32,7 +32,7 @@ from shared.version import PROTOCOL_VERSION
 
 BROKEN_WRITE = "Internal error from Core"
 """gRPC's own words, under the status INTERNAL, for a write that met the end of a stream. Where nothing better comes
-(`ending.py`), the connection was lost."""
+(`call_status.py`), the connection was lost."""
 
 
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -124,7 +124,8 @@ def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
         case grpc.StatusCode.INTERNAL if details == BROKEN_WRITE:
             return UnreachableError(f"the connection to the trainer at {trainer} was lost")
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
-            return UnreachableError(f"the trainer at {trainer} cannot be reached: {details}")
+            sentence = f"the trainer at {trainer} cannot be reached: {details}"
+            return UnreachableError(sentence, retry_after_seconds(failure) or 0.0)
         case grpc.StatusCode.CANCELLED:  # which no call of ours is when its status is asked for
             return UnreachableError(f"the trainer at {trainer} dropped the call, as one that stops may: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:

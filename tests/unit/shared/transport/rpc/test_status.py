@@ -107,6 +107,15 @@ async def test_when_to_try_again_is_told_and_is_never_more_than_an_hour(seconds)
     assert error.retry_after_seconds == pytest.approx(min(seconds, 3600), abs=1e-6)
 
 
+@given(seconds=st.floats(0, 1e6))
+async def test_a_trainer_that_cannot_serve_now_may_say_when_it_can(seconds):
+    with pytest.raises(AioRpcError) as ended:
+        await abort(Aborted(), Refusal(Code.UNAVAILABLE, "the disk is full", seconds))
+    error = error_of(ended.value, "gpu:1")
+    assert isinstance(error, UnreachableError)
+    assert error.retry_after_seconds == pytest.approx(min(seconds, 3600), abs=1e-6)
+
+
 async def test_a_refusal_that_waiting_does_not_mend_tells_no_time():
     with pytest.raises(AioRpcError) as ended:
         await abort(Aborted(), Refusal(Code.RESOURCE_EXHAUSTED, "too large"))
