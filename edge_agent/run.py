@@ -90,7 +90,7 @@ async def run_training(
 
     on_start: given, before the first step, what can change the deployment while the run goes on. on_engine: given who
     changes it by itself, if anyone does, to be told what to leave alone. on_result: keeps the result, on another thread; the
-    session is resumable until that is done. Raises StoppedError when `stop` asked for it.
+    session is resumable until that is done. Raises StoppedError when `shutdown` asked for it.
     """
     shutdown = shutdown or Shutdown()
     shutdown.cancel_on_request()

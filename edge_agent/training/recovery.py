@@ -107,7 +107,7 @@ class Recovery:
         failure after which the session is gone is the cause of the GoneError.
         """
         self._attachment.drop()
-        if not _may_pass(failure) or self._session.retry.give_up_seconds == 0:
+        if not _can_be_mended(failure) or self._session.retry.give_up_seconds == 0:
             raise failure
         while True:
             self._attempts.count(failure, self._position)
@@ -207,7 +207,7 @@ def _is_refusal(failure: IsthmusError) -> bool:
     return isinstance(failure, RefusedError) and not isinstance(failure, SessionLostError)
 
 
-def _may_pass(failure: IsthmusError) -> bool:
+def _can_be_mended(failure: IsthmusError) -> bool:
     """Whether the session may be gone on with after `failure`."""
     passing = isinstance(failure, UnreachableError | ProtocolError | SessionLostError) or _is_refusal(failure)
     return passing and not isinstance(failure, FencedError | GoneError)

@@ -17,7 +17,7 @@ class Shutdown:
         self.exit_code = ExitCode.TERMINATED
         self.reason = ""
         """What happened, for a sentence."""
-        self._begin_to_end: Callable[[], float] = _at_once
+        self._prepare_to_end: Callable[[], float] = _at_once
         self._task: asyncio.Task[object] | None = None
         self._cancelling: asyncio.TimerHandle | None = None
 
@@ -27,13 +27,13 @@ class Shutdown:
         loop.add_signal_handler(signal.SIGTERM, self.request, ExitCode.TERMINATED)
         loop.add_signal_handler(signal.SIGINT, self.request, ExitCode.INTERRUPTED)
 
-    def cancel_on_request(self, begin_to_end: Callable[[], float] | None = None) -> None:
+    def cancel_on_request(self, prepare_to_end: Callable[[], float] | None = None) -> None:
         """Have the task that calls this cancelled when a stop is asked for, or was; it ends by a CancelledError then.
 
-        begin_to_end: called before, and returns how many seconds the task has to end by itself. None: it has no time.
+        prepare_to_end: called before, and returns how many seconds the task has to end by itself. None: it has no time.
         """
         self._task = asyncio.current_task()
-        self._begin_to_end = begin_to_end or _at_once
+        self._prepare_to_end = prepare_to_end or _at_once
         if self.requested:
             self._end()
 
@@ -68,7 +68,7 @@ class Shutdown:
         if self._cancelling is not None:
             self._cancelling.cancel()
         if self._task is not None:
-            self._cancelling = asyncio.get_running_loop().call_later(self._begin_to_end(), self._task.cancel)
+            self._cancelling = asyncio.get_running_loop().call_later(self._prepare_to_end(), self._task.cancel)
 
 
 def _at_once() -> float:

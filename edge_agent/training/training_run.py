@@ -71,7 +71,7 @@ class TrainingRun:
         self._boundary.reached()
         if self.checkpointer.keeps:
             self._listener.checkpoint_shared()  # the beginning is what both share
-        self._shutdown.cancel_on_request(self._begin_to_end)
+        self._shutdown.cancel_on_request(self._prepare_to_end)
         try:
             try:
                 await self._train(resumed=resumed)
@@ -196,7 +196,7 @@ class TrainingRun:
         )
         return self._shutdown.error(f"at step {self._window.started} of {self._experiment.steps}; {stored}")
 
-    def _begin_to_end(self) -> float:
+    def _prepare_to_end(self) -> float:
         """A stop is asked for; returns the seconds in which the run has to end."""
         self._boundary.request()
         # With the trainer away nothing can be drained, and no checkpoint be taken on both sides.

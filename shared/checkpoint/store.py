@@ -77,7 +77,7 @@ class CheckpointStore:
         return sorted((CheckpointName(int(match[1]), int(match[2])) for match in found if match), reverse=True)
 
     def load(self, name: CheckpointName) -> Checkpoint:
-        """Raises DamagedError when it is not whole or not there, StorageError when it cannot be read."""
+        """Raises DamagedCheckpointError when it is not whole or not there, StorageError when it cannot be read."""
         manifest = _opened(self.files.read(_manifest(name)), name)
         data = self.files.read(_file(name))
         if data is None:
@@ -139,7 +139,7 @@ def _file(name: CheckpointName) -> str:
 
 
 def _opened(sealed: bytes | None, name: CheckpointName) -> dict[str, Any]:
-    """The manifest. Raises DamagedError for anything that was not written for this name."""
+    """The manifest. Raises DamagedCheckpointError for anything that was not written for this name."""
     if sealed is None:
         raise DamagedCheckpointError(f"checkpoint {name}: its manifest is missing")
     manifest = unseal(sealed)
