@@ -53,7 +53,7 @@ async def train_until(config, reached, on_engine=lambda _: None):
     deployers = []
 
     def on_progress(progress):
-        if reached(deployers[0].deployment, progress):
+        if deployers and reached(deployers[0].deployment, progress):
             done.set()
 
     async with asyncio.timeout(120):
