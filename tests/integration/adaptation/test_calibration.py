@@ -13,7 +13,7 @@ from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
 from edge_agent.profiling.calibration_trainings import CalibrationSettings, Watching
 from edge_agent.profiling.profile import profile_model
 from shared.client.trainer import TrainerClient
-from shared.errors import BusyError, ProtocolError, RefusedError
+from shared.errors import BusyError, ConfigError, ProtocolError, RefusedError
 from shared.model.spec import TensorSpec
 from shared.planning import Rates, SearchSpace, greedy, load_profile
 from tests.support.running import edge_config, running_trainer
@@ -96,7 +96,7 @@ async def test_both_places_train_the_same_copy_to_the_same_accuracy():
         ([*STAND_IN, "server.max_session_bytes=1000"], [], {}, RefusedError, "server.max_session_bytes"),
         (STAND_IN, ["data.batch_size=2000"], {}, RefusedError, "fewer than a batch of 2000"),
         (STAND_IN, [], {"staleness": 65}, RefusedError, "a staleness of 65"),
-        (STAND_IN, [], {"bits": 99}, RefusedError, "codec 'uniform99' does not exist"),
+        (STAND_IN, [], {"bits": 99}, ConfigError, "no codec has 99 bits"),
     ],
 )
 async def test_what_the_operator_does_not_give_to_a_copy_is_refused_in_words(

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from benchmarks.peer import MICROBATCHES
+from benchmarks.support.peer_stage import BATCH
 from tests.support.running import ROOT, held_port
 
 STEPS = 2
@@ -20,7 +21,7 @@ def test_the_peer_is_tried_with_few_microbatches_and_with_many():
 @pytest.mark.parametrize("microbatches", MICROBATCHES)
 def test_the_peer_trains_with_so_many_microbatches(microbatches):
     with held_port() as port:
-        arguments = [f"127.0.0.1:{port}", str(microbatches), str(STEPS)]
+        arguments = [f"127.0.0.1:{port}", str(microbatches), str(STEPS), str(BATCH)]
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.support.peer_stage", str(rank), *arguments],
