@@ -5,6 +5,7 @@ Sessions are made without RPCs; all that is not tested here (gRPC, configuration
 """
 
 import random
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
@@ -142,12 +143,15 @@ class Record:
     most_shown_in_flight: int = 0
     """By the pipeline itself, as metrics and status have it."""
     most_queued_in_cloud: int = 0
+    most_inputs_kept: int = 0
+    """Of batches that were forwarded before, as another one is."""
 
 
 class _RecordedPolicy:
     def __init__(self, policy: Any, split: "VirtualSplit") -> None:
         self._policy = policy
         self._split = split
+        self._inputs: list[weakref.ref[Tensor]] = []
 
     @property
     def gradients_return(self) -> bool:
@@ -164,6 +168,9 @@ class _RecordedPolicy:
         record.most_ahead = max(record.most_ahead, record.fetched - len(record.deployments))
         settled = len(record.staleness) if split.stage.trainable else len(record.reported)
         record.most_in_flight = max(record.most_in_flight, len(record.deployments) - settled)
+        self._inputs = [known for known in self._inputs if known() is not None]
+        record.most_inputs_kept = max(record.most_inputs_kept, len(self._inputs))
+        self._inputs += map(weakref.ref, inputs)
         features: Features = self._policy.forward(step, inputs, weights_stay=weights_stay)
         split.on_forward(step)
         return features

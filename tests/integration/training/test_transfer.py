@@ -102,6 +102,7 @@ def test_a_frozen_edge_runs_ahead_of_k_and_another_does_not(limit, frozen_blocks
     assert (record.most_in_flight > limit + 1) == all_frozen
     assert [step for what, step in record.edge if what == "forward"] == list(range(30))
     assert bool(record.gradients_down) == ("backward" in dict(record.edge)) == (not all_frozen)
+    assert (record.most_inputs_kept > 0) == (limit > 0 and not all_frozen), "what never learns keeps nothing to replay"
     assert record.cloud == record.updated == record.reported == list(range(30))
 
 
