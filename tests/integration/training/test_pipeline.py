@@ -113,6 +113,7 @@ def test_every_batch_is_applied_once_in_order_and_never_too_late(
         # A gradient was late by the batches that started before it came, and those started under their own K.
         assert staleness <= limits[step + staleness]
     assert record.most_in_flight <= max(limits) + 1
+    assert record.most_inputs_kept <= max(limits), "and that of the batch that is forwarded"
     assert record.most_shown_in_flight <= max(limits) + 1
     assert record.most_queued_in_cloud <= max(limits) + 1
     assert record.most_ahead <= PREFETCHED + 1
