@@ -128,6 +128,7 @@ def computers_alone(chosen: list[str], staleness: int, steps: int = 12) -> tuple
         cloud.update(batch.step)
         computed = time.perf_counter()
         policy.backward(batch.step, gradients)
+        experiment.stage.update(batch.step)
         edge_seconds.append(time.perf_counter() - computed + forwarded - began)
         cloud_seconds.append(computed - forwarded)
     return Spread.of(edge_seconds).median, Spread.of(cloud_seconds).median

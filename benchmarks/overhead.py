@@ -75,7 +75,8 @@ def alone_seconds(channels: int, size: int, idle_seconds: float) -> tuple[list[f
         optimizer=run.optimizer, schedule=run.schedule, loss=run.loss, seed=0, steps_per_epoch=1, total_steps=STEPS
     )
     cpu = torch.device("cpu")
-    edge, cloud = Replay(Stage(chain, 0, 1, recipe, cpu)), Stage(chain, 1, 2, recipe, cpu)
+    stage, cloud = Stage(chain, 0, 1, recipe, cpu), Stage(chain, 1, 2, recipe, cpu)
+    edge = Replay(stage)
     head = LossHead("cross_entropy", None)
     edge_seconds, cloud_seconds = [], []
     for step in range(ROUNDS):
@@ -93,6 +94,7 @@ def alone_seconds(channels: int, size: int, idle_seconds: float) -> tuple[list[f
         time.sleep(idle_seconds)
         started = time.perf_counter()
         edge.backward(step, feature_gradients)
+        stage.update(step)
         edge_seconds.append(forward_seconds + time.perf_counter() - started)
     return edge_seconds[FIRST_ROUNDS:], cloud_seconds[FIRST_ROUNDS:]
 

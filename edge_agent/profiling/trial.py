@@ -103,9 +103,8 @@ async def _train(
     stop_step = WARM_UP_STEPS + steps + staleness
     window = Window()
     watch = _Watch(window)
-    compute = EdgeCompute(
-        lambda: POLICIES["replay"](experiment.stage), FeedbackMode(config.deployment.feedback), workers
-    )
+    stage, feedback = experiment.stage, FeedbackMode(config.deployment.feedback)
+    compute = EdgeCompute(stage, lambda: POLICIES["replay"](stage), feedback, workers)
     live = LiveDeployment(experiment.deployment, watch)
     pipeline = Pipeline(compute, window, live, StepBoundary(), watch, _ignore)
     session = await open_session(client, experiment, workers, Retry(0))

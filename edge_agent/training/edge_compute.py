@@ -11,6 +11,7 @@ from shared.model.features import Features, Gradients
 from shared.tensor_wire import decode_tensor, encode_tensor, slot_codec
 from shared.training.device import synchronise
 from shared.training.policies import BackwardPolicy
+from shared.training.stage import Stage
 from shared.training.stage_state import element_bytes
 from shared.training.step_log import StepLog
 from shared.transport.stream.framing import WireTensor
@@ -21,12 +22,14 @@ class EdgeCompute:
 
     def __init__(
         self,
+        stage: Stage,
         make_policy: Callable[[], BackwardPolicy],
         feedback: FeedbackMode,
         workers: Workers,
         step_log: StepLog | None = None,
     ) -> None:
-        """make_policy: a backward policy with no batch in it. step_log: where each applied gradient is written down."""
+        """make_policy: a backward policy of `stage` with no batch in it. step_log: where each applied gradient is written down."""
+        self._stage = stage
         self._make_policy = make_policy
         self._policy = make_policy()
         self._feedback = feedback
@@ -83,7 +86,8 @@ class EdgeCompute:
     def _backward(self, batch: BatchInFlight) -> None:
         arrived, batch.gradients = batch.gradients, {}
         self._policy.backward(batch.step, self._compensated(batch, arrived))
-        synchronise(self._policy.device)
+        self._stage.update(batch.step)
+        synchronise(self._stage.device)
         if self._step_log is not None:
             self._step_log.applied(batch.step, *(element_bytes(arrived[slot]) for slot in sorted(arrived)))
 

@@ -54,8 +54,9 @@ class TrainingRun:
         self._activity = CurrentActivity(listener)
         self._window = Window(session.first_step)
         self._live = LiveDeployment(experiment.deployment, listener, experiment.staleness_changes)
+        feedback = FeedbackMode(config.deployment.feedback)
         self._compute = EdgeCompute(
-            self._make_policy, FeedbackMode(config.deployment.feedback), session.workers, session.step_log
+            experiment.stage, self._make_policy, feedback, session.workers, session.step_log
         )
         self.checkpointer = Checkpointer(config.checkpoints, session.stored, session.workers, boundary, listener)
         self._messages = TrainerMessages(LossJudge(config.training.on_nan), self.checkpointer, boundary)

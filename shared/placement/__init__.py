@@ -25,6 +25,7 @@ from shared.placement.programs import (
     Sum,
     Take,
     Update,
+    evaluation_program,
     program,
 )
 from shared.placement.tiles import Cargo, Placement, Route, Rows, Source, Tile, two_workers
@@ -56,6 +57,7 @@ __all__ = [
     "check",
     "crossings",
     "document_of",
+    "evaluation_program",
     "gradient_crossings",
     "held_blocks",
     "links",

@@ -27,10 +27,12 @@ class ModelFacts:
     blocks: tuple[BlockFacts, ...]
     raw_features: int = 1
     """How many leading features count as raw samples: the input, and what table lookups alone have made of it."""
+    integer_features: frozenset[int] = frozenset()
+    """Features without a tensor of floats: no error gradient is defined there."""
 
     def learns_below(self, feature: int) -> bool:
-        """Whether any block before `feature` learns, so that an error gradient is of use there."""
-        return any(block.trainable for block in self.blocks[:feature])
+        """Whether any block before `feature` learns by an error gradient there."""
+        return feature not in self.integer_features and any(block.trainable for block in self.blocks[:feature])
 
 
 @dataclass(frozen=True, slots=True)

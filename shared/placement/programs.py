@@ -90,6 +90,17 @@ def program(placement: Placement, model: ModelFacts, worker: str) -> Program:
     return tuple(_operations(placement, model, worker))
 
 
+def evaluation_program(placement: Placement, model: ModelFacts, worker: str) -> Program:
+    """What `worker` does to evaluate a batch: the way forward of its program, to the loss."""
+    return tuple(one for one in program(placement, model, worker) if _goes_forward(one))
+
+
+def _goes_forward(operation: Operation) -> bool:
+    if isinstance(operation, Send | Receive):
+        return operation.crossing.cargo in (Cargo.FEATURE, Cargo.LABEL)
+    return isinstance(operation, Take | Forward | Loss)
+
+
 def _operations(placement: Placement, model: ModelFacts, worker: str) -> Iterator[Operation]:
     forward = crossings(placement)
     for source in placement.sources:
@@ -100,10 +111,11 @@ def _operations(placement: Placement, model: ModelFacts, worker: str) -> Iterato
     yield from _sent(forward, worker, Cargo.FEATURE, 0)
     for stage in stages(placement, worker):
         yield from _received(forward, worker, Cargo.FEATURE, stage.first)
+        if stage.stop == placement.blocks:  # so that nothing is waited for between the last block and its backward
+            yield from _received(forward, worker, Cargo.LABEL)
         yield Forward(stage)
         yield from _sent(forward, worker, Cargo.FEATURE, stage.stop)
     if (rows := loss_rows(placement, worker)) is not None:
-        yield from _received(forward, worker, Cargo.LABEL)
         yield Loss(rows)
     yield from _way_back(placement, model, worker)
     yield from _updates(placement, model, worker)

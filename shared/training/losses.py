@@ -1,7 +1,7 @@
 """The loss at the end of the chain, by name, and what it says about a batch. A new loss is a line in `LOSSES`."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -56,6 +56,14 @@ class BatchLoss:
     samples: int
 
 
+def whole_loss(parts: Sequence[BatchLoss]) -> BatchLoss:
+    """The loss of a batch of which each of these is a part: the mean by samples."""
+    samples = sum(part.samples for part in parts)
+    counts = [part.correct for part in parts if part.correct is not None]
+    loss = parts[0].loss if len(parts) == 1 else sum(part.loss * part.samples for part in parts) / samples
+    return BatchLoss(loss, sum(counts) if len(counts) == len(parts) else None, samples)
+
+
 def labels_of(loss: str) -> Labels:
     """Which labels the loss of that name takes; any where it is a function of a user's own."""
     return LOSSES[loss].labels if loss in LOSSES else Labels.ANY
@@ -74,14 +82,18 @@ class LossHead:
         else:
             raise ModelError(f"loss {name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function")
 
-    def gradient(self, outputs: Features, labels: Tensor) -> tuple[BatchLoss, Features]:
-        """The loss of a batch and its error gradient at `outputs`. Raises ModelError when their shapes do not fit."""
+    def gradient(self, outputs: Features, labels: Tensor, share: float = 1.0) -> tuple[BatchLoss, Features]:
+        """The loss of a batch and its error gradient at `outputs`. Raises ModelError when their shapes do not fit.
+
+        share: of the samples of the whole batch, where others compute the loss of the rest: it scales the gradient, so that
+        the gradients of all parts sum to that of the mean over the batch. The loss that is returned is the part's own mean.
+        """
         (output,) = outputs
         labels = self._fitted(output, labels)
         leaf = output.detach().requires_grad_()
         with torch.enable_grad():
             loss = self._function(leaf, labels)
-        gradients = torch.autograd.grad(loss, leaf)
+            gradients = torch.autograd.grad(loss if share == 1.0 else loss * share, leaf)
         return _batch_loss(loss, leaf, labels), gradients
 
     def evaluate(self, outputs: Features, labels: Tensor) -> BatchLoss:

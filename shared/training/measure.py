@@ -43,6 +43,7 @@ def measure_replay(stage: Stage, inputs: Boundary, *, repeats: int) -> list[floa
         features = policy.forward(0, examples, weights_stay=False)
         if policy.gradients_return:
             policy.backward(0, _made_up_gradients(features))
+            stage.update(0)
         synchronise(stage.device)
 
     return timed(step, repeats)

@@ -1,4 +1,4 @@
-"""What the edge does with a batch between its forward and the return of its error gradient.
+"""What a stage does with a batch between its forward and the return of its error gradient.
 
 Where no update can lie between the two (K = 0), its graph is kept and used. Otherwise there are two policies: `replay`
 recomputes the forward with today's weights (paper 000, Eq. 3); `stash` keeps the graph and the weights that made it
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from shared.model.features import Features, Gradients
@@ -23,11 +22,8 @@ class BackwardPolicy(Protocol):
     keeps_graphs: ClassVar[bool]
     """Whether activations, and the weights that made them, are held for every batch in flight, or its input alone."""
 
-    def __init__(self, stage: Stage) -> None: ...
-
-    @property
-    def device(self) -> torch.device:
-        """What the stage computes on."""
+    def __init__(self, stage: Stage, *, input_gradient: bool = False) -> None:
+        """input_gradient: whether the error gradients at the stage's inputs are of use to anybody."""
 
     @property
     def gradients_return(self) -> bool:
@@ -40,10 +36,11 @@ class BackwardPolicy(Protocol):
         weights_stay: the weights change no more before this batch's own update.
         """
 
-    def backward(self, step: int, gradients: Gradients) -> None:
-        """Apply the error gradients of the oldest batch in flight, which is `step`, and update the weights.
+    def backward(self, step: int, gradients: Gradients) -> Gradients:
+        """Take the error gradients of the oldest batch in flight, which is `step`, back to the stage's parameters and inputs.
 
-        gradients: at the features that `forward` returned, same shapes.
+        gradients: at the features that `forward` returned, same shapes. Returns those at the inputs, None at each where they
+        are of no use. The update follows, by `Stage.update` or whoever else owns a block.
         """
 
 
@@ -56,14 +53,10 @@ class Replay:
 
     keeps_graphs: ClassVar[bool] = False
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, *, input_gradient: bool = False) -> None:
         self._stage = stage
+        self._input_gradient = input_gradient
         self._history: deque[tuple[int, Features | Graph]] = deque()
-
-    @property
-    def device(self) -> torch.device:
-        """See `BackwardPolicy`."""
-        return self._stage.device
 
     @property
     def gradients_return(self) -> bool:
@@ -77,21 +70,20 @@ class Replay:
         if self._history and isinstance(self._history[-1][1], Graph):  # K was 0 a moment ago
             _renew_buffers(self._stage)
         if weights_stay:
-            graph = self._stage.forward(step, inputs, input_gradient=False)
+            graph = self._stage.forward(step, inputs, input_gradient=self._input_gradient)
             self._history.append((step, graph))
             return _detached(graph)
         self._history.append((step, inputs))
         return self._stage.forward_only(step, inputs)
 
-    def backward(self, step: int, gradients: Gradients) -> None:
+    def backward(self, step: int, gradients: Gradients) -> Gradients:
         """See `BackwardPolicy`."""
         remembered, kept = self._history.popleft()
         assert remembered == step
         if not isinstance(kept, Graph):
             with _buffers_kept(self._stage):
-                kept = self._stage.forward(step, kept, input_gradient=False)
-        self._stage.backward(kept, gradients)
-        self._stage.update(step)
+                kept = self._stage.forward(step, kept, input_gradient=self._input_gradient)
+        return self._stage.backward(kept, gradients)
 
 
 class Stash:
@@ -102,15 +94,12 @@ class Stash:
 
     keeps_graphs: ClassVar[bool] = True
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, *, input_gradient: bool = False) -> None:
         self._stage = stage
+        self._input_gradient = input_gradient
         self._history: deque[tuple[int, Graph, Weights]] = deque()
         self._weights: Weights | None = None
-
-    @property
-    def device(self) -> torch.device:
-        """See `BackwardPolicy`."""
-        return self._stage.device
+        self._copied_version = -1
 
     @property
     def gradients_return(self) -> bool:
@@ -121,22 +110,22 @@ class Stash:
         """See `BackwardPolicy`."""
         if not self._stage.gradients_return:
             return self._stage.forward_only(step, inputs)
-        if self._weights is None:
-            self._weights = self._stage.copy_weights()
+        if self._weights is None or self._copied_version != self._stage.weights_version:
+            self._weights, self._copied_version = self._stage.copy_weights(), self._stage.weights_version
         if self._history:
             _renew_buffers(self._stage)
-        graph = self._stage.forward(step, inputs, input_gradient=False, weights=self._weights)
+        graph = self._stage.forward(step, inputs, input_gradient=self._input_gradient, weights=self._weights)
         self._history.append((step, graph, self._weights))
         return _detached(graph)
 
-    def backward(self, step: int, gradients: Gradients) -> None:
+    def backward(self, step: int, gradients: Gradients) -> Gradients:
         """See `BackwardPolicy`."""
         remembered, graph, weights = self._history.popleft()
         assert remembered == step
-        self._stage.backward(graph, gradients)
+        at_inputs = self._stage.backward(graph, gradients)
         self._stage.adopt_gradients(weights)
-        self._stage.update(step)
-        self._weights = None
+        self._weights = None  # an update follows
+        return at_inputs
 
 
 def _detached(graph: Graph) -> Features:

@@ -35,16 +35,24 @@ class Graph:
 
 Weights = dict[int, dict[str, Tensor]]
 """Trainable parameters of a stage: by block, and by their name in the block's own module."""
+BlockGradients = dict[str, Tensor]
+"""The gradient of a block: by the parameter's name in the whole module; none where no gradient reaches it."""
 
 
 class Stage:
     """Blocks [first, stop) of a chain on one device, with their optimizers."""
 
-    def __init__(self, chain: Chain, first: int, stop: int, recipe: Recipe, device: torch.device) -> None:
+    def __init__(
+        self, chain: Chain, first: int, stop: int, recipe: Recipe, device: torch.device, *, first_sample: int = 0
+    ) -> None:
+        """first_sample: of the batch, where the stage has a part of it: other parts draw other random numbers."""
         self.chain = chain
         self.recipe = recipe
         self.device = device
         self.first, self.stop = first, first
+        self.weights_version = 0
+        """Rises whenever weights change."""
+        self._random_parts = (first_sample,) if first_sample else ()
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
         self._taken_in: set[int] = set()
         self._training: bool | None = None
@@ -105,18 +113,37 @@ class Stage:
 
     def update(self, step: int) -> None:
         """Clip, step every block's optimizer at the learning rate of `step`, and drop the gradients."""
-        rate = learning_rate(self.recipe, step)
-        clip_norm = self.recipe.optimizer.clip_norm
         for block in self.blocks:
-            optimizer = self._optimizers.get(block.index)
-            if optimizer is None:
-                continue
-            if clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], clip_norm, foreach=False)
-            optimizer.param_groups[0]["lr"] = rate
-            with _failures_of("the update of", block):
-                optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            self._update(block, step)
+
+    def update_block(self, index: int, step: int, gradient: BlockGradients) -> None:
+        """The same for one block, by this gradient."""
+        block = self.chain.blocks[index]
+        for name, parameter in block.named_parameters().items():
+            parameter.grad = gradient.get(name)
+        self._update(block, step)
+
+    def _update(self, block: Block, step: int) -> None:
+        optimizer, clip_norm = self._optimizers.get(block.index), self.recipe.optimizer.clip_norm
+        if optimizer is None:
+            return
+        if clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], clip_norm, foreach=False)
+        optimizer.param_groups[0]["lr"] = learning_rate(self.recipe, step)
+        with _failures_of("the update of", block):
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        self.weights_version += 1
+
+    def take_gradients(self) -> dict[int, BlockGradients]:
+        """What backwards have left, by block; the parameters have no gradient afterwards."""
+        taken: dict[int, BlockGradients] = {}
+        for block in self.blocks:
+            of_block = taken.setdefault(block.index, {})
+            for name, parameter in block.named_parameters().items():
+                if parameter.grad is not None:
+                    of_block[name], parameter.grad = parameter.grad, None
+        return taken
 
     def forward_only(self, step: int, inputs: Features) -> Features:
         """Run the blocks in training mode without a graph; buffers are updated."""
@@ -128,7 +155,7 @@ class Stage:
         self._set_mode(training=True)
         for block in self.blocks:
             if block.draws_random:
-                with random_state(self.recipe.seed, step, block.index):
+                with random_state(self.recipe.seed, step, block.index, *self._random_parts):
                     features = _call(block, features, weights)
             else:
                 features = _call(block, features, weights)
@@ -227,6 +254,12 @@ class Stage:
     def load_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state of one of this stage's blocks. Raises ProtocolError, and changes nothing, if it does not fit."""
         block_state.restore(self.chain.blocks[index], self._optimizers.get(index), self.recipe.optimizer, tensors)
+        self.weights_version += 1
+
+    def take_weights(self, index: int, tensors: Mapping[str, Tensor]) -> None:
+        """Go on with parameters and buffers from the owner of a block. Raises ProtocolError, as `load_block` does."""
+        block_state.restore(self.chain.blocks[index], None, None, tensors)
+        self.weights_version += 1
 
     def _set_mode(self, *, training: bool) -> None:
         if self._training is not training:

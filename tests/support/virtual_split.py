@@ -157,10 +157,6 @@ class _RecordedPolicy:
     def gradients_return(self) -> bool:
         return bool(self._policy.gradients_return)
 
-    @property
-    def device(self) -> torch.device:
-        return self._split.stage.device
-
     def forward(self, step: int, inputs: Features, *, weights_stay: bool) -> Features:
         split, record = self._split, self._split.record
         record.deployments[step] = split.deployment.now
@@ -175,9 +171,10 @@ class _RecordedPolicy:
         split.on_forward(step)
         return features
 
-    def backward(self, step: int, gradients: Gradients) -> None:
+    def backward(self, step: int, gradients: Gradients) -> Gradients:
         self._split.record.edge.append(("backward", step))
-        self._policy.backward(step, gradients)
+        at_inputs: Gradients = self._policy.backward(step, gradients)
+        return at_inputs
 
 
 class _RecordedTraining(CloudTraining):
@@ -244,7 +241,7 @@ class VirtualSplit(RunListener):
         self.policy = POLICIES[policy](self.stage)
         self.window, self.boundary = Window(), StepBoundary()
         self.deployment = LiveDeployment(agreed, self, staleness_changes)
-        compute = EdgeCompute(lambda: _RecordedPolicy(self.policy, self), feedback, self._workers)
+        compute = EdgeCompute(self.stage, lambda: _RecordedPolicy(self.policy, self), feedback, self._workers)
         self.pipeline = Pipeline(compute, self.window, self.deployment, self.boundary, self, lambda _message: None)
 
     @property

@@ -165,6 +165,7 @@ def test_any_order_gives_what_autograd_on_copies_gives(name, policy, optimizer, 
         else:
             gradient = gradient_of(step, features[step])
             ours.backward(step, (gradient,))
+            stage.update(step)
             plain.backward(step, gradient)
     expected = nn.ModuleList(blocks[:2]).state_dict()
     actual = nn.ModuleList([block.module for block in stage.blocks]).state_dict()
@@ -188,6 +189,7 @@ def test_with_no_update_in_between_a_policy_equals_the_kept_graph_bit_for_bit(po
             with random_state("image", step):
                 (feature,) = chosen.forward(step, (torch.randn(BATCH, 1, 8, 8),), weights_stay=weights_stay)
             chosen.backward(step, (gradient_of(step, feature),))
+            stage.update(step)
         states.append(chain.module.state_dict())
     assert_same_bits(*states)
 
@@ -205,6 +207,7 @@ def test_statistics_are_those_of_the_first_forwards_in_their_order(policy):
     first_forward.remove()
     for step in range(4):
         chosen.backward(step, (torch.ones(BATCH, 8),))
+        stage.update(step)
     assert len(seen) == 4
     for inputs in seen:
         expected(inputs)
@@ -221,10 +224,12 @@ def test_the_replay_at_unchanged_weights_recomputes_the_feature_bit_for_bit():
     features = [replay.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
     torch.rand(5)  # whoever else draws random numbers meanwhile
     replay.backward(0, (torch.ones_like(features[0]),))
+    stage.update(0)
     assert torch.equal(outputs[2], features[0])
     assert not torch.equal(features[0], features[1])
     stage.load_block(0, {name: tensor.clone() for name, tensor in stage.block_tensors(0).items()})
     replay.backward(1, (torch.ones_like(features[1]),))
+    stage.update(1)
     assert not torch.equal(outputs[3], features[1]), "the weights of now are not those of then"
 
 
@@ -264,6 +269,7 @@ def test_frozen_blocks_have_no_backward(policy, frozen, backwards):
     CountingBackwards.count = 0
     if stage.trainable:
         chosen.backward(0, (torch.ones_like(features[0]),))
+        stage.update(0)
     assert CountingBackwards.count == backwards
     assert_same_bits(frozen_before, module[:frozen].state_dict())
 
@@ -295,6 +301,7 @@ def test_the_history_holds_k_plus_one_inputs_and_no_activations(limit):
         inputs.append(weakref.ref(batch))
         if step > limit:
             replay.backward(step - limit - 1, (torch.ones(BATCH, 8),))
+            stage.update(step - limit - 1)
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda kept: kept):
             (feature,) = replay.forward(step, (batch,), weights_stay=False)
         gone = weakref.ref(feature)
@@ -314,11 +321,13 @@ def test_stash_copies_the_weights_once_a_version_and_holds_none_when_drained(mon
         return weights
 
     monkeypatch.setattr(Stage, "copy_weights", counted)
-    stash = Stash(stage_of(build("normed"), batch_of("normed", 0)))
+    stage = stage_of(build("normed"), batch_of("normed", 0))
+    stash = Stash(stage)
     for step in range(3):
         stash.forward(step, (batch_of("normed", step),), weights_stay=False)
     assert len(copies) == 1, "no update came between these forwards"
     stash.backward(0, (torch.ones(BATCH, 8),))
+    stage.update(0)
     stash.forward(3, (batch_of("normed", 3),), weights_stay=False)
     assert len(copies) == 2
     for step in (1, 2, 3):
@@ -349,6 +358,7 @@ def test_parameters_read_outside_of_submodules_learn(policy):
     chosen = POLICIES[policy](stage)
     outputs = [chosen.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
     chosen.backward(0, (torch.ones_like(outputs[0]),))
+    stage.update(0)
     plain(batch_of("normed", 0)).sum().backward()
     optimizer = plain_optimizer(plain, recipe().optimizer)
     optimizer.step()
@@ -360,6 +370,7 @@ def test_a_gradient_out_of_order_is_a_defect():
     features = [replay.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
     with pytest.raises(AssertionError):
         replay.backward(1, (torch.ones_like(features[1]),))
+    stage.update(1)
 
 
 def test_a_stage_of_no_blocks_hands_on_what_it_is_given():

@@ -70,6 +70,7 @@ def train(edge: Stage, cloud: Stage, policy: str, steps: range) -> None:
         gradients = cloud.backward(graph, head.gradient(graph.outputs, labels)[1])
         cloud.update(step)
         chosen.backward(step, gradients)
+        edge.update(step)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -1,0 +1,62 @@
+"""Codecs on what crosses between two workers, and the error feedback of who sent it (paper 000, Alg. 1)."""
+
+from torch import Tensor
+
+from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
+from shared.model.features import Features, Gradients
+from shared.placement import Cargo, Crossing
+
+
+class Feedback:
+    """What codecs took from the features that a worker has sent, until their error gradients are back."""
+
+    def __init__(self, mode: FeedbackMode, gradients_due: frozenset[Crossing]) -> None:
+        """gradients_due: the error gradients that come to this worker in every step."""
+        self._mode = mode
+        self._due = {(one.sender, one.index, one.rows) for one in gradients_due if one.cargo is Cargo.ERROR_GRADIENT}
+        self._errors: dict[tuple[int, str, int], tuple[Tensor | None, ...]] = {}
+
+    def wants(self, crossing: Crossing) -> bool:
+        """Whether the error of a feature on this crossing is to be noted."""
+        is_answered = (crossing.receiver, crossing.index, crossing.rows) in self._due
+        return self._mode is not FeedbackMode.OFF and crossing.cargo is Cargo.FEATURE and is_answered
+
+    def note(self, step: int, crossing: Crossing, errors: tuple[Tensor | None, ...]) -> None:
+        """A feature has been encoded; None where that took nothing from a tensor."""
+        self._errors[step, crossing.receiver, crossing.index] = errors
+
+    def compensated(self, step: int, crossing: Crossing, gradients: Gradients, samples: int) -> Gradients:
+        """The error gradients at a feature as it was before its codec. samples: of the whole batch, over which the loss is."""
+        errors = self._errors.pop((step, crossing.sender, crossing.index), None)
+        if errors is None:
+            return gradients
+        return tuple(
+            gradient
+            if gradient is None or error is None
+            else compensate(gradient, error.to(gradient.device), samples, self._mode)
+            for gradient, error in zip(gradients, errors, strict=True)
+        )
+
+    def clear(self) -> None:
+        """No step is under way any more."""
+        self._errors.clear()
+
+
+def decoded(codec: str, tensors: Gradients) -> Gradients:
+    """What the receiver of `tensors` decodes: on the CPU, or a tensor itself where nothing is lost: integers go raw."""
+    return tuple(None if tensor is None else _decoded(codec, tensor) for tensor in tensors)
+
+
+def errors_of(received: Gradients, sent: Features) -> tuple[Tensor | None, ...]:
+    """What a codec took from each tensor; None where it took nothing."""
+    return tuple(
+        None if arrived is tensor or arrived is None else compression_error(arrived, tensor.cpu())
+        for arrived, tensor in zip(received, sent, strict=True)
+    )
+
+
+def _decoded(codec_name: str, tensor: Tensor) -> Tensor:
+    if not is_lossy(codec_name) or not tensor.is_floating_point():
+        return tensor
+    codec = codec_by_name(codec_name)
+    return codec.decode(codec.encode(tensor))

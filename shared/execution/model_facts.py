@@ -1,0 +1,31 @@
+"""What a placement has to know of a chain of blocks."""
+
+from torch import nn
+
+from shared.model.chain import Block, Chain
+from shared.placement import BlockFacts, ModelFacts
+
+_NORMALISES_OVER_SAMPLES = nn.modules.batchnorm._BatchNorm
+
+
+def facts_of(chain: Chain) -> ModelFacts:
+    """The chain in numbers and names."""
+    return ModelFacts(
+        blocks=tuple(map(_facts_of, chain.blocks)),
+        raw_features=chain.lookups + 1,
+        integer_features=frozenset(
+            index
+            for index, boundary in enumerate(chain.features)
+            if not any(spec.differentiable for spec in boundary)
+        ),
+    )
+
+
+def _facts_of(block: Block) -> BlockFacts:
+    over_samples = any(isinstance(module, _NORMALISES_OVER_SAMPLES) for module in block.module.modules())
+    return BlockFacts(
+        block.name,
+        trainable=block.trainable,
+        has_buffers=bool(block.named_buffers() or block.named_transients()),
+        min_samples=2 if over_samples else 1,
+    )
