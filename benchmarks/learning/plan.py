@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.codec import FeedbackMode
+from shared.execution.split import Scheme
 from shared.training.optimizers import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
-from shared.training.split_simulation import Scheme
 
 BATCH_SIZE = 32
 """As in paper 000."""

@@ -9,9 +9,9 @@ from benchmarks.learning.images import Images
 from benchmarks.learning.plan import BATCH_SIZE, CONFIGS, NETWORKS, Trial
 from benchmarks.learning.results import Result
 from shared.codec import seed_stochastic_rounding
+from shared.execution.split import split_simulation
 from shared.model.build import build_checked_chain
 from shared.model.random_state import derive_seed
-from shared.training.split_simulation import Simulation, steady_events
 
 
 def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -> Result:
@@ -20,12 +20,12 @@ def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -
     network, scheme = NETWORKS[trial.network], CONFIGS[trial.config]
     example, _ = next(train.in_order(BATCH_SIZE))
     chain = build_checked_chain(network.factory, network.kwargs, trial.seed, example.cpu())
-    simulation = Simulation(chain, network.cut, trial.recipe(), scheme, device)
+    simulation = split_simulation(chain, network.cut, trial.recipe(), scheme, device)
     seed_stochastic_rounding(derive_seed(trial.seed, "codecs"))
     for epoch in range(trial.epochs):
         first_step = epoch * trial.steps_per_epoch
-        events = steady_events(first_step, first_step + trial.steps_per_epoch, scheme.staleness)
-        losses = simulation.run(events, train.shuffled(BATCH_SIZE, trial.seed, epoch))
+        batches = train.shuffled(BATCH_SIZE, trial.seed, epoch)
+        losses = simulation.train(first_step, first_step + trial.steps_per_epoch, batches)
     train_loss = sum(batch.loss for batch in losses) / len(losses)
     correct = sum(simulation.evaluate(*batch).correct or 0 for batch in test.in_order(BATCH_SIZE))
     return Result(

@@ -19,17 +19,17 @@ from cloud_trainer.calibration.orders import CopyOrder
 from cloud_trainer.config import StandInConfig
 from cloud_trainer.sessions.failures import failures_of
 from shared.errors import DataError, IsthmusError, ProtocolError, one_line
+from shared.execution.copy_training import Copy, steps_of
+from shared.execution.split import Scheme
 from shared.factory import load_factory
 from shared.model.build import build_checked_chain, check_range, parse_kwargs
 from shared.model.features import boundary_bytes
 from shared.model.footprint import estimate_training_bytes, state_bytes
 from shared.model.random_state import derive_seed
 from shared.model.spec import TensorSpec
-from shared.training.copy_training import Copy, steps_of
 from shared.training.losses import LossHead
 from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import POLICIES
-from shared.training.split_simulation import Scheme
 from shared.transport.rpc.status import status_of
 
 _NICENESS = 10

@@ -21,10 +21,10 @@ from edge_agent.profiling.calibration import WHOLE, Candidate
 from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode, codec_of_bits
 from shared.errors import ConfigError, ProtocolError
+from shared.execution.copy_training import Copy, Timing, steps_of
+from shared.execution.split import Scheme
 from shared.tensor_wire import wire_dtype
-from shared.training.copy_training import Copy, Timing, steps_of
 from shared.training.recipe import Recipe
-from shared.training.split_simulation import Scheme
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader

@@ -26,9 +26,9 @@ from edge_agent.profiling.profile_parts import Part, PartFile
 from shared.codec import bit_widths as codec_bit_widths
 from shared.config import Section
 from shared.errors import ConfigError
+from shared.execution.copy_training import Timing
 from shared.planning import DEFAULT_BITS
 from shared.planning.profile import FLOAT32_BITS, Profile
-from shared.training.copy_training import Timing
 
 _log = structlog.get_logger(__name__)
 _TIMED_BITS = 8

@@ -28,7 +28,7 @@ class EdgeCompute:
         workers: Workers,
         step_log: StepLog | None = None,
     ) -> None:
-        """make_policy: a backward policy of `stage` with no batch in it. step_log: where each applied gradient is written down."""
+        """make_policy: a policy of `stage` with no batch in it. step_log: where each applied gradient is written down."""
         self._stage = stage
         self._make_policy = make_policy
         self._policy = make_policy()

@@ -55,9 +55,7 @@ class TrainingRun:
         self._window = Window(session.first_step)
         self._live = LiveDeployment(experiment.deployment, listener, experiment.staleness_changes)
         feedback = FeedbackMode(config.deployment.feedback)
-        self._compute = EdgeCompute(
-            experiment.stage, self._make_policy, feedback, session.workers, session.step_log
-        )
+        self._compute = EdgeCompute(experiment.stage, self._make_policy, feedback, session.workers, session.step_log)
         self.checkpointer = Checkpointer(config.checkpoints, session.stored, session.workers, boundary, listener)
         self._messages = TrainerMessages(LossJudge(config.training.on_nan), self.checkpointer, boundary)
         self.pipeline = Pipeline(self._compute, self._window, self._live, boundary, listener, self._messages.take)

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
-from shared.model.features import Features, Gradients
+from shared.model.features import Gradients
 from shared.placement import Cargo, Crossing
 
 
@@ -47,10 +47,10 @@ def decoded(codec: str, tensors: Gradients) -> Gradients:
     return tuple(None if tensor is None else _decoded(codec, tensor) for tensor in tensors)
 
 
-def errors_of(received: Gradients, sent: Features) -> tuple[Tensor | None, ...]:
+def errors_of(received: Gradients, sent: Gradients) -> tuple[Tensor | None, ...]:
     """What a codec took from each tensor; None where it took nothing."""
     return tuple(
-        None if arrived is tensor or arrived is None else compression_error(arrived, tensor.cpu())
+        None if tensor is None or arrived is None or arrived is tensor else compression_error(arrived, tensor.cpu())
         for arrived, tensor in zip(received, sent, strict=True)
     )
 

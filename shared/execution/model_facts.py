@@ -14,9 +14,7 @@ def facts_of(chain: Chain) -> ModelFacts:
         blocks=tuple(map(_facts_of, chain.blocks)),
         raw_features=chain.lookups + 1,
         integer_features=frozenset(
-            index
-            for index, boundary in enumerate(chain.features)
-            if not any(spec.differentiable for spec in boundary)
+            index for index, boundary in enumerate(chain.features) if not any(spec.differentiable for spec in boundary)
         ),
     )
 

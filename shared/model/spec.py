@@ -54,6 +54,10 @@ class TensorSpec:
         """Whether there can be an error gradient at the tensor: not at integers."""
         return self.dtype.is_floating_point
 
+    def zeros(self, batch_size: int) -> Tensor:
+        """A CPU tensor of zeros of this kind, for so many samples."""
+        return torch.zeros((batch_size, *self.shape[1:]), dtype=self.dtype)
+
     def example(self, batch_size: int | None = None, *, high: int = _ANY_VOCABULARY) -> Tensor:
         """A random CPU tensor of this kind, the same at every call: normal floats, or integers in [0, high).
 

@@ -5,7 +5,7 @@ of a step) and nothing of how the product computes it. `PlainEdge` does the same
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -132,6 +132,18 @@ class Crossing(Protocol):
     staleness: int
     codec: str
     downlink_codec: str
+
+
+def steady_order(first_step: int, stop_step: int, staleness: int) -> Iterator[tuple[str, int]]:
+    """The order of an edge whose gradients are each exactly `staleness` steps late, as far as there are steps to wait for."""
+    settled = first_step
+    for step in range(first_step, stop_step):
+        if step - settled > staleness:
+            yield "backward", settled
+            settled += 1
+        yield "forward", step
+    for step in range(settled, stop_step):
+        yield "backward", step
 
 
 def plain_split(

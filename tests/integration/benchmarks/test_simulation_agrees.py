@@ -12,11 +12,12 @@ from safetensors.torch import load_file
 
 from edge_agent.experiment.building import Experiment
 from shared.codec import FeedbackMode
-from shared.training.split_simulation import Event, Scheme, Simulation, steady_events
-from tests.support.plain import assert_same_bits
+from shared.execution.simulation import Turn
+from shared.execution.split import EDGE, Scheme, split_simulation
+from tests.support.plain import assert_same_bits, steady_order
 from tests.support.running import edge_config, run_agent, trainer_process
 
-STEPS, STEPS_PER_EPOCH = 60, 44
+STEPS = 60
 FLAGS = [
     "model.kwargs={width=8, blocks=2, dropout=0.2}",
     'training.optimizer={name="sgd", learning_rate=0.05, momentum=0.9, weight_decay=1e-4}',
@@ -62,28 +63,29 @@ def real_run(address: str, scheme: Scheme, cut: int, folder: Path):
         span for span in json.loads((folder / "trace.json").read_text())["traceEvents"] if span.get("cat") == "edge"
     ]
     spans.sort(key=lambda span: span["ts"])
-    events = [Event(span["name"].split()[0], span["args"]["step"]) for span in spans]
-    return load_file(folder / "model.safetensors"), events
+    order = [(span["name"].split()[0], span["args"]["step"]) for span in spans]
+    return load_file(folder / "model.safetensors"), order
 
 
-def simulated(scheme: Scheme, cut: int, events):
+def simulated(scheme: Scheme, cut: int, order):
     experiment = Experiment(edge_config(*flags(scheme, cut)))
     chain = experiment.chain
     batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, STEPS))
-    Simulation(chain, cut, experiment.recipe, scheme, torch.device("cpu")).run(events, batches)
+    simulation = split_simulation(chain, cut, experiment.recipe, scheme, torch.device("cpu"))
+    simulation.replay([Turn(EDGE, step) for _, step in order], batches)
     return dict(chain.module.state_dict())
 
 
 @pytest.mark.parametrize(("name", "cut"), [*((name, 2) for name in SCHEMES), ("8 bits both ways", 4)])
 def test_a_real_run_and_its_simulation_end_with_the_same_weights(name, cut, trainer, tmp_path):
     scheme = SCHEMES[name]
-    real, events = real_run(trainer, scheme, cut, tmp_path)
-    assert {Event(what, step) for what in ("forward", "backward") for step in range(STEPS)} == set(events)
-    assert len(events) == 2 * STEPS
-    assert_same_bits(real, simulated(scheme, cut, events))
+    real, order = real_run(trainer, scheme, cut, tmp_path)
+    assert {(what, step) for what in ("forward", "backward") for step in range(STEPS)} == set(order)
+    assert len(order) == 2 * STEPS
+    assert_same_bits(real, simulated(scheme, cut, order))
 
     # The order decides the weights, or equal weights would say nothing of it.
-    exact = [*steady_events(0, STEPS_PER_EPOCH, 0), *steady_events(STEPS_PER_EPOCH, STEPS, 0)]
-    assert events != exact, "the real pipeline was never late, so nothing was compared"
+    exact = list(steady_order(0, STEPS, 0))
+    assert order != exact, "the real pipeline was never late, so nothing was compared"
     with pytest.raises(AssertionError, match="differ"):
         assert_same_bits(real, simulated(scheme, cut, exact))

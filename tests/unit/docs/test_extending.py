@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from shared.codec import codec_of_bits, registry
+from shared.execution.split import Scheme, split_simulation
 from shared.model.chain import build_chain
 from shared.planning import PLANNERS, Link, Rates, SearchSpace, Trace, compare
 from shared.planning.comparison import CONTESTANTS, run_held
@@ -22,7 +23,6 @@ from shared.training.losses import LOSSES
 from shared.training.optimizers import OptimizerConfig
 from shared.training.policies import POLICIES
 from shared.training.recipe import Recipe, ScheduleConfig
-from shared.training.split_simulation import Scheme, Simulation, steady_events
 from tests.conftest import ROOT
 from tests.support.pages import blocks
 from tests.support.planning_cases import small_profile
@@ -87,8 +87,8 @@ def batch(step):
 def simulated(scheme, told, steps):
     """The module after so many steps across a cut, and each step's loss."""
     built = chain()
-    simulation = Simulation(built, 2, told, scheme, CPU)
-    losses = simulation.run(steady_events(0, steps, scheme.staleness), (batch(step) for step in range(steps)))
+    simulation = split_simulation(built, 2, told, scheme, CPU)
+    losses = simulation.train(0, steps, (batch(step) for step in range(steps)))
     return built.module.state_dict(), [loss.loss for loss in losses]
 
 

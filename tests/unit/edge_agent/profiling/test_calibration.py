@@ -26,8 +26,8 @@ from edge_agent.profiling.calibration_trainings import (
 from edge_agent.profiling.profile_parts import PartFile
 from shared.codec import bit_widths
 from shared.errors import ConfigError, ExitCode
+from shared.execution.copy_training import Timing
 from shared.planning import Deployment, Engine, Rates, SearchSpace, greedy, parse_profile, profile_to_json
-from shared.training.copy_training import Timing
 from tests.support.commands import MLP
 from tests.support.planning_cases import MBIT, small_profile
 from tests.support.running import edge_config

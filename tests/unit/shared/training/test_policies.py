@@ -370,7 +370,6 @@ def test_a_gradient_out_of_order_is_a_defect():
     features = [replay.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
     with pytest.raises(AssertionError):
         replay.backward(1, (torch.ones_like(features[1]),))
-    stage.update(1)
 
 
 def test_a_stage_of_no_blocks_hands_on_what_it_is_given():

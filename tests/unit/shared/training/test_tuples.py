@@ -7,16 +7,23 @@ import torch
 from torch import Tensor, nn
 
 from shared.codec import FeedbackMode
+from shared.execution.split import Scheme, split_simulation
 from shared.model.random_state import random_state
 from shared.training.losses import LossHead
 from shared.training.measure import measure_replay, measure_stage
 from shared.training.policies import POLICIES
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
-from shared.training.split_simulation import Scheme, Simulation, steady_events
 from shared.training.stage import Stage, with_zeros
 from shared.training.stage_state import copy_state, put_back, to_bytes
 from tests.support.models.tuples import CLASSES, CUTS, WIDTH, Tupled, tupled, tupled_chain
-from tests.support.plain import assert_same_bits, plain_forward, plain_optimizer, plain_split, plain_update
+from tests.support.plain import (
+    assert_same_bits,
+    plain_forward,
+    plain_optimizer,
+    plain_split,
+    plain_update,
+    steady_order,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -125,11 +132,11 @@ def apart(cut: int, seeds: tuple[int, int]) -> tuple[Stage, Stage]:
 def test_the_simulation_of_a_split_is_what_autograd_gives(cut, scheme):
     """Each slot has its own error, and integers go as they are."""
     chain = tupled_chain(tupled(), BATCH)
-    simulation = Simulation(chain, cut, RECIPE, scheme, CPU)
-    losses = simulation.run(steady_events(0, STEPS, scheme.staleness), batches())
+    simulation = split_simulation(chain, cut, RECIPE, scheme, CPU)
+    losses = simulation.train(0, STEPS, batches())
     assert len(losses) == STEPS
     assert simulation.evaluate(*batch_of(99)).samples == BATCH
-    expected, order = tupled(), steady_events(0, STEPS, scheme.staleness)
+    expected, order = tupled(), steady_order(0, STEPS, scheme.staleness)
     plain_split(list(expected.parts), cut, RECIPE, scheme.backward, scheme.feedback, order, lambda _: scheme, batch_of)
     assert_same_bits(expected.state_dict(), chain.module.state_dict())
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from shared.codec import seed_stochastic_rounding
 from shared.errors import ConfigError
+from shared.execution.split import Scheme, split_simulation
 from shared.model.chain import Chain
 from shared.model.random_state import derive_seed
 from shared.training.recipe import Recipe
-from shared.training.split_simulation import Scheme, Simulation, steady_events
 
 WARM_UP_STEPS = 2
 TIMED_STEPS = 6
@@ -58,14 +58,13 @@ class Copy:
     """A copy that is trained as a scheme says. The chain's blocks are trained in place."""
 
     def __init__(self, chain: Chain, cut: int, recipe: Recipe, scheme: Scheme, device: torch.device) -> None:
-        self._recipe, self._scheme = recipe, scheme
-        self._simulation = Simulation(chain, cut, recipe, scheme, device)
+        self._recipe = recipe
+        self._simulation = split_simulation(chain, cut, recipe, scheme, device)
         seed_stochastic_rounding(derive_seed(recipe.seed, "codecs"))
 
     def train(self, first_step: int, stop_step: int, batches: Batches) -> None:
         """Do these steps and drain, as an epoch's end does. Raises ConfigError where the loss counts no right answers."""
-        events = steady_events(first_step, stop_step, self._scheme.staleness)
-        losses = self._simulation.run(events, iter(batches))
+        losses = self._simulation.train(first_step, stop_step, iter(batches))
         if losses[-1].correct is None:
             raise ConfigError(
                 "a calibration compares accuracies; it needs class numbers as labels and one output a class, which "

@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.learning.plan import CONFIGS
 from edge_agent.experiment.building import Experiment
 from shared.codec import FeedbackMode, seed_stochastic_rounding
-from shared.training.split_simulation import Scheme, Simulation, steady_events
+from shared.execution.split import Scheme, split_simulation
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config
 
@@ -20,27 +18,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 
 
-@given(first=st.integers(0, 50), count=st.integers(0, 60), staleness=st.integers(0, 9))
-def test_every_gradient_comes_as_late_as_it_may_and_no_later(first, count, staleness):
-    stop, started, settled = first + count, first, first
-    for what, step in steady_events(first, stop, staleness):
-        if what == "forward":
-            assert step == started < stop
-            started += 1
-            assert started - settled <= staleness + 1
-        else:
-            assert step == settled < started
-            assert started - 1 - step == min(staleness, stop - 1 - step)
-            settled += 1
-    assert started == settled == stop
-
-
 def simulated(scheme: Scheme, steps: int = 20, seed: int = 0, flags: tuple[str, ...] = ()):
     """The state after some steps on the digits, and every loss."""
     experiment = Experiment(edge_config(*FLAGS, f"training.seed={seed}", *flags))
-    simulation = Simulation(experiment.chain, experiment.deployment.cut, experiment.recipe, scheme, CPU)
+    cut, recipe = experiment.deployment.cut, experiment.recipe
+    simulation = split_simulation(experiment.chain, cut, recipe, scheme, CPU)
     batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, steps))
-    losses = simulation.run(steady_events(0, steps, scheme.staleness), batches)
+    losses = simulation.train(0, steps, batches)
     return dict(experiment.chain.module.state_dict()), [batch.loss for batch in losses]
 
 

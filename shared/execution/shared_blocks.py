@@ -1,0 +1,68 @@
+"""What workers that hold parts of a shared block say to its owner, and what the owner says to them.
+
+A part is the gradient of the part's samples and the buffers that they have left; the answer is the block after the update.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from shared.model.chain import Block
+from shared.training import block_state
+from shared.training.stage import BlockGradients
+
+BlockPart = dict[str, Tensor]
+"""`gradient/NAME` of each parameter that a gradient has reached, and `buffer/NAME` and `transient/NAME`."""
+
+
+class WeightedPart(NamedTuple):
+    """One part, and how many samples of the batch it has seen."""
+
+    part: BlockPart
+    samples: int
+
+
+def part_of(block: Block, gradient: BlockGradients) -> BlockPart:
+    """A worker's own part; buffers are copied, because the next forward writes to them."""
+    buffers = {f"buffer/{name}": value for name, value in block.named_buffers().items()}
+    buffers |= {f"transient/{name}": value for name, value in block.named_transients().items()}
+    part = {f"gradient/{name}": tensor.detach() for name, tensor in gradient.items()}
+    return part | {name: value.detach().clone() for name, value in buffers.items()}
+
+
+def summed(block: Block, parts: Sequence[WeightedPart]) -> BlockGradients:
+    """Add the parts, left to right, and put the buffers that follow from all of them into the block.
+
+    The loss has scaled each part already, so their sum is the gradient of the whole batch. A buffer of floats becomes the mean
+    of the parts by samples, in float64; one of integers, as a counter of batches, that of the first part.
+    """
+    buffers = block.named_buffers() | block.named_transients()
+    for name, buffer in buffers.items():
+        key = f"buffer/{name}" if name in block.named_buffers() else f"transient/{name}"
+        buffer.copy_(_mean([(one.part[key], one.samples) for one in parts]))
+    gradient: BlockGradients = {}
+    for name, parameter in block.named_parameters().items():
+        found = [one.part[f"gradient/{name}"] for one in parts if f"gradient/{name}" in one.part]
+        if found:
+            total = found[0].to(parameter.device, copy=True)
+            for part in found[1:]:
+                total += part.to(parameter.device)
+            gradient[name] = total
+    return gradient
+
+
+def weights_of(block: Block) -> block_state.BlockTensors:
+    """A copy of the parameters and buffers of a block, as holders take them over (`Stage.take_weights`)."""
+    return {name: tensor.clone() for name, tensor in block_state.collect(block, None).items()}
+
+
+def _mean(values: Sequence[tuple[Tensor, int]]) -> Tensor:
+    first, _ = values[0]
+    if not first.is_floating_point() or len(values) == 1:
+        return first
+    total = torch.zeros(first.shape, dtype=torch.float64)
+    for value, samples in values:
+        total += value.to("cpu", torch.float64) * samples
+    return (total / sum(samples for _, samples in values)).to(first.dtype)

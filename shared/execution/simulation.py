@@ -1,0 +1,159 @@
+"""All workers of a placement in one process: their steps, policies, codecs and feedback as in a session, and no network.
+
+Given the order in which the workers of a real run have computed, the simulation ends with the same weights, bit for bit
+(tests/integration/benchmarks/test_simulation_agrees.py). Knows nothing of datasets.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from shared.codec import FeedbackMode
+from shared.execution.blocks import Method, PlacedBlocks
+from shared.execution.feedback import Feedback, decoded, errors_of
+from shared.execution.model_facts import facts_of
+from shared.execution.pieces import features_of
+from shared.execution.steps import Load, Outgoing, Work, WorkerSteps
+from shared.model.chain import Chain
+from shared.placement import Cargo, Placement, Route
+from shared.training.losses import BatchLoss, whole_loss
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs and labels."""
+
+
+class Turn(NamedTuple):
+    """A worker computes the next segment of a step (`WorkerSteps.work_of`)."""
+
+    worker: str
+    step: int
+
+
+class Simulation:
+    """A session under one placement. The blocks of the chains are trained in place."""
+
+    def __init__(
+        self, chains: Mapping[str, Chain], placement: Placement, method: Method, feedback: FeedbackMode
+    ) -> None:
+        """chains: of each worker; where no block is shared, they may be one and the same."""
+        self._placement = placement
+        self._staleness = placement.staleness
+        model = facts_of(next(iter(chains.values())))
+        blocks = {name: PlacedBlocks(chains[name], placement, model, name, method) for name in placement.workers}
+        self._steps = {name: WorkerSteps(placement, model, name, blocks[name]) for name in placement.workers}
+        self._judges = {
+            name: WorkerSteps(placement, model, name, blocks[name], training=False) for name in placement.workers
+        }
+        self._feedback = {name: Feedback(feedback, steps.receives) for name, steps in self._steps.items()}
+        self._sources = {source.worker: source.rows for source in placement.sources}
+        self._losses: dict[int, list[BatchLoss]] = {}
+
+    def train(self, first_step: int, stop_step: int, batches: Iterator[Batch]) -> list[BatchLoss]:
+        """Steps whose error gradients come as late to where samples enter as K allows, and no later; returns their losses.
+
+        Begins and ends with nothing in flight, as an epoch does; the last batches end one after the other.
+        """
+        under_way: deque[int] = deque()
+        for step in range(first_step, stop_step):
+            if len(under_way) > self._staleness:
+                self._pump(self._may_end(under_way.popleft()))
+            self._begin(step, next(batches))
+            under_way.append(step)
+            self._pump(self._may_end(None))
+        while under_way:
+            self._pump(self._may_end(under_way.popleft()))
+        return self._taken_losses()
+
+    def replay(self, turns: Iterable[Turn], batches: Iterator[Batch]) -> list[BatchLoss]:
+        """Steps in the order of a real run: that of the workers that are named; the others compute what comes as it comes."""
+        turns = list(turns)
+        named = {turn.worker for turn in turns}
+        begun = set[int]()
+        for turn in turns:
+            if turn.step not in begun:
+                begun.add(turn.step)
+                self._begin(turn.step, next(batches))
+            work = self._steps[turn.worker].work_of(turn.step)
+            assert work is not None, f"{turn} comes before what it needs"
+            self._do(self._steps[turn.worker], work)
+            self._pump(lambda worker, _work: worker not in named)
+        return self._taken_losses()
+
+    def evaluate(self, inputs: Tensor, labels: Tensor) -> BatchLoss:
+        """The loss of one batch as deployed: features go through their codecs."""
+        outgoing = self._enter(self._judges, 0, inputs, labels)
+        losses: list[BatchLoss] = []
+        while outgoing:
+            for one in outgoing:
+                self._judges[one.crossing.receiver].deliver(one.step, one.samples, one.crossing, self._coded(one))
+            outgoing = []
+            for judge in self._judges.values():
+                while (work := judge.next_work()) is not None:
+                    outgoing += work.run()
+                    if (loss := judge.finish(work)) is not None:
+                        losses.append(loss)
+        return whole_loss(losses)
+
+    def _may_end(self, oldest: int | None) -> Callable[[str, Work], bool]:
+        """Whether work may be done: where samples enter, only that of `oldest` may end its step if it waited for anything."""
+        return lambda worker, work: (
+            worker not in self._sources or not work.ends_step or work.segment == 0 or work.step == oldest
+        )
+
+    def _begin(self, step: int, batch: Batch) -> None:
+        self._losses[step] = []
+        for one in self._enter(self._steps, step, *batch):
+            self._deliver(one)
+
+    def _enter(self, steps: Mapping[str, WorkerSteps], step: int, inputs: Tensor, labels: Tensor) -> list[Outgoing]:
+        outgoing: list[Outgoing] = []
+        for worker, whole in self._sources.items():
+            rows = whole.scaled(len(labels), self._placement.batch_size)
+            mine = slice(rows.begin, rows.end)
+            outgoing += steps[worker].begin(step, len(labels), (inputs[mine],), labels[mine])
+        return outgoing
+
+    def _pump(self, may_do: Callable[[str, Work], bool]) -> None:
+        """Do all that can be done and may be."""
+        done = True
+        while done:
+            done = False
+            for worker, steps in self._steps.items():
+                for step in steps.in_flight:
+                    if (work := steps.work_of(step)) is not None and may_do(worker, work):
+                        self._do(steps, work)
+                        done = True
+
+    def _do(self, steps: WorkerSteps, work: Work) -> None:
+        for one in work.run():
+            self._deliver(one)
+        if (loss := steps.finish(work)) is not None:
+            self._losses[work.step].append(loss)
+
+    def _deliver(self, one: Outgoing) -> None:
+        crossing = one.crossing
+        arrived = self._coded(one)
+        if crossing.cargo is Cargo.FEATURE and self._feedback[crossing.sender].wants(crossing):
+            assert isinstance(arrived, tuple)
+            assert isinstance(one.load, tuple)
+            self._feedback[crossing.sender].note(one.step, crossing, errors_of(arrived, one.load))
+        if crossing.cargo is Cargo.ERROR_GRADIENT:
+            assert isinstance(arrived, tuple)
+            arrived = self._feedback[crossing.receiver].compensated(one.step, crossing, arrived, one.samples)
+        self._steps[crossing.receiver].deliver(one.step, one.samples, crossing, arrived)
+
+    def _coded(self, one: Outgoing) -> Load:
+        """What the receiver decodes."""
+        crossing = one.crossing
+        codec = self._placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
+        if isinstance(one.load, tuple):
+            return decoded(codec, one.load)
+        values = features_of(decoded(codec, tuple(one.load.values())))
+        return dict(zip(one.load, values, strict=True))
+
+    def _taken_losses(self) -> list[BatchLoss]:
+        assert not any(steps.in_flight for steps in self._steps.values()), "every step is done"
+        losses, self._losses = self._losses, {}
+        return [whole_loss(parts) for _, parts in sorted(losses.items())]

@@ -1,0 +1,325 @@
+"""The steps of one worker that are under way: how far each has come in the worker's program, and what may be computed next.
+
+A program falls into segments: what has to have come, what is computed of it in one go, and what is sent then. Each segment does
+its steps in their order, so that whoever follows the same order of segments and steps computes the same. Knows nothing of
+threads and links: whoever drives it brings what has come, runs one piece of work at a time, and sends what it gave.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+from shared.execution.blocks import PlacedBlocks
+from shared.execution.pieces import Piece, features_of, gathered
+from shared.execution.shared_blocks import BlockPart, WeightedPart
+from shared.model.features import Features, Gradients
+from shared.model.spec import TensorSpec
+from shared.placement import (
+    Backward,
+    Cargo,
+    Crossing,
+    Forward,
+    Loss,
+    ModelFacts,
+    Operation,
+    Placement,
+    Program,
+    Receive,
+    Rows,
+    Send,
+    Sum,
+    Take,
+    Update,
+    evaluation_program,
+    program,
+)
+from shared.training.losses import BatchLoss
+from shared.training.stage import BlockGradients
+
+Load = Gradients | BlockPart
+"""What crosses: tensors slot by slot, or those of a block by name."""
+
+
+class Outgoing(NamedTuple):
+    """What this worker has to send."""
+
+    step: int
+    samples: int
+    """Of the whole batch."""
+    crossing: Crossing
+    load: Load
+
+
+@dataclass(slots=True)
+class StepInFlight:
+    """What a worker has of one step."""
+
+    step: int
+    samples: int
+    segment: int = 0
+    """The segment that comes next."""
+    arrived: dict[Crossing, Load] = field(default_factory=dict)
+    """Of segments to come."""
+    features: dict[int, list[Piece]] = field(default_factory=lambda: defaultdict(list))
+    gradients: dict[int, list[Piece]] = field(default_factory=lambda: defaultdict(list))
+    labels: list[Piece] = field(default_factory=list)
+    block_gradients: dict[int, BlockGradients] = field(default_factory=dict)
+    """Of this worker's own part, or of all parts once they are summed."""
+    parts: dict[Crossing, BlockPart] = field(default_factory=dict)
+    loss: BatchLoss | None = None
+    """Of this worker's part."""
+
+
+class Work(NamedTuple):
+    """One segment of one step. `run` computes, on any thread, while nothing else of this worker is run."""
+
+    step: int
+    segment: int
+    ends_step: bool
+    """Whether this worker has no more to do for the step then."""
+    run: Callable[[], list[Outgoing]]
+
+
+class WorkerSteps:
+    """The steps under way at one worker under one placement. Used by one thread, but for `Work.run`."""
+
+    def __init__(
+        self, placement: Placement, model: ModelFacts, worker: str, blocks: PlacedBlocks, *, training: bool = True
+    ) -> None:
+        """training: False evaluates batches, one after the other, and changes nothing."""
+        self.worker = worker
+        self._placement = placement
+        self._blocks = blocks
+        self._training = training
+        self._program = (program if training else evaluation_program)(placement, model, worker)
+        self._sent_first, self._segments = _segments(self._program)
+        self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
+        self._steps: dict[int, StepInFlight] = {}
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """The steps that have begun here and are not done, in their order."""
+        return tuple(self._steps)
+
+    @property
+    def receives(self) -> frozenset[Crossing]:
+        """What comes to this worker in every step."""
+        return frozenset(one.crossing for one in self._program if isinstance(one, Receive))
+
+    def begin(self, step: int, samples: int, inputs: Features, labels: Tensor) -> list[Outgoing]:
+        """A batch begins, of which these samples are this worker's; returns what can be sent before anything is computed.
+
+        samples: of the whole batch. inputs, labels: the rows of this worker's source.
+        """
+        assert self._source is not None, "batches begin where samples are"
+        state = self._state(step, samples)
+        rows = self._scaled(self._source, samples)
+        state.features[0].append(Piece(rows, inputs))
+        state.labels.append(Piece(rows, (labels,)))
+        outgoing = list(self._sent(state, self._sent_first))
+        if not self._segments:  # it has samples and nothing to compute
+            del self._steps[step]
+        return outgoing
+
+    def deliver(self, step: int, samples: int, crossing: Crossing, load: Load) -> None:
+        """Something has come, decoded."""
+        self._state(step, samples).arrived[crossing] = load
+
+    def next_work(self) -> Work | None:
+        """What to compute next, if anything can be: of the oldest step, for others wait for what it sends.
+
+        Where samples enter it is of the newest: the next batch goes first, or link and the other workers stand still.
+        """
+        steps = self.in_flight if self._source is None else reversed(self.in_flight)
+        return next((work for step in steps if (work := self.work_of(step)) is not None), None)
+
+    def work_of(self, step: int) -> Work | None:
+        """The next segment of a step, if all that it needs is there."""
+        state = self._steps[step]
+        segment = self._segments[state.segment]
+        if not self._may_run(state, segment):
+            return None
+        ends_step = state.segment + 1 == len(self._segments)
+        return Work(step, state.segment, ends_step, lambda: list(self._run(state, segment)))
+
+    def finish(self, work: Work) -> BatchLoss | None:
+        """A piece of work has been run. Returns the loss of this worker's part once the step is done here."""
+        state = self._steps[work.step]
+        self._drop_used(state)
+        state.segment += 1
+        if not work.ends_step:
+            return None
+        del self._steps[work.step]
+        return state.loss
+
+    def _state(self, step: int, samples: int) -> StepInFlight:
+        if step not in self._steps:
+            self._steps[step] = StepInFlight(step, samples)
+            self._steps = dict(sorted(self._steps.items()))
+        return self._steps[step]
+
+    def _may_run(self, state: StepInFlight, segment: Program) -> bool:
+        oldest = next(iter(self._steps))
+        before = [other for other in self._steps.values() if other.step < state.step]
+        if any(other.segment <= state.segment for other in before):
+            return False
+        if oldest < state.step - self._placement.staleness and any(isinstance(one, Forward) for one in segment):
+            return False
+        needed = [one.crossing for one in segment if isinstance(one, Receive)]
+        return all(one in state.arrived or not self._has_rows(one, state.samples) for one in needed)
+
+    def _take(self, state: StepInFlight, crossing: Crossing, load: Load) -> None:
+        if isinstance(load, dict):
+            if crossing.cargo is Cargo.WEIGHTS:
+                self._blocks.take_weights(crossing.index, load)
+            else:
+                state.parts[crossing] = load
+            return
+        piece = Piece(self._scaled(crossing.rows, state.samples), load)
+        match crossing.cargo:
+            case Cargo.FEATURE:
+                state.features[crossing.index].append(piece)
+            case Cargo.ERROR_GRADIENT:
+                state.gradients[crossing.index].append(piece)
+            case Cargo.LABEL:
+                state.labels.append(piece)
+
+    def _run(self, state: StepInFlight, segment: Program) -> Iterator[Outgoing]:
+        for operation in segment:
+            match operation:
+                case Forward(stage) if rows := self._rows(stage.rows, state):
+                    inputs = features_of(gathered(state.features[stage.first], rows))
+                    state.features[stage.stop].append(Piece(rows, self._forward(state.step, operation, inputs)))
+                case Loss(whole) if rows := self._rows(whole, state):
+                    self._compute_loss(state, rows)
+                case Backward(stage, _) if rows := self._rows(stage.rows, state):
+                    gradients = gathered(state.gradients[stage.stop], rows)
+                    at_inputs, of_blocks = self._blocks.backward(state.step, stage, gradients)
+                    state.gradients[stage.first].append(Piece(rows, at_inputs))
+                    state.block_gradients |= of_blocks
+                case Sum(block, parts):
+                    weighted = list(self._weighted(state, block, parts))
+                    state.block_gradients[block] = self._blocks.sum(block, weighted)
+                case Update(block):
+                    self._blocks.update(state.step, block, state.block_gradients.pop(block, {}))
+                case Receive(crossing) if self._has_rows(crossing, state.samples):
+                    self._take(state, crossing, state.arrived.pop(crossing))
+        yield from self._sent(state, segment)
+
+    def _forward(self, step: int, operation: Forward, inputs: Features) -> Features:
+        if not self._training:
+            return self._blocks.evaluate(operation.stage, inputs)
+        goes_straight_back = operation.stage.stop == self._placement.blocks
+        stay = goes_straight_back or self._placement.staleness == 0
+        return self._blocks.forward(step, operation.stage, inputs, weights_stay=stay)
+
+    def _compute_loss(self, state: StepInFlight, rows: Rows) -> None:
+        outputs = features_of(gathered(state.features[self._placement.blocks], rows))
+        (labels,) = features_of(gathered(state.labels, rows))
+        if not self._training:
+            state.loss = self._blocks.judge(outputs, labels)
+            return
+        state.loss, gradients = self._blocks.loss(outputs, labels, rows.count / state.samples)
+        state.gradients[self._placement.blocks].append(Piece(rows, gradients))
+
+    def _weighted(self, state: StepInFlight, block: int, parts: tuple[Crossing | Rows, ...]) -> Iterator[WeightedPart]:
+        for part in parts:
+            whole = part if isinstance(part, Rows) else part.rows
+            if rows := self._rows(whole, state):
+                of_part = (
+                    self._blocks.part(block, state.block_gradients.pop(block, {}))
+                    if isinstance(part, Rows)
+                    else state.parts.pop(part)
+                )
+                yield WeightedPart(of_part, rows.count)
+
+    def _sent(self, state: StepInFlight, segment: Program) -> Iterator[Outgoing]:
+        for operation in segment:
+            if isinstance(operation, Send) and self._has_rows(operation.crossing, state.samples):
+                load = self._load(state, operation.crossing)
+                yield Outgoing(state.step, state.samples, operation.crossing, load)
+
+    def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
+        rows = self._scaled(crossing.rows, state.samples)
+        match crossing.cargo:
+            case Cargo.FEATURE:
+                return gathered(state.features[crossing.index], rows)
+            case Cargo.LABEL:
+                return gathered(state.labels, rows)
+            case Cargo.ERROR_GRADIENT:
+                boundary = self._blocks.chain.features[crossing.index]
+                found = gathered(state.gradients[crossing.index], rows)
+                return tuple(map(_or_zeros, found, boundary, [rows.count] * len(boundary)))
+            case Cargo.WEIGHT_GRADIENT:
+                return self._blocks.part(crossing.index, state.block_gradients.pop(crossing.index, {}))
+            case Cargo.WEIGHTS:
+                return self._blocks.weights(crossing.index)
+
+    def _drop_used(self, state: StepInFlight) -> None:
+        """Forget the tensors that no segment to come has a use for."""
+        to_come = [one for segment in self._segments[state.segment + 1 :] for one in segment]
+        features = {_feature_of(one, self._placement.blocks) for one in to_come}
+        gradients = {_gradient_of(one) for one in to_come}
+        for index in [index for index in state.features if index not in features]:
+            del state.features[index]
+        for index in [index for index in state.gradients if index not in gradients]:
+            del state.gradients[index]
+
+    def _rows(self, rows: Rows, state: StepInFlight) -> Rows | None:
+        """The rows of this batch; None where a short one leaves none."""
+        scaled = self._scaled(rows, state.samples)
+        return scaled if scaled.count else None
+
+    def _scaled(self, rows: Rows, samples: int) -> Rows:
+        return rows.scaled(samples, self._placement.batch_size)
+
+    def _has_rows(self, crossing: Crossing, samples: int) -> bool:
+        """Whether anything crosses: not of a part of which a short batch has no sample. Weights cross all the same."""
+        return crossing.cargo is Cargo.WEIGHTS or self._scaled(crossing.rows, samples).count > 0
+
+
+def _segments(whole: Program) -> tuple[Program, list[Program]]:
+    """What is sent before anything is computed or has come, and the segments of the rest."""
+    sent_first = tuple(itertools.takewhile(lambda one: isinstance(one, Take | Send), whole))
+    segments: list[list[Operation]] = []
+    last: Operation | None = None
+    for operation in whole[len(sent_first) :]:
+        waits = isinstance(operation, Receive) and not isinstance(last, Receive)
+        if last is None or waits or (isinstance(last, Send) and not isinstance(operation, Send)):
+            segments.append([])
+        segments[-1].append(operation)
+        last = operation
+    return sent_first, [tuple(segment) for segment in segments]
+
+
+def _feature_of(operation: Operation, blocks: int) -> int | None:
+    """The feature that an operation needs."""
+    match operation:
+        case Forward(stage):
+            return stage.first
+        case Send(crossing) if crossing.cargo is Cargo.FEATURE:
+            return crossing.index
+        case Loss():
+            return blocks
+    return None
+
+
+def _gradient_of(operation: Operation) -> int | None:
+    """The error gradient that an operation needs."""
+    match operation:
+        case Backward(stage, _):
+            return stage.stop
+        case Send(crossing) if crossing.cargo is Cargo.ERROR_GRADIENT:
+            return crossing.index
+    return None
+
+
+def _or_zeros(gradient: Tensor | None, spec: TensorSpec, samples: int) -> Tensor | None:
+    """Zeros at floats that no gradient reaches, as behind a `detach`: who waits for it needs something."""
+    if gradient is not None or not spec.differentiable:
+        return gradient
+    return spec.zeros(samples)
