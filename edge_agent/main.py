@@ -212,7 +212,7 @@ def _gone_on_with(
     loaded: what holds without a session to go on with. session: the only one that is meant, if one is named.
     """
     from edge_agent.sessions.resuming import choose_session
-    from edge_agent.sessions.session_store import SessionRecord, sessions_folder
+    from edge_agent.sessions.stored_session import SessionRecord, sessions_folder
 
     location = f"checkpoints.location={toml_value(loaded.checkpoints.location)}"  # where the session was found
 

@@ -23,10 +23,10 @@ from edge_agent.experiment.workers import Workers
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
 from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.opening import open_session, resume_session
 from edge_agent.sessions.resuming import Resume, prepare
-from edge_agent.sessions.session import OpenSession
-from edge_agent.sessions.session_store import StoredSession, sessions_folder
+from edge_agent.sessions.stored_session import StoredSession, sessions_folder
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.pause import Pause
 from edge_agent.training.result import TrainingResult
@@ -94,18 +94,18 @@ async def run_training(
     """
     shutdown = shutdown or Shutdown()
     shutdown.cancel_on_request()
-    kept = "nothing was trained"
+    fate = "nothing was trained"
     try:
         prepared = await _prepare(config, resume)
         if prepared.stored is not None:
-            kept = f"session {prepared.stored.record.session_id} is as it was, and `{shutdown.resume_command}` goes on"
+            fate = f"session {prepared.stored.record.session_id} is as it was, and `{shutdown.resume_command}` goes on"
         with ExitStack() as stack:
             if prepared.stored is not None:
                 stack.callback(prepared.stored.release)
             return await _train(prepared, on_progress, _Hooks(on_start, on_engine, on_result), shutdown)
     except asyncio.CancelledError:
         if shutdown.requested:
-            raise shutdown.error(f"before the first step; {kept}") from None
+            raise shutdown.error(f"before the first step; {fate}") from None
         raise
     finally:
         shutdown.cancel_no_more()

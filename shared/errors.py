@@ -121,7 +121,7 @@ class OutOfTurnError(ProtocolError):
 
 
 class RefusedError(IsthmusError):
-    """A request that the trainer understood and refused."""
+    """A request of ours that the trainer understood and refused; the trainer's own side raises `StatusError`."""
 
     exit_code = ExitCode.REFUSED
 

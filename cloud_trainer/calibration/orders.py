@@ -16,7 +16,7 @@ from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
 from shared.training.policies import POLICIES
 from shared.training.recipe import Recipe
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.transport.stream.framing import MAX_DIMENSIONS
 from shared.wire.isthmus.v1.trainer_pb2 import TrainCopyRequest
 
@@ -53,11 +53,11 @@ class CopyOrder(Section):
 
 
 def order_of(request: TrainCopyRequest, config: TrainerConfig, limits: Limits, device: str) -> CopyOrder:
-    """The order that a request is. Raises ConfigError, ProtocolError or Refusal for one that is not taken."""
+    """The order that a request is. Raises ConfigError, ProtocolError or StatusError for one that is not taken."""
     check_version(request.protocol_version)
     bounds = config.calibration
     if bounds.train is None or bounds.test is None:
-        raise Refusal(
+        raise StatusError(
             grpc.StatusCode.FAILED_PRECONDITION,
             "this trainer's operator has put no data there for calibrations ([calibration] train and test)",
         )

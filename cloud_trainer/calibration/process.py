@@ -23,7 +23,7 @@ from shared.execution.copy_training import Copy, steps_of
 from shared.execution.split import Scheme
 from shared.factory import load_factory
 from shared.model.build import build_checked_chain, check_range, parse_kwargs
-from shared.model.features import boundary_bytes
+from shared.model.features import specs_bytes
 from shared.model.footprint import estimate_training_bytes, state_bytes
 from shared.model.random_state import derive_seed
 from shared.model.spec import TensorSpec
@@ -86,10 +86,10 @@ def train(order: CopyOrder, report: TextIO) -> None:
     recipe = order.recipe.model_copy(update={"steps_per_epoch": data.steps_per_epoch, "total_steps": steps})
     example = TensorSpec(order.shape, next(data.batches(0, 1))[0].dtype)
     kwargs = parse_kwargs(order.kwargs_json)
-    kept = partial(optimizer_bytes, config=recipe.optimizer)
+    optimizer_size = partial(optimizer_bytes, config=recipe.optimizer)
     limits = order.limits
     estimate = estimate_training_bytes(
-        order.factory, kwargs, example, kept, allowed=order.allowed, limits=limits.of_a_build
+        order.factory, kwargs, example, optimizer_size, allowed=order.allowed, limits=limits.of_a_build
     )
     held = order.staleness + 1 if POLICIES[order.backward].keeps_graphs else 1
     limits.check_memory(held * (estimate or 0))
@@ -101,11 +101,11 @@ def train(order: CopyOrder, report: TextIO) -> None:
         frozen=recipe.frozen,
         allowed=order.allowed,
         limits=limits.of_a_build,
-        check=lambda module: limits.check_memory(held * state_bytes(module, kept)),
+        check=lambda module: limits.check_memory(held * state_bytes(module, optimizer_size)),
     )
     check_range(order.cut, chain)  # nothing crosses: the whole copy trains here
-    in_flight = (order.staleness + 1) * (boundary_bytes(chain.features[order.cut]) + example.bytes)
-    limits.check_memory(held * (estimate or state_bytes(chain.module, kept)) + in_flight)
+    in_flight = (order.staleness + 1) * (specs_bytes(chain.features[order.cut]) + example.bytes)
+    limits.check_memory(held * (estimate or state_bytes(chain.module, optimizer_size)) + in_flight)
     scheme = Scheme(order.staleness, order.backward, order.feedback, order.codec)
     copy = Copy(chain, order.cut, recipe, scheme, torch.device(order.device))
     if order.timing_only:

@@ -19,7 +19,7 @@ from cloud_trainer.calibration.orders import CopyOrder, order_of
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.sessions.limits import Limits
 from shared.transport.rpc.refusing import Context
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
@@ -37,7 +37,7 @@ class CopyTrainings:
         """Train one copy and say how it went."""
         order = order_of(request, self._config, self._limits, self._device)
         if self._busy.locked():
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, "another copy is being trained for a calibration", _RETRY_SECONDS
             )
         async with self._busy, _process(order) as process:
@@ -46,19 +46,19 @@ class CopyTrainings:
                 async with asyncio.timeout(limit_seconds):
                     await _pass_on(process, context)
             except TimeoutError as cause:
-                raise Refusal(
+                raise StatusError(
                     grpc.StatusCode.RESOURCE_EXHAUSTED,
                     f"a copy was not trained within {limit_seconds:g} s (calibration.max_seconds)",
                 ) from cause
 
 
 async def _pass_on(process: asyncio.subprocess.Process, context: Context) -> None:
-    """What the process reports, to the edge. Raises Refusal where it has failed."""
+    """What the process reports, to the edge. Raises StatusError where it has failed."""
     assert process.stdout is not None
     async for line in process.stdout:
         report = json.loads(line)
         if (refused := report.get("refused")) is not None:
-            raise Refusal(grpc.StatusCode[refused["code"]], refused["sentence"])
+            raise StatusError(grpc.StatusCode[refused["code"]], refused["sentence"])
         await context.write(
             pb.TrainCopyResponse(
                 steps=report["steps"],
@@ -67,7 +67,7 @@ async def _pass_on(process: asyncio.subprocess.Process, context: Context) -> Non
             )
         )
     if code := await process.wait():
-        raise Refusal(
+        raise StatusError(
             grpc.StatusCode.INVALID_ARGUMENT,
             f"the process that trained the copy ended with {code}, as one that lacks memory may; the trainer's log says more",
         )

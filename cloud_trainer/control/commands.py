@@ -74,8 +74,8 @@ def close(
     with _trainer(config, overrides, control) as trainer:
         request = pb.TrainerControlServiceCloseSessionRequest(session_id=session, resumable=resumable)
         answer = trainer.CloseSession(request, timeout=SOON_SECONDS)
-    kept = "its checkpoints are kept" if resumable else "nothing is kept of it"
-    show(answer, f"session {session} is closed; {kept}", as_json=as_json)
+    fate = "its checkpoints are kept" if resumable else "nothing is kept of it"
+    show(answer, f"session {session} is closed; {fate}", as_json=as_json)
 
 
 def drain(

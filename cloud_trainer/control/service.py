@@ -35,7 +35,7 @@ class TrainerControl:
         stopping: asyncio.Event,
         device: str,
     ) -> None:
-        """end_session: frees a session, and forgets it unless it is to be resumable; raises Refusal.
+        """end_session: frees a session, and forgets it unless it is to be resumable; raises StatusError.
 
         stopping: set to stop the trainer.
         """
@@ -159,7 +159,7 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
     status.state = pb.TRAINER_SESSION_STATE_IDLE
     if session.attachment.attached:
         status.state = pb.TRAINER_SESSION_STATE_ATTACHED
-    elif session.attachment.lost_seconds is not None:
+    elif session.attachment.lost_at is not None:
         status.state = pb.TRAINER_SESSION_STATE_LOST
     status.MergeFrom(
         pb.TrainerSessionStatus(

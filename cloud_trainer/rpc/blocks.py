@@ -9,7 +9,7 @@ from shared.codec import aligned_buffer, codec_by_name
 from shared.concurrency.shared_worker import Lane
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
-from shared.runtime import Due, judge
+from shared.runtime import ExpectedTensor, judge
 from shared.tensor_wire import to_wire
 from shared.training import block_state
 from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks
@@ -54,7 +54,7 @@ class BlockReceiver:
         index = self.session.check_arriving(frame.block)
         training = self.session.training
         limit = block_state.max_serialized_bytes(training.chain.blocks[index], training.recipe.optimizer)
-        judge(frame, Due(block_key(index), training.deployment.version, "raw", _check_bytes, limit))
+        judge(frame, ExpectedTensor(block_key(index), training.deployment.version, "raw", _check_bytes, limit))
         self.session.memory.begin_upload(frame.tensor.encoded_bytes, training.deployment)
         self._reserved_bytes += frame.tensor.encoded_bytes
 

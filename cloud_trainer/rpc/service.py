@@ -14,12 +14,12 @@ from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.blocks import BlockReceiver, send_block
 from cloud_trainer.rpc.evaluation import evaluate
-from cloud_trainer.rpc.training_calls import TrainingCalls
+from cloud_trainer.rpc.train_rpc import TrainRpc
+from cloud_trainer.sessions.building import build_session, check_request
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.compute import Compute
 from cloud_trainer.sessions.handshake import Handshake, check_version
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.opening import check_request, open_session
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import Quota, Record, SessionStore
@@ -27,7 +27,7 @@ from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError, StorageError
 from shared.transport.auth.callers import caller
 from shared.transport.rpc.refusing import Context
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.transport.stream.packets import Damaged, Packet, undamaged
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -58,14 +58,14 @@ class TrainerService:
         )
         metrics.watch(self.sessions)
         self._compute = Compute()
-        kept = config.checkpoints
-        quota = Quota(kept.max_sessions_per_subject, kept.max_bytes_per_subject)
-        self._store = SessionStore(_kept_files(kept), kept.keep, quota)
+        checkpoints = config.checkpoints
+        quota = Quota(checkpoints.max_sessions_per_subject, checkpoints.max_bytes_per_subject)
+        self._store = SessionStore(_checkpoint_files(checkpoints), checkpoints.keep, quota)
         self._forgetting: set[asyncio.Task[None]] = set()
         self._handshake = Handshake(self.sessions, self._store, self._compute, self._build)
         self._checkpointer = SessionCheckpointer(self._store, self._compute)
         self.copies = CopyTrainings(config, self._limits, on)
-        self.training = TrainingCalls(
+        self.training = TrainRpc(
             config.link,
             self._limits,
             self.sessions,
@@ -124,7 +124,7 @@ class TrainerService:
         )
 
     async def _reserve_room(self, session_id: str) -> None:
-        """Raises Refusal where no further session of the caller can be kept."""
+        """Raises StatusError where no further session of the caller can be kept."""
         subject = caller().subject
         try:
             if await self._store.reserve_room(session_id, subject, self._is_live):
@@ -133,7 +133,7 @@ class TrainerService:
             _log.warning("kept sessions cannot be listed", reason=str(failure))
             return
         limit = self._config.checkpoints.max_sessions_per_subject
-        raise Refusal(
+        raise StatusError(
             grpc.StatusCode.RESOURCE_EXHAUSTED,
             f"{limit} unfinished sessions of {subject or 'this caller'!r} are kept, which is the limit of one subject "
             "(checkpoints.max_sessions_per_subject); close one that is not needed (cloud-trainer close)",
@@ -142,7 +142,7 @@ class TrainerService:
     async def _build(self, request: pb.OpenSessionRequest, session_id: str) -> Session:
         config = self._config
         return await self._compute.build(
-            open_session,
+            build_session,
             request,
             session_id,
             config.models.allowed,
@@ -232,24 +232,24 @@ class TrainerService:
             if record.subject != caller().subject:
                 raise self.sessions.not_found(session_id)
             if request.fence.session_term < record.session_term:
-                raise Refusal(grpc.StatusCode.ABORTED, f"session {session_id} was attached by another agent since")
+                raise StatusError(grpc.StatusCode.ABORTED, f"session {session_id} was attached by another agent since")
         await self.end_session(session_id, request.resumable)
         return pb.CloseSessionResponse()
 
     async def end_session(self, session_id: str, resumable: bool) -> None:
         """Free a session, whoever has it attached, and forget it unless it is to be resumable.
 
-        Raises Refusal while it is being opened or built again: what that writes would be removed under it.
+        Raises StatusError while it is being opened or built again: what that writes would be removed under it.
         """
         session = self.sessions.find(session_id)
         if session is None and self._is_live(session_id):
-            raise Refusal(grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being opened just now; try again")
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being opened just now; try again")
         if session is not None:
             self.sessions.remove(session)
             session.forgotten = not resumable
             await session.attachment.end()
             _log.info("session closed", session=session_id, step=session.training.next_step, resumable=resumable)
-        await self._checkpointer.settled_of(session_id)
+        await self._checkpointer.wait_for(session_id)
         if not resumable:
             await self._store.forget(session_id)
 
@@ -261,7 +261,7 @@ class TrainerService:
             forgetting.add_done_callback(self._forgetting.discard)
 
 
-def _kept_files(config: TrainerCheckpointsConfig) -> Files | None:
+def _checkpoint_files(config: TrainerCheckpointsConfig) -> Files | None:
     """Raises ConfigError for a location that cannot be."""
     if config.location == "none":
         return None

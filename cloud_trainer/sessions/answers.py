@@ -22,10 +22,10 @@ class Answers:
 
     def forget_arrived(self, step: int, staleness: int) -> None:
         """Forget the gradients that have arrived, since the batch of this step has started under this limit K."""
-        self.gradients.settle(step - staleness)
+        self.gradients.forget_before(step - staleness)
 
     def clear(self) -> None:
-        """The session has gone back: what it had computed is of another life."""
+        """The session has restored a checkpoint: what it had computed belongs to an earlier lineage."""
         self.gradients.clear()
         self.reports.clear()
 

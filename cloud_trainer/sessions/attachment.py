@@ -5,7 +5,7 @@ import time
 
 import grpc
 
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Fence
 
 
@@ -15,8 +15,8 @@ class Attachment:
     def __init__(self, session_id: str) -> None:
         self.term = 0
         """Of the edge that attached last; 0 before the first."""
-        self.lost_seconds: float | None = None
-        """When its edge was lost, by time.monotonic; None while it is there."""
+        self.lost_at: float | None = None
+        """When its edge was lost, a moment of time.monotonic; None while it is attached, and after it has left in order."""
         self._session_id = session_id
         self._serving: asyncio.Task[None] | None = None
 
@@ -32,7 +32,7 @@ class Attachment:
 
     def attach(self, serving: "asyncio.Task[None]") -> None:
         """A stream is attached; serving: what serves it, and ends when it is cancelled."""
-        self._serving, self.lost_seconds = serving, None
+        self._serving, self.lost_at = serving, None
 
     def detach(self, serving: "asyncio.Task[None]") -> bool:
         """A stream has ended; whether it was the one that is attached."""
@@ -40,7 +40,7 @@ class Attachment:
             return False
         self._serving = None
         if serving.cancelled() or serving.exception() is not None:
-            self.lost_seconds = time.monotonic()
+            self.lost_at = time.monotonic()
         return True
 
     async def ended(self) -> None:
@@ -55,9 +55,9 @@ class Attachment:
         await self.ended()
 
     def check_fence(self, fence: Fence) -> None:
-        """Refuse a call of an edge that is no longer the one that attached last. Raises Refusal."""
+        """Refuse a call of an edge that is no longer the one that attached last. Raises StatusError."""
         if fence.session_term < self.term:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.ABORTED,
                 f"session {self._session_id} was attached with term {self.term}; a call of term {fence.session_term} came",
             )

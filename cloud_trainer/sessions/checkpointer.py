@@ -19,11 +19,11 @@ class SessionCheckpointer:
         self._compute = compute
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def settled(self) -> None:
+    async def wait_for_all(self) -> None:
         """Returns when all that are being written have been, or could not be."""
         await asyncio.gather(*self._tasks.values())
 
-    async def settled_of(self, session_id: str) -> None:
+    async def wait_for(self, session_id: str) -> None:
         """The same for one session."""
         if (checkpointer := self._tasks.get(session_id)) is not None:
             await asyncio.wait({checkpointer})

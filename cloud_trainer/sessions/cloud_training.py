@@ -21,7 +21,7 @@ from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import ProtocolError, StorageError
 from shared.model.build import check_cut, check_range
 from shared.model.chain import Chain
-from shared.model.features import Boundary, Features, Gradients
+from shared.model.features import Features, FeatureSpecs, Gradients
 from shared.training import block_state
 from shared.training.device import synchronise
 from shared.training.losses import BatchLoss, LossHead, widened
@@ -30,7 +30,7 @@ from shared.training.recipe import Recipe
 from shared.training.stage import Graph, Stage, with_zeros
 from shared.training.stage_state import copy_state, element_bytes, put_back
 from shared.training.step_log import StepLog
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Attach, Deployment, StepReport
 
 _log = structlog.get_logger(__name__)
@@ -85,7 +85,7 @@ class CloudTraining:
         self.deployment = deployment
         self.next_step = 0
         self.lineage = 0
-        """Which life of the session this is: the session term with which it last went back to a checkpoint."""
+        """The session term in which both sides last went back to a checkpoint; 0 before the first time."""
         self.answers = Answers()
         self.spoilt = False
         """A step failed half-way: only a checkpoint can be gone on with."""
@@ -110,14 +110,14 @@ class CloudTraining:
         return self.stage.recipe
 
     @property
-    def boundary(self) -> Boundary:
+    def feature_specs(self) -> FeatureSpecs:
         """Shapes and types of what crosses the cut, with the batch size of the edge's example."""
         return self.chain.features[self.deployment.cut]
 
     @property
     def gradients_return(self) -> bool:
         """Whether error gradients return to the edge, since something there learns."""
-        return bool(self.chain.gradient_slots(self.deployment.cut))
+        return self.chain.gradients_return(self.deployment.cut)
 
     @property
     def max_staleness(self) -> int:
@@ -219,8 +219,8 @@ class CloudTraining:
         facts = {"deployment": json_format.MessageToDict(self.deployment)}
         return CheckpointName(self.lineage, self.next_step), facts, copy_state(self.stage)
 
-    def go_back(self, checkpoint: Checkpoint, lineage: int) -> None:
-        """Be as a checkpoint says, and begin another life.
+    def restore(self, checkpoint: Checkpoint, lineage: int) -> None:
+        """Restore a checkpoint, and begin a new lineage.
 
         Raises an IsthmusError when it does not fit; the session is of no use then.
         """
@@ -234,7 +234,7 @@ class CloudTraining:
         self.deployment = deployment
         self.next_step, self.lineage = checkpoint.name.step, lineage
         if self._step_log is not None:
-            self._step_log.went_back(self.next_step)
+            self._step_log.rolled_back(self.next_step)
         self.answers.clear()
         self._arriving.forget()
         self.spoilt = False
@@ -254,7 +254,7 @@ class CloudTraining:
     def migrate(self, deployment: Deployment, next_step: int) -> None:
         """Move the cut, whole or not at all; a deployment that is in force already is no error.
 
-        Raises Refusal when it does not follow the one in force, comes at another step, or a block has not arrived;
+        Raises StatusError when it does not follow the one in force, comes at another step, or a block has not arrived;
         ModelError for a cut out of range.
         """
         if deployment == self.deployment:
@@ -267,7 +267,7 @@ class CloudTraining:
             if index not in self._arriving.blocks and not block_state.is_static(self.chain.blocks[index])
         ]
         if deployment.version <= self.deployment.version or next_step != self.next_step or missing:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"deployment {deployment.version} at step {next_step} cannot follow deployment {self.deployment.version} at "
                 f"step {self.next_step}" + (f" without blocks {missing}" if missing else ""),
@@ -309,7 +309,7 @@ class CloudTraining:
         if not 1 <= repeats <= _MAX_REPEATS:
             raise ProtocolError(f"{repeats} repeats were asked for; 1 to {_MAX_REPEATS} can be")
         self.measured = True
-        needs_gradient = bool(self.chain.gradient_slots(cut))
+        needs_gradient = self.chain.gradients_return(cut)
         stage = Stage(self.chain, cut, len(self.chain.blocks), self.recipe, self.stage.device)
         step = stage_step(stage, self.chain.features[cut], input_gradient=needs_gradient)
 

@@ -13,7 +13,7 @@ import structlog
 
 from shared.errors import DeviceError, one_line
 from shared.transport.rpc.refusing import Context
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -47,6 +47,6 @@ class DeviceWatch:
 
     def _check(self) -> None:
         if self.failure is not None:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.UNAVAILABLE, "the trainer's device has failed, so the trainer starts again; try again"
             )

@@ -16,7 +16,7 @@ from cloud_trainer.sessions.session_store import Record, SessionStore
 from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import ProtocolError, StorageError
 from shared.transport.auth.callers import caller
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.version import NO_VERSION, PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -47,7 +47,7 @@ class Handshake:
         return session_id in self._busy
 
     async def attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[Session, pb.Attached]:
-        """The session, fenced for this edge alone, and the answer. Raises Refusal or ProtocolError; see `Train`.
+        """The session, fenced for this edge alone, and the answer. Raises StatusError or ProtocolError; see `Train`.
 
         uses: the session counts as used until it is closed, so nobody takes its place between the answer and the stream.
         """
@@ -56,7 +56,9 @@ class Handshake:
             raise ProtocolError(f"{len(attach.checkpoints)} checkpoints are named; {MAX_NAMED} can be")
         session_id = attach.session_id
         if session_id in self._busy:
-            raise Refusal(grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being attached just now; try again")
+            raise StatusError(
+                grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being attached just now; try again"
+            )
         self._busy.add(session_id)
         try:
             session, answer = await self._attach(attach, uses)
@@ -67,7 +69,7 @@ class Handshake:
         if session.forgotten:
             await self._store.forget(session_id)  # the fence has kept its record again
             raise self._sessions.not_found(session_id)
-        raise Refusal(
+        raise StatusError(
             grpc.StatusCode.UNAVAILABLE, f"session {session_id} was given up while it was being attached; try again"
         )
 
@@ -79,15 +81,15 @@ class Handshake:
             session = uses.enter_context(self._sessions.using(attach.session_id))
             record = Record(session.request, session.attachment.term, subject)
         else:
-            record = await self._kept(attach.session_id, subject)
+            record = await self._stored_record(attach.session_id, subject)
         if attach.session_term <= record.session_term:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.ABORTED,
                 f"session {attach.session_id} was attached with term {record.session_term} before term "
                 f"{attach.session_term} came: another agent has it",
             )
         if session is not None and session.training.measured:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION, f"session {session.id} was measured, which spoilt its weights"
             )
         edges = {CheckpointName(name.lineage, name.step) for name in attach.checkpoints}
@@ -95,7 +97,7 @@ class Handshake:
         if session is None and not edges:
             raise self._sessions.not_found(attach.session_id)
         if not shared and not await self._may_continue(session, attach):
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.NOT_FOUND,
                 f"session {attach.session_id} cannot go on: the edge has {_listed(sorted(edges))} and the trainer none of them",
             )
@@ -115,13 +117,13 @@ class Handshake:
                     next_step=session.training.next_step, deployment=session.training.deployment
                 )
         try:
-            return await self._go_back(attach, record, session, shared, uses)
+            return await self._restore(attach, record, session, shared, uses)
         except BaseException:
             self._sessions.release(attach.session_id)
             raise
 
     async def _fence(self, attach: pb.Attach, record: Record) -> None:
-        """Keep the term before anything is done in its name. Raises Refusal."""
+        """Keep the term before anything is done in its name. Raises StatusError."""
         try:
             if await self._store.fence(attach.session_id, record, attach.session_term):
                 return
@@ -129,13 +131,13 @@ class Handshake:
             _log.warning(
                 "session not attached: its term cannot be kept", session=attach.session_id, reason=str(failure)
             )
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.UNAVAILABLE,
                 f"session {attach.session_id} cannot be attached now: the trainer cannot write what keeps other agents out "
                 "of it; is its disk full?",
                 _STORAGE_RETRY_SECONDS,
             ) from failure
-        raise Refusal(
+        raise StatusError(
             grpc.StatusCode.ABORTED,
             f"session {attach.session_id} was attached with term {attach.session_term} or a later one: another agent has it",
         )
@@ -146,13 +148,13 @@ class Handshake:
             session.attachment.attached or await self._compute.of(session.id).run(session.training.continues, attach)
         )
 
-    async def _kept(self, session_id: str, subject: str) -> Record:
+    async def _stored_record(self, session_id: str, subject: str) -> Record:
         record = await self._store.record(session_id)
         if record is None or record.subject != subject:
             raise self._sessions.not_found(session_id)
         return record
 
-    async def _go_back(
+    async def _restore(
         self,
         attach: pb.Attach,
         record: Record,
@@ -170,7 +172,7 @@ class Handshake:
             session = session or await self._rebuilt(attach.session_id, record, uses)
             session.attachment.term = attach.session_term
             try:
-                await self._compute.of(session.id).aside(session.training.go_back, checkpoint, attach.session_term)
+                await self._compute.of(session.id).aside(session.training.restore, checkpoint, attach.session_term)
             except BaseException:
                 self._sessions.remove(session)  # half-loaded, it is of no use
                 raise
@@ -182,7 +184,7 @@ class Handshake:
                 deployment=session.training.deployment,
                 block_digests=digests,
             )
-        raise Refusal(
+        raise StatusError(
             grpc.StatusCode.NOT_FOUND,
             f"session {attach.session_id} cannot go on: the trainer has none of the edge's checkpoints whole, and not the "
             "state that the edge has in memory",
@@ -195,9 +197,9 @@ class Handshake:
 
 
 def check_version(version: int) -> None:
-    """Refuse an edge that speaks another version of the contract. Raises Refusal."""
+    """Refuse an edge that speaks another version of the contract. Raises StatusError."""
     if version != PROTOCOL_VERSION:
-        raise Refusal(
+        raise StatusError(
             grpc.StatusCode.FAILED_PRECONDITION,
             f"the edge speaks protocol version {version}; this trainer speaks {PROTOCOL_VERSION}",
             wanted=version == NO_VERSION,

@@ -7,7 +7,7 @@ import grpc
 from shared.codec import codec_by_name
 from shared.errors import ProtocolError
 from shared.model.budget import BuildLimits
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 
@@ -29,9 +29,9 @@ class Limits:
         return BuildLimits(self.session_bytes, self.session_modules, self.build_seconds)
 
     def check_memory(self, count: int) -> None:
-        """Refuse a session that would take so many bytes where it is too many. Raises Refusal."""
+        """Refuse a session that would take so many bytes where it is too many. Raises StatusError."""
         if count > self.session_bytes:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"the session would take about {count} bytes of memory, for weights, gradients, optimizer state, "
                 "activations, batches in flight, evaluations and blocks on their way; this trainer gives "

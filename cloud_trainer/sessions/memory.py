@@ -1,4 +1,4 @@
-"""What one session holds of the trainer's memory, counted at its worst over its whole life.
+"""What one session holds of the trainer's memory, counted at its worst from opening to closing.
 
 Weights and activations, batches in flight with their labels and gradients, evaluations, and blocks on their way in. Each
 claim that would make it more than a session may have is refused before the memory is taken. Knows nothing of tensors.
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import grpc
 
 from cloud_trainer.sessions.limits import Limits
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 MOST_EVALUATIONS = 4
@@ -51,13 +51,13 @@ class SessionMemory:
         self._aside_bytes = 0
 
     def check(self, deployment: Deployment) -> None:
-        """Refuse a deployment under which the session would hold too much. Raises Refusal."""
+        """Refuse a deployment under which the session would hold too much. Raises StatusError."""
         self._limits.check_memory(self._total(deployment))
 
     def permit(self, deployment: Deployment) -> None:
         """Refuse a deployment that the operator does not let the session have: its K, its codecs, the memory it takes.
 
-        Raises ProtocolError, ConfigError for an unknown codec, or Refusal.
+        Raises ProtocolError, ConfigError for an unknown codec, or StatusError.
         """
         self._limits.check_deployment(deployment)
         self.check(deployment)
@@ -69,20 +69,20 @@ class SessionMemory:
         return min(self._limits.staleness, max(room, 0) // each if each else self._limits.staleness)
 
     def take_labels(self, count: int, deployment: Deployment) -> None:
-        """Labels of so many bytes come with a batch, and may with every other. Raises Refusal."""
+        """Labels of so many bytes come with a batch, and may with every other. Raises StatusError."""
         before = self._label_bytes
         self._label_bytes = max(before, count)
         try:
             self.check(deployment)
-        except Refusal:
+        except StatusError:
             self._label_bytes = before
             raise
 
     @contextmanager
     def evaluation(self, deployment: Deployment) -> Iterator[None]:
-        """An evaluation is under way. Raises Refusal."""
+        """An evaluation is under way. Raises StatusError."""
         if self._evaluations >= MOST_EVALUATIONS:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{MOST_EVALUATIONS} evaluations of this session are under way already; that is the limit",
                 _RETRY_SECONDS,
@@ -96,9 +96,9 @@ class SessionMemory:
 
     @contextmanager
     def copying(self) -> Iterator[None]:
-        """A call copies blocks, and holds the copy for as long as its caller takes. Raises Refusal."""
+        """A call copies blocks, and holds the copy for as long as its caller takes. Raises StatusError."""
         if self._copying >= MOST_COPYING:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{MOST_COPYING} calls that copy blocks of this session are under way already; that is the limit",
                 _RETRY_SECONDS,
@@ -110,9 +110,9 @@ class SessionMemory:
             self._copying -= 1
 
     def begin_upload(self, count: int, deployment: Deployment) -> None:
-        """So many bytes of a block begin to arrive. Raises Refusal where too many are on their way already."""
+        """So many bytes of a block begin to arrive. Raises StatusError where too many are on their way already."""
         if self._uploading_bytes + count > self._most_uploading_bytes:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{self._uploading_bytes} bytes of blocks are on their way to this session already; {count} more are too "
                 f"many at one time (limit {self._most_uploading_bytes})",
@@ -121,7 +121,7 @@ class SessionMemory:
         self._uploading_bytes += count
         try:
             self.check(deployment)
-        except Refusal:
+        except StatusError:
             self._uploading_bytes -= count
             raise
 

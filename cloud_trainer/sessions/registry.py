@@ -15,7 +15,7 @@ import grpc
 
 from cloud_trainer.sessions.session import Session
 from shared.transport.auth.callers import caller
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.version import NO_SESSION
 
 _RETRY_SECONDS = 30.0
@@ -83,7 +83,7 @@ class SessionRegistry:
     def reserve(self, session_id: str | None = None) -> str:
         """A place for a session of the caller: a new one with a new id, or one that comes back.
 
-        When all are taken, a session whose edge was lost gives its place up. Raises Refusal when there is none.
+        When all are taken, a session whose edge was lost gives its place up. Raises StatusError when there is none.
         """
         if len(self._places) >= self.limit:
             self._give_up_lost()
@@ -113,7 +113,7 @@ class SessionRegistry:
 
     @contextmanager
     def using(self, session_id: str) -> Iterator[Session]:
-        """The caller's session of that id, which does not expire meanwhile. Raises Refusal when there is none."""
+        """The caller's session of that id, which does not expire meanwhile. Raises StatusError when there is none."""
         self.check_owner(session_id)
         place = self._places.get(session_id)
         if place is None or place.session is None:
@@ -129,7 +129,7 @@ class SessionRegistry:
                 self._expire_later(session_id, place)
 
     def check_owner(self, session_id: str) -> None:
-        """Refuse an id that is another subject's, as one that was never given. Raises Refusal."""
+        """Refuse an id that is another subject's, as one that was never given. Raises StatusError."""
         place = self._places.get(session_id)
         if place is not None and place.owner != caller().subject:
             raise self.not_found(session_id)
@@ -154,9 +154,9 @@ class SessionRegistry:
             if place.expiry is not None:
                 place.expiry.cancel()
 
-    def not_found(self, session_id: str) -> Refusal:
+    def not_found(self, session_id: str) -> StatusError:
         """What is said of a session that is not there, or not the caller's."""
-        return Refusal(
+        return StatusError(
             grpc.StatusCode.NOT_FOUND,
             f"there is no session {session_id[:40]!r}; it was closed, left unused for {self._idle_seconds:g} s "
             f"(server.session_idle_seconds) or, before it was attached, for {self._unattached_seconds:g} s "
@@ -167,9 +167,9 @@ class SessionRegistry:
     def _give_up_lost(self) -> None:
         """Free the place of the session that lost its edge first, if any did."""
         lost = [
-            (place.session.attachment.lost_seconds, session_id, place)
+            (place.session.attachment.lost_at, session_id, place)
             for session_id, place in self._places.items()
-            if place.session is not None and place.session.attachment.lost_seconds is not None and place.calls == 0
+            if place.session is not None and place.session.attachment.lost_at is not None and place.calls == 0
         ]
         if lost:
             _, session_id, place = min(lost, key=lambda each: each[0])
@@ -189,5 +189,5 @@ class SessionRegistry:
         self._on_expired(place.session)
 
 
-def _no_place(sentence: str) -> Refusal:
-    return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence, _RETRY_SECONDS)
+def _no_place(sentence: str) -> StatusError:
+    return StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence, _RETRY_SECONDS)

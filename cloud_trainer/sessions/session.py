@@ -10,7 +10,7 @@ from cloud_trainer.sessions.cloud_training import CloudTraining
 from cloud_trainer.sessions.memory import SessionMemory
 from shared.errors import ProtocolError
 from shared.training import block_state
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Fence, OpenSessionRequest
 
 
@@ -50,12 +50,12 @@ class Session:
             raise ProtocolError(f"a message for session {session_id[:40]!r} came on a stream of session {self.id!r}")
 
     def check_arriving(self, block: int) -> int:
-        """`block` if its state may be brought now. Raises ProtocolError or Refusal otherwise."""
+        """`block` if its state may be brought now. Raises ProtocolError or StatusError otherwise."""
         blocks, first = self.training.chain.blocks, self.training.stage.first
         if block >= len(blocks):
             raise ProtocolError(f"there is no block {block}; the model has {len(blocks)} blocks, from 0")
         if self.attachment.begun and block >= first and not block_state.is_static(blocks[block]):
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"block {block} cannot be replaced now: once session {self.id} trains, only blocks of the edge can be "
                 f"brought, 0 to {first - 1}",
@@ -67,14 +67,14 @@ class Session:
         self.training.take_block(index, tensors, aside=self.attachment.begun)
 
     def migrate(self, deployment: Deployment, next_step: int, fence: Fence) -> None:
-        """Move the cut, as `CloudTraining.migrate` does, for the edge that attached last. Raises Refusal for any other."""
+        """Move the cut, as `CloudTraining.migrate` does, for the edge that attached last. Raises StatusError for any other."""
         self.attachment.check_fence(fence)
         self.training.migrate(deployment, next_step)
 
     def measuring(self, cut: int, repeats: int) -> Callable[[], float]:
-        """What measures the cloud's blocks at a cut (`CloudTraining.measuring`). Raises Refusal when the session trains."""
+        """What measures the cloud's blocks at a cut (`CloudTraining.measuring`). Raises StatusError when the session trains."""
         if self.attachment.begun:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} trains; measuring would spoil its weights"
             )
         return self.training.measuring(cut, repeats)

@@ -46,7 +46,7 @@ class Quota:
     """The most that is kept for one subject."""
 
     sessions: int
-    kept_bytes: int
+    stored_bytes: int
 
 
 class SessionStore:
@@ -172,12 +172,12 @@ class SessionStore:
             data = await self.disk.run(to_bytes, state)
             after_bytes = await self.disk.run(folder.checkpoints.bytes_after, name, len(data), pinned)
             self._claim(session_id, before, after_bytes)
-            kept_bytes = await self.disk.run(write)
+            stored_bytes = await self.disk.run(write)
         except StorageError as failure:
             self._index.put(session_id, before)
             _log.warning("checkpoint not written", session=session_id, checkpoint=str(name), reason=str(failure))
             return False
-        self._index.put(session_id, StoredEntry(before.subject, kept_bytes, resumable=True))
+        self._index.put(session_id, StoredEntry(before.subject, stored_bytes, resumable=True))
         _log.info("checkpoint written", session=session_id, checkpoint=str(name))
         return True
 
@@ -186,13 +186,13 @@ class SessionStore:
 
         Raises StorageError where it is more than is left.
         """
-        left = self._quota.kept_bytes - self._index.total_bytes(before.subject) + before.kept_bytes
+        left = self._quota.stored_bytes - self._index.total_bytes(before.subject) + before.stored_bytes
         if after_bytes > left:
             raise StorageError(
                 f"with it {after_bytes} bytes would be kept of this session, and {max(left, 0)} are left of what is kept for "
                 "one subject (checkpoints.max_bytes_per_subject)"
             )
-        claimed = max(after_bytes, before.kept_bytes)
+        claimed = max(after_bytes, before.stored_bytes)
         self._index.put(session_id, StoredEntry(before.subject, claimed, before.resumable))
 
     async def names(self, session_id: str) -> list[CheckpointName]:
@@ -224,11 +224,11 @@ class SessionStore:
         """
         try:
             await self.learn()
-            kept = [] if self._files is None else await self.disk.run(self._files.folders)
+            session_ids = [] if self._files is None else await self.disk.run(self._files.folders)
         except StorageError as failure:
             _log.warning("kept sessions cannot be listed", reason=str(failure))
             return
-        for session_id in kept:
+        for session_id in session_ids:
             folder = self._folder(session_id)
             if folder is not None and not is_live(session_id):
                 try:
@@ -238,8 +238,8 @@ class SessionStore:
                     _log.warning("session not removed from disk", session=session_id, reason=str(failure))
 
     def _forget_if_abandoned(self, session_id: str, folder: SessionFolder, after_seconds: float) -> bool:
-        written_seconds = folder.written_seconds()
-        if written_seconds is None or self._clock() - written_seconds <= after_seconds:
+        written_at = folder.written_at()
+        if written_at is None or self._clock() - written_at <= after_seconds:
             return False
         folder.remove()
         _log.info("abandoned session removed from disk", session=session_id)

@@ -12,7 +12,7 @@ class StoredEntry:
     """Of one session."""
 
     subject: str
-    kept_bytes: int = 0
+    stored_bytes: int = 0
     resumable: bool = False
     """Whether there is a checkpoint, without which nobody can go on with it."""
 
@@ -49,7 +49,7 @@ class StoredIndex:
 
     def total_bytes(self, subject: str) -> int:
         """That are kept for a subject."""
-        return sum(entry.kept_bytes for entry in self._entries.values() if entry.subject == subject)
+        return sum(entry.stored_bytes for entry in self._entries.values() if entry.subject == subject)
 
     def entry(self, session_id: str) -> StoredEntry | None:
         """What is known of a session; None where nothing is kept of it."""

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from edge_agent.config import EdgeConfig
-from edge_agent.sessions.session_store import forget_session, sessions_folder
+from edge_agent.sessions.stored_session import forget_session, sessions_folder
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
 

@@ -13,7 +13,7 @@ from edge_agent.adaptation.decisions import PLANNER_NAMES
 from edge_agent.config import EdgeConfig
 from edge_agent.control.tables import sessions_table, status_line, status_table
 from edge_agent.control.trend import Trend
-from edge_agent.sessions.session_store import kept_sessions, sessions_folder
+from edge_agent.sessions.stored_session import sessions_folder, stored_sessions
 from shared.commands.options import Overrides, one_of
 from shared.config import load_config
 from shared.control.address import find_target
@@ -164,7 +164,7 @@ def sessions(
         if control is not None:
             raise
         loaded = load_config(EdgeConfig, config, overrides or [])
-        stored = session_statuses(kept_sessions(sessions_folder(loaded)))
+        stored = session_statuses(stored_sessions(sessions_folder(loaded)))
         answer = pb.EdgeControlServiceListSessionsResponse(sessions=stored)
     show(answer, sessions_table(answer.sessions), as_json=as_json)
 

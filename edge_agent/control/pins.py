@@ -10,7 +10,7 @@ from edge_agent.training.deployer import Deployer
 from shared.codec import bit_widths, codec_bits, codec_of_bits
 from shared.model.build import check_cut
 from shared.model.chain import Chain
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,16 @@ class Pinning:
             self._set(self.now)
 
     def check(self, wanted: Pins) -> None:
-        """Refuse what cannot be pinned, whatever the trainer says. Raises Refusal, ModelError for a cut out of range."""
+        """Refuse what cannot be pinned, whatever the trainer says. Raises StatusError, ModelError for a cut out of range."""
         if wanted == Pins():
-            raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, "nothing to pin; give cut, bits or staleness")
+            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, "nothing to pin; give cut, bits or staleness")
         if wanted.cut is not None and self._chain is not None:
             check_cut(wanted.cut, self._chain)
         if wanted.bits is not None and wanted.bits not in bit_widths():
             widths = ", ".join(map(str, bit_widths()))
-            raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"bits is {wanted.bits}; it must be one of {widths}")
+            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"bits is {wanted.bits}; it must be one of {widths}")
         if wanted.staleness is not None and not isinstance(self._configured.staleness, int):
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "K follows the schedule in deployment.staleness and cannot be pinned; start the run with one value there",
             )

@@ -11,14 +11,14 @@ from edge_agent.adaptation.decisions import PLANNER_NAMES
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
 from edge_agent.control.status import edge_status, pins_message, session_statuses
-from edge_agent.sessions.session_store import kept_sessions
+from edge_agent.sessions.stored_session import stored_sessions
 from edge_agent.training.listener import Activity
 from edge_agent.training.training_run import TrainingRun
 from shared.control.levels import set_level
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.control.watching import watch
 from shared.errors import PlanError
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 _log = structlog.get_logger(__name__)
@@ -77,7 +77,7 @@ class EdgeControl:
         run = self._open_run()
         self._of.pinning.check(wanted)
         if wanted.staleness is not None and wanted.staleness > (limit := await run.session.max_staleness()):
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"staleness is {wanted.staleness}; the trainer's limit is {limit} (server.max_staleness)",
             )
@@ -94,23 +94,23 @@ class EdgeControl:
         """Have the engine choose otherwise."""
         if request.planner not in PLANNER_NAMES:
             allowed = ", ".join(PLANNER_NAMES)
-            raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"the planner must be one of {allowed}")
+            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"the planner must be one of {allowed}")
         if self._of.decisions is None:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "no decision engine runs, because engine.profile is not set; the deployment changes by pins only",
             )
         try:
             self._of.decisions.use(request.planner)
         except PlanError as unable:
-            raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, str(unable)) from unable
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, str(unable)) from unable
         return pb.SetPlannerResponse(planner=request.planner)
 
     async def take_checkpoint(self, _request: pb.TakeCheckpointRequest) -> pb.TakeCheckpointResponse:
         """Take a checkpoint on both sides."""
         checkpointer = self._open_run().checkpointer
         if not checkpointer.keeps:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "this run keeps no checkpoints, because checkpoints.location is none",
             )
@@ -120,7 +120,7 @@ class EdgeControl:
         self, _request: pb.EdgeControlServiceListSessionsRequest
     ) -> pb.EdgeControlServiceListSessionsResponse:
         """The unfinished sessions of this device."""
-        sessions = await asyncio.to_thread(lambda: session_statuses(kept_sessions(self._of.folder)))
+        sessions = await asyncio.to_thread(lambda: session_statuses(stored_sessions(self._of.folder)))
         return pb.EdgeControlServiceListSessionsResponse(sessions=sessions)
 
     async def set_log_level(
@@ -142,7 +142,7 @@ class EdgeControl:
     def _open_run(self) -> TrainingRun:
         run = self._of.run
         if run is None or self._of.ended.is_set():
-            raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, "no session is open now; try again when one is")
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "no session is open now; try again when one is")
         return run
 
 

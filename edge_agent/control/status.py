@@ -7,7 +7,7 @@ from datetime import datetime
 
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
-from edge_agent.sessions.session_store import SessionRecord
+from edge_agent.sessions.stored_session import SessionRecord
 from edge_agent.training.statistics import Statistics, Timing
 from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import CheckpointName
@@ -79,7 +79,7 @@ def session_statuses(
 def _add_session(status: pb.EdgeStatus, run: TrainingRun) -> None:
     today, record = run.deployer.deployment, run.session.stored.record
     status.session_id = record.session_id
-    status.attached = run.attachment.attached
+    status.attached = run.training_stream.attached
     status.deployment.CopyFrom(
         pb.DeploymentStatus(
             cut=today.cut,
@@ -96,7 +96,7 @@ def _add_session(status: pb.EdgeStatus, run: TrainingRun) -> None:
     status.queues.CopyFrom(pb.EdgeQueues(**run.pipeline.waiting))
     if record.shared is not None:
         status.last_checkpoint.step = record.shared[1]
-        if (at := run.checkpointer.shared_seconds) is not None:
+        if (at := run.checkpointer.shared_at) is not None:
             status.last_checkpoint.time.FromNanoseconds(int(at * 1e9))
             status.last_checkpoint.age.FromNanoseconds(max(0, int((time.time() - at) * 1e9)))
 

@@ -18,7 +18,7 @@ import shared.version
 from edge_agent.config import EdgeConfig
 from edge_agent.doctor.finding import Finding, advise, fine, mend, skipped
 from edge_agent.profiling.memory import available_bytes
-from edge_agent.sessions.session_store import sessions_folder
+from edge_agent.sessions.stored_session import sessions_folder
 from shared.control.formatting import size
 from shared.errors import ConfigError
 from shared.training.device import choose_device

@@ -78,7 +78,7 @@ class Experiment:
 
     def _check_widths(self) -> None:
         """Refuse to narrow features of float64 where nobody asked for less than exact ones. Raises ConfigError."""
-        wide = any(spec.dtype is torch.float64 for boundary in self.chain.features[1:] for spec in boundary)
+        wide = any(spec.dtype is torch.float64 for specs in self.chain.features[1:] for spec in specs)
         deployment, engine = self.config.deployment, self.config.engine
         for key, name in (("codec", deployment.codec), ("downlink_codec", deployment.downlink_codec)):
             if wide and _narrows_float64(name):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.timeline import Timeline
-from edge_agent.sessions.session import OpenSession
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.listener import Activity, RunListener
 from edge_agent.training.pipeline import Pipeline
 from edge_agent.training.statistics import Statistics
@@ -25,17 +25,17 @@ class RunObserver(RunListener):
         metrics: EdgeMetrics,
         timeline: Timeline | None,
         on_progress: Callable[[Statistics], None],
-        on_went_back: Callable[[], None],
+        on_rolled_back: Callable[[], None],
     ) -> None:
         """on_progress: called after every step, and when something else has changed that a progress bar shows.
 
-        on_went_back: called when training goes on from a checkpoint, with the deployment of that time.
+        on_rolled_back: called when training goes on from a checkpoint, with the deployment of that time.
         """
         self._statistics = statistics
         self._metrics = metrics
         self._timeline = timeline
         self._on_progress = on_progress
-        self._on_went_back = on_went_back
+        self._on_rolled_back = on_rolled_back
         self._stream: Stream | None = None
         self._step_done_seconds: float | None = None
         self.activity_news = asyncio.Event()
@@ -54,17 +54,17 @@ class RunObserver(RunListener):
         self._begin(0)
         self.activity_changed(Activity.OPENING)
 
-    def activity_changed(self, activity: Activity) -> None:
+    def activity_changed(self, activity: Activity, /) -> None:
         """For the status."""
         self._statistics.activity = activity
         self.activity_news.set()
 
-    def trainer_away(self, away: bool) -> None:
+    def trainer_away(self, away: bool, /) -> None:
         """For the status."""
         self._statistics.is_away = away
         self.activity_news.set()
 
-    def attached(self, stream: Stream) -> None:
+    def attached(self, stream: Stream, /) -> None:
         """Take the link's rate and the trainer's clock from this stream."""
         self._stream = stream
         self._statistics.is_attached = True
@@ -75,34 +75,34 @@ class RunObserver(RunListener):
         self._stream = None
         self._statistics.is_attached = False
 
-    def deployment_changed(self, deployment: Deployment) -> None:
+    def deployment_changed(self, deployment: Deployment, /) -> None:
         """Cut, K and codecs."""
         self._statistics.deployment = deployment
 
-    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
+    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
         """For the time line; encoding for the decisions too."""
         if what == "encode":
             self._statistics.encode.add(end_seconds - start_seconds)
         if self._timeline is not None:
             self._timeline.add(phase, what, step, start_seconds, end_seconds)
 
-    def edge_computed(self, step: int, seconds: float) -> None:  # noqa: ARG002
+    def edge_computed(self, _step: int, seconds: float, /) -> None:
         """T1."""
         self._metrics.phase_seconds["edge"].observe(seconds)
         self._statistics.edge.add(seconds)
 
-    def gradient_applied(self, step: int, staleness: int) -> None:  # noqa: ARG002
+    def gradient_applied(self, _step: int, staleness: int, /) -> None:
         """How stale it was."""
         self._metrics.staleness.observe(staleness)
         self._statistics.staleness = staleness
 
-    def uploaded(self, payload_bytes: int, raw_bytes: int) -> None:
+    def uploaded(self, payload_bytes: int, raw_bytes: int, /) -> None:
         """Bytes up, and what the codec spared."""
         self._metrics.bytes_up.inc(payload_bytes)
         self._metrics.saved_up.inc(max(raw_bytes - payload_bytes, 0))
         self._statistics.bytes_up += payload_bytes
 
-    def delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int) -> None:
+    def delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int, /) -> None:
         """T2."""
         if tensor.key.role != Role.ROLE_FEATURE or self._stream is None:
             return
@@ -111,7 +111,7 @@ class RunObserver(RunListener):
         arrived = self._stream.peer_clock.to_local(receiver_nanoseconds)
         self.span("uplink", "feature", tensor.key.step, time.monotonic() - seconds, arrived)
 
-    def downloaded(self, tensor: WireTensor, raw_bytes: int) -> None:
+    def downloaded(self, tensor: WireTensor, raw_bytes: int, /) -> None:
         """Bytes down, and what the codec spared; T4."""
         payload_bytes = len(tensor.payload)
         self._metrics.bytes_down.inc(payload_bytes)
@@ -122,7 +122,7 @@ class RunObserver(RunListener):
             self._statistics.downlink.add(max(arrived - sent, 0.0))
             self.span("downlink", "gradient", tensor.key.step, sent, arrived)
 
-    def step_reported(self, report: StepReport, samples: int) -> None:
+    def step_reported(self, report: StepReport, samples: int, /) -> None:
         """A step is done; T3."""
         self._metrics.phase_seconds["cloud"].observe(report.compute_seconds)
         self._metrics.steps.inc()
@@ -150,12 +150,12 @@ class RunObserver(RunListener):
         self._step_done_seconds = None
         self._statistics.is_flowing = False
 
-    def evaluated(self, accuracy: float | None, loss: float) -> None:
+    def evaluated(self, accuracy: float | None, loss: float, /) -> None:
         """An evaluation is done."""
         self._statistics.accuracy, self._statistics.test_loss = accuracy, loss
         self._on_progress(self._statistics)
 
-    def checkpoint_taken(self, pause_seconds: float) -> None:
+    def checkpoint_taken(self, pause_seconds: float, /) -> None:
         """A checkpoint is being written."""
         self._metrics.checkpoint_seconds.observe(pause_seconds)
 
@@ -163,7 +163,7 @@ class RunObserver(RunListener):
         """Both sides have it."""
         self._metrics.checkpoint_timestamp.set_to_current_time()
 
-    def migrated(self, pause_seconds: float) -> None:
+    def migrated(self, pause_seconds: float, /) -> None:
         """The cut was moved."""
         self._metrics.migrations_done.inc()
         self._metrics.migration_seconds.observe(pause_seconds)
@@ -172,12 +172,12 @@ class RunObserver(RunListener):
         """The cut stayed."""
         self._metrics.migrations_failed.inc()
 
-    def went_back(self, step: int) -> None:
+    def rolled_back(self, step: int, /) -> None:
         """Training goes on from a checkpoint."""
         self._metrics.rollbacks.inc()
         self._metrics.repeated_steps.inc(max(self._statistics.steps - step, 0))
         self._begin(step)
-        self._on_went_back()
+        self._on_rolled_back()
 
     def _begin(self, step: int) -> None:
         self._statistics.steps = step

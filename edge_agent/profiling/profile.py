@@ -32,14 +32,14 @@ from edge_agent.profiling.calibration_trainings import (
 from edge_agent.profiling.memory import available_bytes
 from edge_agent.profiling.profile_parts import MeasuredCut, Measurements, PartFile
 from edge_agent.profiling.trial import busy_seconds, turn_seconds
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.opening import open_session
-from edge_agent.sessions.session import OpenSession
 from shared.checkpoint import LocalFiles
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode, codec_bits, codec_by_name, compensate, compression_error
-from shared.model.features import boundary_bytes
+from shared.model.features import specs_bytes
 from shared.planning.profile import FLOAT32_BITS, NO_OVERHEAD, Block, Encode, Overhead, Profile, profile_to_json
 from shared.training import block_state
 from shared.training.measure import measure_replay, measure_stage, timed
@@ -134,14 +134,14 @@ class Profiler:
         blocks = self._experiment.chain.blocks
         edge = {cut: done[cut].edge for cut in range(1, len(blocks))}
         means = {cut: statistics.fmean(seconds) for cut, seconds in edge.items() if seconds is not None}
-        cuts = [cut for cut in means if self._experiment.chain.gradient_slots(cut)]
+        cuts = [cut for cut in means if self._experiment.chain.gradients_return(cut)]
         if not cuts:
             return NO_OVERHEAD, 0.0
         config, first, last = self._experiment.config, cuts[0], cuts[-1]
         turn = await turn_seconds(client, config, first, self._workers, self._repeats)
         points: list[tuple[float, float]] = []
         for cut in cuts[: -1 - MOST_TRIALS : -1]:
-            size = boundary_bytes(self._experiment.chain.features[cut])
+            size = specs_bytes(self._experiment.chain.features[cut])
             encode_seconds = encode["seconds_per_byte"] * size + encode["seconds"]
             found = 0
             for codec, seconds in (("fp32", means[cut]), (ENCODE_CODEC, means[cut] + encode_seconds)):
@@ -162,7 +162,7 @@ class Profiler:
         """A bound from below: weights, gradients and moments of the edge's blocks, and what crosses them both ways."""
         chain = self._experiment.chain
         weights = sum(p.nbytes for block in chain.blocks[:cut] for p in block.named_parameters().values())
-        return 4 * weights + 2 * sum(map(boundary_bytes, chain.features[: cut + 1]))
+        return 4 * weights + 2 * sum(map(specs_bytes, chain.features[: cut + 1]))
 
     def _block_bytes(self) -> list[int]:
         """What moving each block carries: parameters, buffers and optimizer state after an update; 0 where it is static."""
@@ -185,8 +185,8 @@ class Profiler:
     ) -> Profile:
         chain = self._experiment.chain
         cuts = [MeasuredCut(skipped="the raw input would leave the edge"), *done.values()]
-        learning = [bool(chain.gradient_slots(cut)) for cut in range(len(cuts))]
-        sizes = [*map(boundary_bytes, chain.features[:-1]), 0]  # edge-only: no more than the output crosses
+        learning = [chain.gradients_return(cut) for cut in range(len(cuts))]
+        sizes = [*map(specs_bytes, chain.features[:-1]), 0]  # edge-only: no more than the output crosses
         return Profile(
             model=self._experiment.config.model.factory,
             batch_size=self._experiment.config.data.batch_size,

@@ -12,12 +12,12 @@ from edge_agent.data.prefetch import Prefetcher
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.sessions.opening import open_session
-from edge_agent.training.attachment import Attachment
 from edge_agent.training.edge_compute import EdgeCompute
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.pipeline import Pipeline
 from edge_agent.training.step_boundary import StepBoundary
+from edge_agent.training.training_stream import TrainingStream
 from edge_agent.training.window import Window
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
@@ -63,29 +63,29 @@ class _Watch(RunListener):
         self.waiting: list[int] = []
         self._arrived = time.monotonic()
 
-    def step_reported(self, report: StepReport, samples: int) -> None:  # noqa: ARG002
+    def step_reported(self, _report: StepReport, _samples: int, /) -> None:
         """A step is done."""
         self.ends.append(time.monotonic())
         self.waiting.append(self._window.to_apply)
 
-    def downloaded(self, tensor: WireTensor, raw_bytes: int) -> None:  # noqa: ARG002
+    def downloaded(self, _tensor: WireTensor, _raw_bytes: int, /) -> None:
         """A turn of the edge begins."""
         self._arrived = time.monotonic()
 
-    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:  # noqa: ARG002
+    def span(self, _phase: str, what: str, _step: int, _start_seconds: float, end_seconds: float, /) -> None:
         """A turn ends with what is encoded."""
         if what == "encode":
             self.turns.append(end_seconds - self._arrived)
 
 
 class _OneStream:
-    """Implements `edge_agent.training.pipeline.Link`: a trial whose stream is lost has failed."""
+    """Implements `edge_agent.training.pipeline.StreamSource`: a trial whose stream is lost has failed."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
 
     async def reattach(self, failure: IsthmusError) -> NoReturn:
-        """See `Link`."""
+        """See `StreamSource`."""
         raise failure
 
 
@@ -108,17 +108,17 @@ async def _train(
     live = LiveDeployment(experiment.deployment, watch)
     pipeline = Pipeline(compute, window, live, StepBoundary(), watch, _ignore)
     session = await open_session(client, experiment, workers, Retry(0))
-    attachment = Attachment(client, session.stored, workers.disk, window, watch)
+    training_stream = TrainingStream(client, session.stored, workers.disk, window, watch)
     try:
-        await attachment.attach(window.position)
+        await training_stream.attach(window.position)
         try:
             async with Prefetcher(experiment.loader.iterate(0, stop_step), workers.load, pipeline.wake) as batches:
-                await pipeline.run(_OneStream(attachment.stream), batches, stop_step)
-            await attachment.end()
+                await pipeline.run(_OneStream(training_stream.stream), batches, stop_step)
+            await training_stream.end()
         finally:
             await workers.load.run(experiment.close)
     except BaseException:
-        attachment.drop()
+        training_stream.drop()
         await session.abandon()
         raise
     await session.close()

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
-from edge_agent.sessions.session_store import SessionRecord, StoredSession, kept_sessions
+from edge_agent.sessions.stored_session import SessionRecord, StoredSession, stored_sessions
 from shared.checkpoint import LocalFiles
 from shared.config import toml_value
 from shared.errors import ConfigError, DataError, StorageError
@@ -72,7 +72,7 @@ def choose_session(
     for the named session, and for one of the same experiment that could go on but for settings that decide the result.
     """
     refusal: ConfigError | None = None
-    stored = [entry for entry in kept_sessions(folder) if session_id in (None, entry[0].session_id)]
+    stored = [entry for entry in stored_sessions(folder) if session_id in (None, entry[0].session_id)]
     for record, checkpoint, is_open in sorted(stored, key=lambda entry: entry[0].began, reverse=True):
         if is_open:
             continue

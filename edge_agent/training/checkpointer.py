@@ -12,10 +12,10 @@ import structlog
 
 from edge_agent.config import EdgeCheckpointsConfig
 from edge_agent.experiment.workers import Workers
-from edge_agent.sessions.session_store import StoredSession
-from edge_agent.training.attachment import Attachment
+from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.training.listener import RunListener
 from edge_agent.training.step_boundary import StepBoundary
+from edge_agent.training.training_stream import TrainingStream
 from shared.checkpoint import CheckpointName
 from shared.errors import IsthmusError, StoppedError, StorageError, UnreachableError
 from shared.training.stage import Stage
@@ -50,7 +50,7 @@ class Checkpointer:
         self._saving: asyncio.Task[None] | None = None
         self._ordered: list[asyncio.Future[CheckpointName]] = []
         self._taken_for: list[asyncio.Future[CheckpointName]] = []
-        self.shared_seconds: float | None = None
+        self.shared_at: float | None = None
         """When both sides had their newest one, by time.time; None where that was in another process, or never."""
 
     def begin(self, step: int) -> None:
@@ -95,7 +95,7 @@ class Checkpointer:
         """Take one at this boundary."""
         self._asked = self._stored.store is not None
 
-    def boundary(self, step: int, stop_step: int) -> int:
+    def next_stop_step(self, step: int, stop_step: int) -> int:
         """Where a run from `step` to `stop_step` has to end for a checkpoint.
 
         One that was asked for and could not be taken here is taken after the next step.
@@ -113,12 +113,12 @@ class Checkpointer:
         due = self._asked or (every is not None and step % every == 0)
         return due and self._stored.store is not None and (step > self._last_step or bool(self._ordered))
 
-    async def take(self, step: int, attachment: Attachment, stage: Stage, facts: dict[str, Any]) -> None:
+    async def take(self, step: int, training_stream: TrainingStream, stage: Stage, facts: dict[str, Any]) -> None:
         """Copy the edge's state and ask for the trainer's half; both are written while training goes on.
 
         Where the link is down or the last one is still being written, it stays due.
         """
-        store, name = self._stored.store, CheckpointName(attachment.lineage, step)
+        store, name = self._stored.store, CheckpointName(training_stream.lineage, step)
         if store is None:
             return
         self._asked = True
@@ -134,7 +134,7 @@ class Checkpointer:
         if (shared := self._stored.shared) is not None:
             request.shared.CopyFrom(pb.CheckpointName(lineage=shared.lineage, step=shared.step))
         try:
-            await attachment.stream.write(pb.TrainRequest(checkpoint=request))
+            await training_stream.stream.write(pb.TrainRequest(checkpoint=request))
         except IsthmusError as failure:
             _log.warning("no checkpoint: the link is down", step=step, reason=str(failure))
             _fail(self._taken_for, UnreachableError(f"no checkpoint was taken at step {step}: {failure}"))
@@ -148,29 +148,29 @@ class Checkpointer:
         self._saving = asyncio.create_task(self._save(write))
         self.begin(step)
 
-    def heard(self, note: pb.Checkpointed) -> None:
+    def note_checkpointed(self, note: pb.Checkpointed) -> None:
         """The trainer says how its half went."""
         if self._pending == (note.name.lineage, note.name.step):
             self._theirs = note.written
             self._conclude()
 
-    def stream_lost(self) -> None:
-        """What the trainer would have said is lost."""
+    def note_stream_lost(self) -> None:
+        """The stream is lost, and with it what the trainer would have said of its half."""
         if self._pending is not None and self._theirs is None:
             self._theirs = False
             self._conclude()
 
-    async def settled(self, attachment: Attachment) -> None:
-        """Wait until both sides have written what was taken last, hearing the trainer; nothing else may be due from it.
+    async def wait_until_written(self, training_stream: TrainingStream) -> None:
+        """Wait until both sides have written what was taken last. Takes the trainer's messages; it has no other to send.
 
         Raises IsthmusError when the link is lost.
         """
         while self._pending is not None and self._theirs is None:
-            event = await attachment.stream.receive()
+            event = await training_stream.stream.receive()
             if event is None:
-                self.stream_lost()
+                self.note_stream_lost()
             elif event[0].HasField("checkpointed"):
-                self.heard(event[0].checkpointed)
+                self.note_checkpointed(event[0].checkpointed)
         await self._saved()
 
     async def _saved(self) -> None:
@@ -210,7 +210,7 @@ class Checkpointer:
             _log.warning("session's record not written", reason=str(failure))
             _fail(ordered, failure)
             return
-        self.shared_seconds = time.time()
+        self.shared_at = time.time()
         self._listener.checkpoint_shared()
         _deliver(ordered, name)
 

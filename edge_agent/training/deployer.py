@@ -5,7 +5,7 @@ The decision engine and an operator both go through here.
 
 import structlog
 
-from edge_agent.sessions.session import OpenSession
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.migration import migrate
@@ -29,7 +29,7 @@ class Deployer:
         self._listener = listener
         self._wanted_cut: int | None = None
         self._give_up_seconds: float | None = None
-        self._settling = False
+        self._is_moving = False
         self._under_way: int | None = None
 
     @property
@@ -40,7 +40,7 @@ class Deployer:
     @property
     def moving(self) -> bool:
         """Whether a move was asked for and is not done or given up."""
-        return self._settling or self._wanted_cut is not None
+        return self._is_moving or self._wanted_cut is not None
 
     @property
     def moving_to(self) -> int | None:
@@ -62,21 +62,21 @@ class Deployer:
         self._wanted_cut, self._give_up_seconds = cut, give_up_seconds
         self._boundary.request()
 
-    async def settle(self, next_step: int) -> bool:
-        """Do what `move` asked for, with nothing in flight; returns whether the cut is another now.
+    async def move_if_requested(self, next_step: int) -> bool:
+        """Make the move that was requested, if one was, with nothing in flight; returns whether the cut is another now.
 
         It is not when nothing was to do, or when it failed and both sides are as they were. Raises IsthmusError when what
         the trainer holds cannot be found out or is not what it was.
         """
-        self._settling = True
+        self._is_moving = True
         try:
-            return await self._settle(next_step)
+            return await self._move_now(next_step)
         finally:
-            self._settling, self._under_way = False, None
+            self._is_moving, self._under_way = False, None
 
-    async def _settle(self, next_step: int) -> bool:
+    async def _move_now(self, next_step: int) -> bool:
         wanted, self._wanted_cut = self._wanted_cut, None
-        old = self._live.announced
+        old = self._live.in_force
         if wanted is None or wanted == old.cut:
             return False
         self._under_way = wanted

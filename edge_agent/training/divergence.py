@@ -63,9 +63,9 @@ def last_word(
 
     good_step: the step before which the weights were good that the result holds. unwritten: why it could not be written.
     """
-    kept = "no checkpoint of good weights was taken before it, so none are kept"
+    fate = "no checkpoint of good weights was taken before it, so none are kept"
     if good_step is not None:
-        kept = f"the result holds the last good weights, those before step {good_step}"
+        fate = f"the result holds the last good weights, those before step {good_step}"
     if unwritten is not None:
-        kept = f"the last good weights, those before step {good_step}, could not be written: {unwritten}"
-    return DivergedError(f'{diverged}; {kept} (training.on_nan = "warn" goes on)', diverged.step)
+        fate = f"the last good weights, those before step {good_step}, could not be written: {unwritten}"
+    return DivergedError(f'{diverged}; {fate} (training.on_nan = "warn" goes on)', diverged.step)

@@ -2,7 +2,7 @@
 
 import structlog
 
-from edge_agent.sessions.session import OpenSession
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.listener import RunListener
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 

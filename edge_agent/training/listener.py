@@ -27,63 +27,64 @@ class RunListener:
     """Hears nothing; a listener overrides what it wants to hear.
 
     Everything is called on the event loop, so it must be quick, and must not raise. Times are time.monotonic, in seconds.
+    Arguments are passed by position, so an override may name those that it does not use with an underscore.
     """
 
-    def activity_changed(self, activity: Activity) -> None:
+    def activity_changed(self, activity: Activity, /) -> None:
         """The run does this from now on."""
 
-    def trainer_away(self, away: bool) -> None:
+    def trainer_away(self, away: bool, /) -> None:
         """The run begins, or ceases, to wait for a trainer that cannot be reached."""
 
-    def attached(self, stream: Stream) -> None:
+    def attached(self, stream: Stream, /) -> None:
         """A training stream is attached."""
 
     def detached(self) -> None:
         """The training stream has ended, or was lost."""
 
-    def deployment_changed(self, deployment: Deployment) -> None:
+    def deployment_changed(self, deployment: Deployment, /) -> None:
         """The trainer holds this deployment now."""
 
-    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
+    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
         """A phase (edge, uplink, cloud, downlink or codec) worked on one step, as `what` says."""
 
-    def edge_computed(self, step: int, seconds: float) -> None:
+    def edge_computed(self, step: int, seconds: float, /) -> None:
         """T1 of a step: its forward, and its backward with update."""
 
-    def gradient_applied(self, step: int, staleness: int) -> None:
+    def gradient_applied(self, step: int, staleness: int, /) -> None:
         """The gradient of a step was applied so many steps late."""
 
-    def uploaded(self, payload_bytes: int, raw_bytes: int) -> None:
+    def uploaded(self, payload_bytes: int, raw_bytes: int, /) -> None:
         """A tensor was handed to the link; raw_bytes: before its codec."""
 
-    def delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int) -> None:
+    def delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int, /) -> None:
         """The trainer has a tensor that was sent: since its first byte left, and when, by the trainer's clock."""
 
-    def downloaded(self, tensor: WireTensor, raw_bytes: int) -> None:
+    def downloaded(self, tensor: WireTensor, raw_bytes: int, /) -> None:
         """A tensor has come from the link."""
 
-    def step_reported(self, report: StepReport, samples: int) -> None:
+    def step_reported(self, report: StepReport, samples: int, /) -> None:
         """The trainer has done its part of a step."""
 
     def drained(self) -> None:
         """Nothing is in flight; what comes next is no step."""
 
-    def evaluated(self, accuracy: float | None, loss: float) -> None:
+    def evaluated(self, accuracy: float | None, loss: float, /) -> None:
         """An evaluation is done. accuracy: None where the loss is not of classes."""
 
-    def checkpoint_taken(self, pause_seconds: float) -> None:
+    def checkpoint_taken(self, pause_seconds: float, /) -> None:
         """A checkpoint is being written; training stood still for so long."""
 
     def checkpoint_shared(self) -> None:
         """Both sides have the state of now, or of a few steps ago."""
 
-    def migrated(self, pause_seconds: float) -> None:
+    def migrated(self, pause_seconds: float, /) -> None:
         """The cut was moved; training stood still for so long."""
 
     def migration_failed(self) -> None:
         """The cut was to be moved and stayed."""
 
-    def went_back(self, step: int) -> None:
+    def rolled_back(self, step: int, /) -> None:
         """Training goes on from a checkpoint of both sides, with this step."""
 
 

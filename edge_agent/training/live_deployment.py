@@ -1,4 +1,4 @@
-"""The deployment of a running session: what the next batch is forwarded under, and what the trainer was told last."""
+"""The deployment of a running session: what the next batch is forwarded under, and what is in force at the trainer."""
 
 from collections.abc import Mapping
 
@@ -19,8 +19,8 @@ class LiveDeployment:
         self._followed_step = -1
         self.now = deployment
         """What holds for every batch that is forwarded from now on."""
-        self.announced = deployment
-        """What the trainer has been told last: the deployment of everything that is sent now."""
+        self.in_force = deployment
+        """What the trainer was told last, or has said itself: the deployment of everything that is sent now."""
 
     def change(
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
@@ -42,15 +42,15 @@ class LiveDeployment:
             if (staleness := self._staleness_changes.get(next_step)) is not None:
                 self.change(staleness=staleness)
 
-    def note_announced(self, deployment: Deployment) -> None:
-        """The trainer knows this one: it was told, or it has said that it holds it."""
-        self.announced = deployment
+    def note_in_force(self, deployment: Deployment) -> None:
+        """This one is in force at the trainer: it was told, or it has said so."""
+        self.in_force = deployment
         self._listener.deployment_changed(deployment)
 
     def redeploy(self, deployment: Deployment) -> None:
         """Go on under a deployment that the trainer holds already, with nothing in flight."""
         self.now = deployment
-        self.note_announced(deployment)
+        self.note_in_force(deployment)
 
     def restart(self, deployment: Deployment) -> None:
         """Go on from an earlier step, under the deployment of that time: planned changes come again."""

@@ -25,7 +25,7 @@ class TrainerMessages:
         if message.HasField("report"):
             self._judge.judge(message.report.step, message.report.loss)
         if message.HasField("checkpointed"):
-            self._checkpointer.heard(message.checkpointed)
+            self._checkpointer.note_checkpointed(message.checkpointed)
         elif message.HasField("stopping"):
             _log.info("the trainer is about to stop")
             self.trainer_stops = True

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import structlog
 
-from edge_agent.sessions.session import OpenSession
+from edge_agent.sessions.open_session import OpenSession
 from shared.errors import UnreachableError
 from shared.model.chain import Block
 from shared.training import block_state

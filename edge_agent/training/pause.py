@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from edge_agent.training.pipeline import StreamSource
-from edge_agent.training.recovery import WentBack
+from edge_agent.training.recovery import TrainerRestored
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.step_boundary import StepBoundary
 from shared.client.training_call import Stream
@@ -45,7 +45,7 @@ class Pause:
         streams: StreamSource,
         at_boundary: Callable[[], Awaitable[None]],
         take_message: Callable[[TrainResponse], None],
-    ) -> WentBack | None:
+    ) -> TrainerRestored | None:
         """Stand still until the run is let go or has to stop; called with nothing in flight.
 
         at_boundary: does what is wanted of such a moment, and is called whenever something is. take_message: hears the
@@ -60,7 +60,7 @@ class Pause:
                 try:
                     await self._wait(streams.stream, take_message)
                 except IsthmusError as lost:
-                    if isinstance(outcome := await streams.reattach(lost), WentBack):
+                    if isinstance(outcome := await streams.reattach(lost), TrainerRestored):
                         return outcome
         finally:
             self._stands.clear()

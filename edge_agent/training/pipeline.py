@@ -17,7 +17,7 @@ from edge_agent.data.prefetch import Prefetcher
 from edge_agent.training.edge_compute import EdgeCompute
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
-from edge_agent.training.recovery import Reattached, WentBack
+from edge_agent.training.recovery import Reattached, TrainerRestored
 from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.window import BatchInFlight, Window
 from shared.client.training_call import Stream
@@ -39,7 +39,7 @@ class StreamSource(Protocol):
     def stream(self) -> Stream:
         """The stream that is attached. Raises UnreachableError when none is."""
 
-    async def reattach(self, failure: IsthmusError) -> Reattached | WentBack:
+    async def reattach(self, failure: IsthmusError) -> Reattached | TrainerRestored:
         """Attach again after `failure`. Raises `failure`, or what attaching fails with, when that cannot be done."""
 
 
@@ -86,12 +86,12 @@ class Pipeline:
         """A batch has become ready."""
         self._to_compute.set()
 
-    async def run(self, streams: StreamSource, batches: Prefetcher, stop_step: int) -> WentBack | None:
+    async def run(self, streams: StreamSource, batches: Prefetcher, stop_step: int) -> TrainerRestored | None:
         """Train from the step that is next to `stop_step`, until every step is settled on both sides.
 
-        batches: of these steps; `wake` is called when one becomes ready. It ends earlier where a boundary is wanted, and
-        returns WentBack when the trainer has gone back to a checkpoint, with which this side is to go on too. Raises the
-        first IsthmusError of any phase that a new stream does not mend; nothing is left in the window then.
+        batches: of these steps; `wake` is called when one becomes ready. The run ends earlier where a step boundary is wanted.
+        Returns TrainerRestored, with an empty window, when the trainer has restored a checkpoint that this side has to restore
+        too. Raises the first IsthmusError that a new stream does not remove; the window is empty then, too.
         """
         self._batches, self._stop_step, self._all_forwarded = batches, stop_step, False
         self._window.begin(gradients_return=self._compute.gradients_return)
@@ -158,7 +158,7 @@ class Pipeline:
                 return
             except IsthmusError as failure:
                 outcome = await streams.reattach(failure)
-            if isinstance(outcome, WentBack):
+            if isinstance(outcome, TrainerRestored):
                 raise _Interrupted(outcome)
 
     async def _upload(self, stream: Stream) -> None:
@@ -170,7 +170,7 @@ class Pipeline:
                     return
                 await self._more_to_send()
             await self._send_deployment_and_labels(stream, batch)
-            while batch.boundary is None:
+            while batch.specs is None:
                 await self._more_to_send()
             if not batch.encodings:
                 await self._encode(batch)
@@ -178,7 +178,7 @@ class Pipeline:
             for slot, encoding in enumerate(batch.encodings):
                 key = TensorKey(batch.step, Role.ROLE_FEATURE, deployment.cut, slot)
                 await stream.send(to_wire(encoding, key, deployment.version))
-                self._listener.uploaded(len(encoding.payload), batch.boundary[slot].bytes)
+                self._listener.uploaded(len(encoding.payload), batch.specs[slot].bytes)
             window.note_sent()
 
     async def _more_to_send(self) -> None:
@@ -187,9 +187,9 @@ class Pipeline:
 
     async def _send_deployment_and_labels(self, stream: Stream, batch: BatchInFlight) -> None:
         deployment = batch.deployment
-        if deployment.version != self._deployment.announced.version:
+        if deployment.version != self._deployment.in_force.version:
             await stream.write(TrainRequest(deployment=deployment))
-            self._deployment.note_announced(deployment)
+            self._deployment.note_in_force(deployment)
         encoding = codec_by_name("raw").encode(batch.labels)
         await stream.send(to_wire(encoding, TensorKey(batch.step, Role.ROLE_LABEL), deployment.version))
         self._listener.uploaded(len(encoding.payload), len(encoding.payload))
@@ -237,6 +237,6 @@ class Pipeline:
 class _Interrupted(Exception):
     """No error: ends the parts of a stretch when the trainer has gone back to a checkpoint."""
 
-    def __init__(self, by: WentBack) -> None:
+    def __init__(self, by: TrainerRestored) -> None:
         super().__init__("both sides go back to a checkpoint")
         self.by = by

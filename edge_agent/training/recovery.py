@@ -11,14 +11,14 @@ from typing import Any
 
 import structlog
 
-from edge_agent.sessions.session import OpenSession
-from edge_agent.training.attachment import Attachment
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.live_deployment import LiveDeployment
+from edge_agent.training.training_stream import TrainingStream
 from edge_agent.training.window import Position, Window
 from shared.checkpoint import CheckpointName
 from shared.client.backoff import Backoff
-from shared.client.retry import waits
+from shared.client.retry import new_backoff
 from shared.client.training_call import Stream
 from shared.errors import (
     FencedError,
@@ -45,8 +45,8 @@ class Reattached:
 
 
 @dataclass(frozen=True, slots=True)
-class WentBack:
-    """The trainer has gone back to a checkpoint that this side has too, and is to go back to. The stream is attached."""
+class TrainerRestored:
+    """The trainer has restored a checkpoint that this side has too and still has to restore. The stream is attached."""
 
     checkpoint: CheckpointName
     deployment: Deployment
@@ -56,7 +56,7 @@ class WentBack:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """This side is as a checkpoint says."""
+    """This side has restored the checkpoint that the trainer restored."""
 
     step: int
     facts: dict[str, Any]
@@ -69,13 +69,13 @@ class Recovery:
     def __init__(
         self,
         session: OpenSession,
-        attachment: Attachment,
+        training_stream: TrainingStream,
         window: Window,
         deployment: LiveDeployment,
         checkpointer: Checkpointer,
     ) -> None:
         self._session = session
-        self._attachment = attachment
+        self._training_stream = training_stream
         self._window = window
         self._deployment = deployment
         self._checkpointer = checkpointer
@@ -86,27 +86,27 @@ class Recovery:
     @property
     def stream(self) -> Stream:
         """See `StreamSource`."""
-        return self._attachment.stream
+        return self._training_stream.stream
 
-    async def attach_first(self, *, resumed: bool) -> Reattached | WentBack:
+    async def attach_first(self, *, resumed: bool) -> Reattached | TrainerRestored:
         """Attach the first stream of a run. resumed: with no state but what was kept."""
         self._is_whole = not resumed
         return await self._attach()
 
-    async def attach_to_go_back(self) -> WentBack:
+    async def attach_to_restore(self) -> TrainerRestored:
         """Attach with no state but what was kept: that in memory is of no use."""
         self._is_whole = False
         outcome = await self._attach()
-        assert isinstance(outcome, WentBack), "a trainer that goes on from memory was refused"
+        assert isinstance(outcome, TrainerRestored), "a trainer that goes on from memory was refused"
         return outcome
 
-    async def reattach(self, failure: IsthmusError) -> Reattached | WentBack:
+    async def reattach(self, failure: IsthmusError) -> Reattached | TrainerRestored:
         """Attach again after `failure`; see `StreamSource`.
 
         What was refused before is raised where the session is gone by it: that is the reason which can be mended. Any other
         failure after which the session is gone is the cause of the GoneError.
         """
-        self._attachment.drop()
+        self._training_stream.drop()
         if not _can_be_mended(failure) or self._session.retry.give_up_seconds == 0:
             raise failure
         while True:
@@ -122,14 +122,14 @@ class Recovery:
                     raise failure from None
                 raise gone from failure
 
-    async def go_back(self, to: WentBack) -> Restored | WentBack:
-        """Be as the checkpoint says that the trainer has gone back to; where ours is damaged, it is another one."""
+    async def restore(self, to: TrainerRestored) -> Restored | TrainerRestored:
+        """Restore what the trainer has restored; where ours is damaged, returns the older one that it restored then."""
         session, name = self._session, to.checkpoint
         experiment, workers, stored = session.experiment, session.workers, session.stored
         self._is_whole = False
         # Nothing that was begun before the loss may still change the blocks.
         await workers.compute.run(lambda: None)
-        assert stored.store is not None, "the trainer goes back to what it was offered"
+        assert stored.store is not None, "the trainer restores what it was offered"
         try:
             checkpoint = await workers.disk.run(stored.store.load, name)
             check_cut(to.deployment.cut, experiment.chain)
@@ -137,12 +137,12 @@ class Recovery:
         except StorageError as failure:
             _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
             await workers.disk.run(stored.damaged, name)
-            return await self.attach_to_go_back()
+            return await self.attach_to_restore()
         await session.upload_static(list(to.block_digests), to.deployment.cut, to.deployment.version)
         self._window.restart(name.step)
         self._deployment.restart(to.deployment)
         if session.step_log is not None:
-            session.step_log.went_back(name.step)
+            session.step_log.rolled_back(name.step)
         await workers.disk.run(stored.set_shared, name)
         self._checkpointer.begin(name.step)
         self._is_whole = True
@@ -153,15 +153,15 @@ class Recovery:
     def _position(self) -> Position | None:
         return self._window.position if self._is_whole else None
 
-    async def _attach(self) -> Reattached | WentBack:
+    async def _attach(self) -> Reattached | TrainerRestored:
         position = self._position
-        attached: Attached = await self._session.retry.run(lambda: self._attachment.attach(position))
-        self._checkpointer.stream_lost()  # what the one before had still to say
+        attached: Attached = await self._session.retry.run(lambda: self._training_stream.attach(position))
+        self._checkpointer.note_stream_lost()  # what the one before had still to say
         if attached.HasField("restored"):
             self._is_whole = False
             name = CheckpointName(attached.restored.lineage, attached.restored.step)
-            return WentBack(name, attached.deployment, tuple(attached.block_digests))
-        self._deployment.note_announced(attached.deployment)
+            return TrainerRestored(name, attached.deployment, tuple(attached.block_digests))
+        self._deployment.note_in_force(attached.deployment)
         self._window.resume(attached.next_step)
         return Reattached()
 
@@ -197,7 +197,7 @@ class _Attempts:
         """Wait before the next attempt; before the first at this position there is no need to."""
         lost_at = None if position is None else (position.gradient, position.report)
         if lost_at != self._lost_at or self._backoff is None:
-            self._lost_at, self._began_seconds, self._backoff = lost_at, time.monotonic(), waits()
+            self._lost_at, self._began_seconds, self._backoff = lost_at, time.monotonic(), new_backoff()
         else:
             await asyncio.sleep(self._backoff.next_seconds(time.monotonic() - self._began_seconds))
 

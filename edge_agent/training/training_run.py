@@ -9,8 +9,7 @@ from typing import NoReturn
 import structlog
 
 from edge_agent.data.prefetch import Prefetcher
-from edge_agent.sessions.session import FAREWELL_SECONDS, OpenSession
-from edge_agent.training.attachment import Attachment
+from edge_agent.sessions.open_session import FAREWELL_SECONDS, OpenSession
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.divergence import LossJudge, check_weights, first_not_finite, last_word
@@ -21,9 +20,10 @@ from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.messages import TrainerMessages
 from edge_agent.training.pause import Pause
 from edge_agent.training.pipeline import Pipeline
-from edge_agent.training.recovery import Reattached, Recovery, WentBack
+from edge_agent.training.recovery import Reattached, Recovery, TrainerRestored
 from edge_agent.training.result import Summary, TrainingResult
 from edge_agent.training.statistics import Statistics
+from edge_agent.training.training_stream import TrainingStream
 from edge_agent.training.window import Window
 from shared.codec import FeedbackMode
 from shared.errors import DivergedError, IsthmusError, SessionLostError, StoppedError, StorageError
@@ -59,8 +59,10 @@ class TrainingRun:
         self.checkpointer = Checkpointer(config.checkpoints, session.stored, session.workers, boundary, listener)
         self._messages = TrainerMessages(LossJudge(config.training.on_nan), self.checkpointer, boundary)
         self.pipeline = Pipeline(self._compute, self._window, self._live, boundary, listener, self._messages.take)
-        self.attachment = Attachment(session.client, session.stored, session.workers.disk, self._window, listener)
-        self._recovery = Recovery(session, self.attachment, self._window, self._live, self.checkpointer)
+        self.training_stream = TrainingStream(
+            session.client, session.stored, session.workers.disk, self._window, listener
+        )
+        self._recovery = Recovery(session, self.training_stream, self._window, self._live, self.checkpointer)
         self.deployer = Deployer(session, self._live, boundary, listener)
         self._evaluations = Evaluations(session, listener)
 
@@ -95,24 +97,24 @@ class TrainingRun:
 
     async def _train(self, *, resumed: bool) -> None:
         """All steps, over as many streams and from as many checkpoints as it takes; then the cloud's weights come home."""
-        outcome: Reattached | WentBack | None = await self._recovery.attach_first(resumed=resumed)
+        outcome: Reattached | TrainerRestored | None = await self._recovery.attach_first(resumed=resumed)
         self.checkpointer.begin(0)
         while True:
             try:
-                while isinstance(outcome, WentBack):
-                    outcome = await self._go_back(outcome)
+                while isinstance(outcome, TrainerRestored):
+                    outcome = await self._restore(outcome)
                 self._activity.begin(Activity.TRAINING)
                 outcome = await self._do_steps()
                 if outcome is None:
                     self._activity.begin(Activity.FINISHING)
-                    await self.session.collect(self._live.announced.cut)
+                    await self.session.collect(self._live.in_force.cut)
                     on_nan = self._experiment.config.training.on_nan
                     check_weights(self._experiment.chain.module, on_nan, self._window.started)
                     return
             except SessionLostError as lost:  # a call found a trainer that was restarted
                 outcome = await self._recovery.reattach(lost)
 
-    async def _do_steps(self) -> WentBack | None:
+    async def _do_steps(self) -> TrainerRestored | None:
         """The steps that are left, in stretches that end where something is due; None when all are done."""
         loader, steps, window = self._experiment.loader, self._experiment.steps, self._window
         source = loader.iterate(window.started, steps)
@@ -120,42 +122,40 @@ class TrainingRun:
             while True:
                 if self._evaluations.due(window.started):
                     with self._activity.during(Activity.EVALUATING):
-                        await self._evaluations.evaluate(self._live.announced, window.started)
+                        await self._evaluations.evaluate(self._live.in_force, window.started)
                 if window.started == steps:
                     return None
                 if self._shutdown.requested:
                     await self._stop_here()
                 if self._pause.requested:
                     with self._activity.during(Activity.PAUSED):
-                        went_back = await self._pause.stand_still(
-                            self._recovery, self._at_boundary, self._messages.take
-                        )
+                        outcome = await self._pause.stand_still(self._recovery, self._at_boundary, self._messages.take)
                 else:
                     epoch = window.started // loader.steps_per_epoch
                     epoch_end = min((epoch + 1) * loader.steps_per_epoch, steps)
-                    stop_step = self.checkpointer.boundary(window.started, epoch_end)
-                    went_back = await self.pipeline.run(self._recovery, batches, stop_step)
-                    if went_back is None:
+                    stop_step = self.checkpointer.next_stop_step(window.started, epoch_end)
+                    outcome = await self.pipeline.run(self._recovery, batches, stop_step)
+                    if outcome is None:
                         self._listener.drained()
                         await self._at_boundary()
-                if went_back is not None:
-                    return went_back
+                if outcome is not None:
+                    return outcome
 
-    async def _go_back(self, to: WentBack) -> WentBack | None:
-        """Go on from the checkpoint that the trainer has gone back to, or hear of another where ours is damaged."""
-        outcome = await self._recovery.go_back(to)
-        if isinstance(outcome, WentBack):
+    async def _restore(self, to: TrainerRestored) -> TrainerRestored | None:
+        """Go on from the checkpoint that the trainer has restored; returns another one where ours is damaged."""
+        outcome = await self._recovery.restore(to)
+        if isinstance(outcome, TrainerRestored):
             return outcome
         self._compute.restart()
         self._evaluations.step = outcome.facts.get("evaluated_step", 0)
-        self._listener.went_back(outcome.step)
+        self._listener.rolled_back(outcome.step)
         return None
 
     async def _at_boundary(self) -> None:
         """Do what waits for a moment with nothing in flight."""
         step = self._window.started
         with self._activity.during(Activity.MIGRATING) if self.deployer.moving else nullcontext():
-            if await self.deployer.settle(step):
+            if await self.deployer.move_if_requested(step):
                 self.checkpointer.ask_here()  # or going back would move the cut back
         if self.checkpointer.due(step) and step < self._experiment.steps:
             await self._checkpoint()
@@ -166,22 +166,22 @@ class TrainingRun:
     async def _checkpoint(self) -> None:
         started = time.monotonic()
         facts = {"evaluated_step": self._evaluations.step}
-        await self.checkpointer.take(self._window.started, self.attachment, self._experiment.stage, facts)
+        await self.checkpointer.take(self._window.started, self.training_stream, self._experiment.stage, facts)
         self._listener.checkpoint_taken(time.monotonic() - started)
 
     async def _leave_checkpoint(self) -> None:
         """Leave a checkpoint of this very step on both sides, if that can be had, and end the stream."""
         step = self._window.started
         try:
-            await self.checkpointer.settled(self.attachment)
+            await self.checkpointer.wait_until_written(self.training_stream)
             self.checkpointer.ask_here()
             if self.checkpointer.due(step):
                 await self._checkpoint()
-                await self.checkpointer.settled(self.attachment)
+                await self.checkpointer.wait_until_written(self.training_stream)
         except IsthmusError as failure:
             _log.warning("no last checkpoint", step=step, reason=str(failure))
         with suppress(IsthmusError):
-            await self.attachment.end()
+            await self.training_stream.end()
 
     async def _stop_here(self) -> NoReturn:
         await self._leave_checkpoint()
@@ -223,10 +223,10 @@ class TrainingRun:
         self._activity.begin(Activity.FINISHING)
         try:
             while stored.shared is not None:
-                outcome: WentBack | None = await self._recovery.attach_to_go_back()
+                outcome: TrainerRestored | None = await self._recovery.attach_to_restore()
                 while outcome is not None:
-                    outcome = await self._go_back(outcome)
-                await self.session.collect(self._live.announced.cut)
+                    outcome = await self._restore(outcome)
+                await self.session.collect(self._live.in_force.cut)
                 if first_not_finite(self._experiment.chain.module) is None:
                     return True
                 await self.session.workers.disk.run(stored.damaged, stored.shared)
@@ -238,12 +238,12 @@ class TrainingRun:
         """Figures and module; both sides' blocks are on the host then, wherever they ran."""
         chain = self._experiment.chain
         await self.session.workers.compute.run(chain.module.to, "cpu")
-        seconds, cut = time.monotonic() - started_seconds, self._live.announced.cut
+        seconds, cut = time.monotonic() - started_seconds, self._live.in_force.cut
         return TrainingResult(Summary.of(self._statistics, seconds, chain, cut, diverged_at_step), chain.module)
 
     async def _leave(self) -> None:
         """The run ends before it is done: free what the trainer holds in memory, and what it keeps if that is of no use."""
-        self.attachment.drop()
+        self.training_stream.drop()
         await self.checkpointer.stop()
         await self.session.abandon()
         with suppress(IsthmusError):
@@ -256,10 +256,10 @@ class TrainingRun:
         """End a session whose results are at home: nothing that goes wrong now can harm them."""
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
-                await self.attachment.end()
+                await self.training_stream.end()
                 await self.session.close()
         except (IsthmusError, TimeoutError) as failure:
-            self.attachment.drop()
+            self.training_stream.drop()
             _log.warning("the trainer was not told that the run is done", reason=str(failure) or "it did not answer")
 
     def _make_policy(self) -> BackwardPolicy:

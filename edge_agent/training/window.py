@@ -12,8 +12,8 @@ from torch import Tensor
 
 from shared.codec import Encoded
 from shared.errors import ProtocolError
-from shared.model.features import Boundary, Features, boundary_of
-from shared.runtime import Due, ResendBuffer, judge
+from shared.model.features import Features, FeatureSpecs, specs_of
+from shared.runtime import ExpectedTensor, ResendBuffer, judge
 from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
@@ -40,7 +40,7 @@ class BatchInFlight:
     step: int
     deployment: Deployment
     labels: Tensor
-    boundary: Boundary | None = None
+    specs: FeatureSpecs | None = None
     """What the edge's blocks made of it; None until they have."""
     features: Features = ()
     """The tensors themselves, until they are encoded."""
@@ -61,8 +61,8 @@ class BatchInFlight:
     @property
     def gradient_slots(self) -> list[int]:
         """The slots whose error gradients come back, if any come."""
-        assert self.boundary is not None, "asked for what was forwarded"
-        return [slot for slot, spec in enumerate(self.boundary) if spec.differentiable]
+        assert self.specs is not None, "asked for what was forwarded"
+        return [slot for slot, spec in enumerate(self.specs) if spec.differentiable]
 
 
 class Window:
@@ -117,11 +117,11 @@ class Window:
         return self._gradient - self.settled if self.gradients_return else 0
 
     def answered(self, stop_step: int) -> bool:
-        """Whether the trainer has said all that is due of the steps before `stop_step`."""
+        """Whether the trainer has said all that is expected of the steps before `stop_step`."""
         return self._report >= stop_step and (not self.gradients_return or self._gradient >= stop_step)
 
     def all_settled(self, stop_step: int) -> bool:
-        """Whether the edge has done all that is due of the steps before `stop_step`; reports may still come."""
+        """Whether the edge has done all that is expected of the steps before `stop_step`; reports may still come."""
         return self.started >= stop_step and (not self.gradients_return or self.settled >= stop_step)
 
     def owed(self) -> int | None:
@@ -142,7 +142,7 @@ class Window:
 
     def note_forwarded(self, batch: BatchInFlight, features: Features, seconds: float) -> None:
         """The edge's blocks have made `features` of a batch, which took them so long."""
-        batch.boundary, batch.features, batch.forward_seconds = boundary_of(features), features, seconds
+        batch.specs, batch.features, batch.forward_seconds = specs_of(features), features, seconds
         self.forwarded = batch.step + 1
 
     def next_to_send(self) -> BatchInFlight | None:
@@ -162,27 +162,27 @@ class Window:
 
     def accept(self, frame: Frame) -> None:
         """Agree to a tensor that the trainer announces, or raise ProtocolError; the assembler of every stream asks this."""
-        judge(frame, self._due())
+        judge(frame, self._expected())
         self._announced_slots += 1
         if self._announced_slots == len(self._batches[self._announced_gradient].gradient_slots):
             self._announced_gradient, self._announced_slots = self._announced_gradient + 1, 0
 
-    def _due(self) -> Due | None:
+    def _expected(self) -> ExpectedTensor | None:
         """The error gradient that is not announced yet, of the oldest batch that has one, as the feature went up."""
         step = self._announced_gradient
         if not self.gradients_return or step >= self.forwarded:
             return None
         batch = self._batches[step]
-        assert batch.boundary is not None
+        assert batch.specs is not None
         deployment, slot = batch.deployment, batch.gradient_slots[self._announced_slots]
         key = TensorKey(step, Role.ROLE_ERROR_GRADIENT, deployment.cut, slot)
-        return Due(key, deployment.version, deployment.downlink_codec, batch.boundary[slot])
+        return ExpectedTensor(key, deployment.version, deployment.downlink_codec, batch.specs[slot])
 
     def take_gradient(self, step: int, slot: int, gradient: Tensor) -> None:
         """An error gradient of a step has come and is decoded. Raises ProtocolError out of turn."""
         if step != self._gradient:
             raise ProtocolError(
-                f"the error gradient of step {step} is whole where that of step {self._gradient} was due"
+                f"the error gradient of step {step} is whole where that of step {self._gradient} was expected"
             )
         batch = self._batches[step]
         batch.gradients[slot] = gradient
@@ -191,11 +191,11 @@ class Window:
             self._gradient += 1
 
     def take_report(self, step: int) -> BatchInFlight:
-        """The report of a step has come; returns its batch. Raises ProtocolError for any but the one that is due."""
+        """The report of a step has come; returns its batch. Raises ProtocolError for any but the one that is expected."""
         if step not in self._batches or step >= self.forwarded:
             raise ProtocolError(f"the trainer speaks of step {step}, which is not in flight")
         if step != self._report:
-            raise ProtocolError(f"the trainer reports step {step}; the report of step {self._report} is due")
+            raise ProtocolError(f"the trainer reports step {step}; the report of step {self._report} is expected")
         self._report += 1
         batch = self._batches[step]
         if self.gradients_return:
@@ -215,4 +215,4 @@ class Window:
 
     def _forget_done(self) -> None:
         """Forget the batches that are settled and reported: none of them can have to be sent again."""
-        self._batches.settle(min(self.settled, self._report))
+        self._batches.forget_before(min(self.settled, self._report))

@@ -39,7 +39,7 @@ class Files(Protocol):
     def names(self) -> list[str]:
         """The whole files, in no order. Raises StorageError."""
 
-    def written_seconds(self) -> float | None:
+    def written_at(self) -> float | None:
         """When a file of this folder was last written, in seconds since 1970; None without files. Raises StorageError."""
 
     def sizes(self) -> dict[str, int]:
@@ -118,7 +118,7 @@ class LocalFiles:
         """See `Files`."""
         return [entry.name for entry in self._entries() if entry.is_file() and not entry.name.endswith(_SCRATCH)]
 
-    def written_seconds(self) -> float | None:
+    def written_at(self) -> float | None:
         """See `Files`."""
         try:
             return max((entry.stat().st_mtime for entry in self._entries() if entry.is_file()), default=None)
@@ -217,7 +217,7 @@ class FsspecFiles:
         """See `Files`."""
         return [name for name, kind, _ in self._entries() if kind == "file"]
 
-    def written_seconds(self) -> float | None:
+    def written_at(self) -> float | None:
         """See `Files`."""
         names = self.names()
         with _storage_failures(str(self), "read"):

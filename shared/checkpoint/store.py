@@ -28,7 +28,7 @@ class CheckpointName(NamedTuple):
     """Names one state of the whole network; a later one is greater."""
 
     lineage: int
-    """Which life of the session: going back to a checkpoint begins another."""
+    """The session term in which both sides last went back to a checkpoint, which begins a new lineage."""
     step: int
     """The step that comes next."""
 
@@ -101,19 +101,19 @@ class CheckpointStore:
         Its manifest is not counted. Raises StorageError.
         """
         sizes, names = self.files.sizes(), {*self.names(), name}
-        for gone in {name, *(names - self._kept(names, pinned))}:
+        for gone in {name, *(names - self._retained(names, pinned))}:
             sizes.pop(_manifest(gone), None)
             sizes.pop(_file(gone), None)
         return data_bytes + sum(sizes.values())
 
-    def _kept(self, names: Iterable[CheckpointName], pinned: Collection[CheckpointName]) -> set[CheckpointName]:
+    def _retained(self, names: Iterable[CheckpointName], pinned: Collection[CheckpointName]) -> set[CheckpointName]:
         return {*sorted(names, reverse=True)[: self._keep], *pinned}
 
     def prune(self, pinned: Collection[CheckpointName] = ()) -> None:
         """Remove all but the newest ones and those that are `pinned`, and files that belong to none."""
-        kept = self._kept(self.names(), pinned)
+        retained = self._retained(self.names(), pinned)
         for name in self.names():
-            if name not in kept:
+            if name not in retained:
                 self.remove(name)
         files = {_file(name) for name in self.names()}
         for file in self.files.names():

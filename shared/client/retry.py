@@ -22,8 +22,8 @@ def _ignore(_away: bool) -> None:
     pass
 
 
-def waits() -> Backoff:
-    """The waits of one absence."""
+def new_backoff() -> Backoff:
+    """The backoff of one absence of the trainer, at its first wait."""
     return Backoff(FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
 
 
@@ -42,7 +42,7 @@ class Retry:
         A trainer that said when to come again is left alone for so long. Raises what `attempt` raised last when the next
         attempt would come after the time allowed, and any other error at once. `attempt` must be safe to repeat.
         """
-        began, backoff = time.monotonic(), waits()
+        began, backoff = time.monotonic(), new_backoff()
         while True:
             try:
                 result = await attempt()

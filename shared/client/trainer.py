@@ -137,7 +137,7 @@ class TrainerClient:
         except grpc.aio.AioRpcError as failure:
             if failure.code() is grpc.StatusCode.UNIMPLEMENTED:  # it answers, and attaching shows what it is
                 return
-            error = self.translate(failure)
+            error = self.handle_failure(failure)
             if isinstance(error, UnreachableError | BusyError | ProtocolError):
                 raise error from failure
         else:
@@ -291,7 +291,7 @@ class TrainerClient:
         try:
             return undamaged(await answer)
         except grpc.aio.AioRpcError as failure:
-            raise self.translate(failure) from failure
+            raise self.handle_failure(failure) from failure
 
     async def _await_end(self, call: Any) -> Any:
         """Await the answer to a stream of ours."""
@@ -299,14 +299,14 @@ class TrainerClient:
         try:
             return undamaged(await call)
         except grpc.aio.AioRpcError as failure:
-            raise self.translate(await status.failure() or failure) from failure
+            raise self.handle_failure(await status.failure() or failure) from failure
 
-    def translate(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
-        """What a failed call means, in our words. After a lost connection the next one is made with the certificates of now.
+    def handle_failure(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
+        """Count a failed call, replace a connection that must not be used again, and return the failure as an error of ours.
 
-        Where the trainer itself failed, or what is said in its name, the next is a new one too: HTTP/2 packs the headers of a
-        call by those of the calls before, so once a byte of them was damaged on the way, no call of that connection is
-        understood again.
+        A lost connection is replaced where the certificates have changed since it was made. One over which a call failed in
+        the trainer's own name is replaced at once: HTTP/2 packs the headers of a call by those of the calls before, so once a
+        byte of them was damaged on the way, no later call of that connection is understood.
         """
         self._on_failure(failure.code())
         error = error_of(failure, self.address)

@@ -39,8 +39,8 @@ class Trainer(Protocol):
     async def await_answer(self, answer: Awaitable[T | Damaged]) -> T:
         """An answer, with failures in our words."""
 
-    def translate(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
-        """What a failed call means, in our words."""
+    def handle_failure(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
+        """Deal with a failed call and return the failure as an error of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class TrainingCall:
     async def _check_status(self) -> None:
         self._check_given_up()
         if (failure := await self._status.failure()) is not None:
-            error = self._trainer.translate(failure)
+            error = self._trainer.handle_failure(failure)
             if self._attached and isinstance(error, SessionLostError):
                 raise ClosedError(str(error)) from failure
             raise error

@@ -1,7 +1,7 @@
 """Numbers to levels and back: paper 000, Eq. 2, with 2^n - 1 steps between a group's true minimum and maximum.
 
 Works on float32 seen as (outer, channels, inner), one group a channel; knows nothing of bytes. Level q of a group
-stands for low + q * (high - low) / (2^n - 1). What the equation leaves open is settled here:
+stands for low + q * (high - low) / (2^n - 1). What the equation leaves open is decided here:
 
 - rounding is to the nearest level, half to even; with noise, up or down with the probabilities that make it unbiased;
 - a constant group decodes to its constant;

@@ -13,16 +13,16 @@ class Scratch(threading.local):
     """Named pieces of working memory, each as large as the largest that was asked of it on this thread."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, torch.dtype], Tensor] = {}
+        self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def take(self, purpose: str, count: int, dtype: torch.dtype) -> Tensor:
         """`count` uninitialised elements, valid until the same purpose is taken again."""
-        kept = self._kept.get((purpose, dtype))
-        if kept is None or kept.numel() < count:
+        buffer = self._buffers.get((purpose, dtype))
+        if buffer is None or buffer.numel() < count:
             with torch.inference_mode(False):  # an inference tensor could not be written to outside that mode
-                kept = torch.empty(count, dtype=dtype)
-            self._kept[purpose, dtype] = kept
-        return kept[:count]
+                buffer = torch.empty(count, dtype=dtype)
+            self._buffers[purpose, dtype] = buffer
+        return buffer[:count]
 
 
 scratch = Scratch()

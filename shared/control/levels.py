@@ -5,7 +5,7 @@ from enum import StrEnum
 import grpc
 
 from shared.telemetry.logs import LEVELS, log_level, set_log_level
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.control_pb2 import LogLevel
 
 
@@ -27,9 +27,11 @@ def level_now() -> LogLevel.ValueType:
 
 
 def set_level(level: LogLevel.ValueType) -> LogLevel.ValueType:
-    """Log this from now on; returns what was logged before. Raises Refusal for no level."""
+    """Log this from now on; returns what was logged before. Raises StatusError for no level."""
     if level not in _LEVELS:
-        raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"the level must be one of {', '.join(LogLevel.keys()[1:])}")
+        raise StatusError(
+            grpc.StatusCode.INVALID_ARGUMENT, f"the level must be one of {', '.join(LogLevel.keys()[1:])}"
+        )
     previous = level_now()
     set_log_level(_LEVELS[level])
     return previous

@@ -8,7 +8,7 @@ from typing import TypeVar
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 
 LEAST_SECONDS, MOST_SECONDS = 0.05, 3600.0
 DEFAULT_SECONDS = 1.0
@@ -18,11 +18,11 @@ T = TypeVar("T")
 async def watch(interval: Duration | None, status: Callable[[], T], ended: asyncio.Event) -> AsyncGenerator[T, None]:
     """What `status` says at once, after every interval, and a last time when all has ended.
 
-    interval: None for a second. Raises Refusal for one that cannot be.
+    interval: None for a second. Raises StatusError for one that cannot be.
     """
     seconds = DEFAULT_SECONDS if interval is None else interval.seconds + interval.nanos / 1e9
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        raise Refusal(
+        raise StatusError(
             grpc.StatusCode.INVALID_ARGUMENT,
             f"the interval is {seconds:g} s; it must be from {LEAST_SECONDS} to {MOST_SECONDS:g} s",
         )

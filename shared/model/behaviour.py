@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from shared.model.features import Boundary, Features, call_module
+from shared.model.features import Features, FeatureSpecs, call_module
 from shared.model.random_state import random_state
 
 Behaviour = tuple[float, ...]
@@ -32,7 +32,9 @@ _UNIT = math.sqrt(3.0)
 """Gives numbers that are spread evenly from -1 to 1 a variance of 1."""
 
 
-def behaviour_of(block: nn.Module, inputs: Boundary, persistent: frozenset[int], *, draws_random: bool) -> Behaviour:
+def behaviour_of(
+    block: nn.Module, inputs: FeatureSpecs, persistent: frozenset[int], *, draws_random: bool
+) -> Behaviour:
     """What a block makes of made-up inputs in eval mode, and its buffers after one forward in train mode.
 
     persistent: ids of the buffers that have made-up values too; the others are part of what the code computes. The caller
@@ -82,10 +84,10 @@ def run_made_up(
     return call_module(block, features, values), statistics
 
 
-def made_up_features(boundary: Boundary, samples: int) -> Features:
+def made_up_features(specs: FeatureSpecs, samples: int) -> Features:
     """Features of a kind; integers are 0 and 1, which are valid in every vocabulary."""
     features = []
-    for slot, spec in enumerate(boundary):
+    for slot, spec in enumerate(specs):
         shape = (samples, *spec.shape[1:])
         numbers = made_up(math.prod(shape), f"input {slot}").reshape(shape)
         features.append((numbers * _UNIT if spec.differentiable else numbers > 0).to(spec.dtype))

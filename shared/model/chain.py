@@ -1,7 +1,7 @@
 """A model as a chain of blocks: what is placed, trained and moved block by block.
 
 A module says itself what its blocks are (an nn.Sequential, or a method `blocks()`), or torch.fx finds them
-(`tracing.py`, `boundaries.py`, `pieces.py`). Either way the blocks are made of the module's own submodules, parameters
+(`tracing.py`, `segmentation.py`, `segments.py`). Either way the blocks are made of the module's own submodules, parameters
 and buffers under the module's own names (`state_entries.py`), and the chain has been held against the module (`verify.py`).
 """
 
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.model.behaviour import Behaviour, behaviour_of
-from shared.model.boundaries import find_pieces, obstacles
-from shared.model.features import Boundary
+from shared.model.features import FeatureSpecs
 from shared.model.lookups import leading_lookups
+from shared.model.segmentation import find_pieces, obstacles
 from shared.model.segments import build_modules
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
@@ -79,7 +79,7 @@ class Chain:
 
     module: nn.Module
     blocks: tuple[Block, ...]
-    features: tuple[Boundary, ...]
+    features: tuple[FeatureSpecs, ...]
     """L + 1 of them, for the batch of the example: features[c] crosses cut c; [0] is the input and [L] the output."""
     lookups: int
     """How many of the first blocks only look up their inputs in a table: what these pass on counts as raw samples."""
@@ -95,7 +95,7 @@ class Chain:
 
     @property
     def output(self) -> TensorSpec:
-        """The output. A loss takes one tensor, so the last boundary has one slot."""
+        """The output. A loss takes one tensor, so one tensor leaves the last block."""
         (output,) = self.features[-1]
         return output
 
@@ -104,6 +104,10 @@ class Chain:
         if not any(block.trainable for block in self.blocks[:cut]):
             return ()
         return tuple(slot for slot, spec in enumerate(self.features[cut]) if spec.differentiable)
+
+    def gradients_return(self, cut: int) -> bool:
+        """Whether an error gradient is of use at `cut`, so that any crosses it."""
+        return bool(self.gradient_slots(cut))
 
 
 def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = False) -> Chain:

@@ -1,4 +1,4 @@
-"""What passes between two blocks: features, a tuple of tensors, and their boundary, which is what each of them looks like.
+"""What passes between two blocks: features, a tuple of tensors, and their specs, which is what each of them looks like.
 
 A tensor's place in the tuple is its slot. A module takes the features before it as its positional arguments and returns a
 tensor, or a tuple of tensors, as torch's own pipelines have it. Only floating-point tensors have error gradients.
@@ -12,17 +12,18 @@ from shared.model.spec import TensorSpec
 Features = tuple[Tensor, ...]
 Gradients = tuple[Tensor | None, ...]
 """Error gradients at features, slot by slot: None where there is none."""
-Boundary = tuple[TensorSpec, ...]
+FeatureSpecs = tuple[TensorSpec, ...]
+"""Shape and type of each of the tensors that cross at one block, slot by slot."""
 
 
-def boundary_of(features: Features) -> Boundary:
+def specs_of(features: Features) -> FeatureSpecs:
     """What each of the tensors looks like."""
     return tuple(map(TensorSpec.of, features))
 
 
-def boundary_bytes(boundary: Boundary) -> int:
+def specs_bytes(specs: FeatureSpecs) -> int:
     """Bytes of all that crosses, uncompressed."""
-    return sum(spec.bytes for spec in boundary)
+    return sum(spec.bytes for spec in specs)
 
 
 def call_module(module: nn.Module, features: Features, values: dict[str, Tensor] | None = None) -> Features:

@@ -96,12 +96,12 @@ def _activation_bytes(module: nn.Module, inputs: Tensor, values: Mapping[str, Te
     """
     own_values = module.parameters() if values is None else values.values()
     own = {value.untyped_storage()._cdata for value in own_values}
-    kept: dict[int, UntypedStorage] = {}
+    saved: dict[int, UntypedStorage] = {}
 
     def keep(tensor: Tensor) -> None:  # its storage alone: an operation that keeps its own output would never be freed
         storage = tensor.untyped_storage()
         if storage._cdata not in own:
-            kept[storage._cdata] = storage
+            saved[storage._cdata] = storage
 
     def failure(cause: BaseException) -> ModelError:
         return ModelError(
@@ -114,7 +114,7 @@ def _activation_bytes(module: nn.Module, inputs: Tensor, values: Mapping[str, Te
             module(inputs)
         else:
             torch.func.functional_call(module, dict(values), (inputs,))
-    return sum(storage.nbytes() for storage in kept.values())
+    return sum(storage.nbytes() for storage in saved.values())
 
 
 def _never_unpacked(_: object) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.model.behaviour import run_made_up
-from shared.model.features import Boundary, Features
+from shared.model.features import Features, FeatureSpecs
 from shared.model.random_state import random_state
 from shared.model.spec import TensorSpec
 
@@ -19,7 +19,7 @@ _NOTICEABLE = 1e-5
 """Of the largest number of an output: less is rounding."""
 
 
-def leading_lookups(blocks: Sequence[nn.Module], inputs: Boundary, persistent: frozenset[int]) -> int:
+def leading_lookups(blocks: Sequence[nn.Module], inputs: FeatureSpecs, persistent: frozenset[int]) -> int:
     """How many of the first blocks only look up; 0 where no input is of integers. The caller keeps modes and buffers."""
     values = [
         _with_changes(inputs, slot, pair)
@@ -46,7 +46,7 @@ def _pairs(spec: TensorSpec) -> list[tuple[int, int]]:
     return sorted({(place, min(place + 1, count - 1)) for place in (0, count // 2, max(count - 2, 0))})
 
 
-def _with_changes(inputs: Boundary, slot: int, places: tuple[int, int]) -> Features:
+def _with_changes(inputs: FeatureSpecs, slot: int, places: tuple[int, int]) -> Features:
     """A batch of a sample of ones, the same with another number at the first place of a slot, and with one at the second."""
     batch = tuple(torch.ones((3, *spec.shape[1:]), dtype=spec.dtype) for spec in inputs)
     for sample, place in enumerate(places, start=1):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shared.model.chain import Chain
-from shared.model.features import boundary_bytes
+from shared.model.features import specs_bytes
 from shared.model.footprint import OptimizerBytes
 
 
@@ -30,7 +30,7 @@ class CutRow:
 def describe_chain(chain: Chain, optimizer_bytes: OptimizerBytes) -> list[CutRow]:
     """One row a block, in order. optimizer_bytes: what the optimizer keeps for given parameters."""
     rows = []
-    for block, boundary in zip(chain.blocks, chain.features[1:], strict=True):
+    for block, specs in zip(chain.blocks, chain.features[1:], strict=True):
         parameters = block.named_parameters().values()
         rows.append(
             CutRow(
@@ -40,8 +40,8 @@ def describe_chain(chain: Chain, optimizer_bytes: OptimizerBytes) -> list[CutRow
                 parameter_bytes=sum(parameter.nbytes for parameter in parameters),
                 optimizer_bytes=optimizer_bytes(parameters),
                 trainable=block.trainable,
-                feature_shapes=tuple(spec.shape for spec in boundary),
-                feature_bytes=boundary_bytes(boundary),
+                feature_shapes=tuple(spec.shape for spec in specs),
+                feature_bytes=specs_bytes(specs),
             )
         )
     return rows

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
-from shared.model.boundaries import Segment
+from shared.model.segmentation import Segment
 from shared.model.tracing import Mode, TracedForward
 
 _Value = TypeVar("_Value")

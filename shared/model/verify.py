@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.foreign import described, foreign_code
-from shared.model.features import Boundary
+from shared.model.features import FeatureSpecs
 from shared.model.random_state import generator_states, random_state
 from shared.model.snapshot import BufferValues, same_bits
 from shared.model.spec import TensorSpec
@@ -25,7 +25,7 @@ _OTHER_BATCH_SIZES = (2, 3)
 class Observed:
     """What one pass through the blocks showed."""
 
-    features: tuple[Boundary, ...]
+    features: tuple[FeatureSpecs, ...]
     """What enters each block, and what leaves the last."""
     modifies_input: tuple[bool, ...]
     draws_random: tuple[bool, ...]
@@ -60,14 +60,14 @@ class Verification:
                 raise ModelError(self._difference(case, expected))
             results.append(result)
         inner = range(1, len(blocks))
-        boundaries = [
+        crossing = [
             (case.inputs.shape[:1], result.observed.features)
             for case, result in zip(self._passes, results, strict=True)
         ]
         never = frozenset(
             index
             for index in inner
-            for batch, features in boundaries
+            for batch, features in crossing
             if any(spec.shape[:1] != batch for spec in features[index])
         )
         return replace(results[0].observed, not_batch_first=never)

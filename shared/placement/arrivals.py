@@ -18,14 +18,14 @@ class Arrivals:
         """first_step: the step that everybody begins with under this placement."""
         self._placement = placement
         operations = program(placement, model, worker)
-        self._due = {one.crossing: first_step for one in operations if isinstance(one, Receive)}
+        self._next_steps = {one.crossing: first_step for one in operations if isinstance(one, Receive)}
         self._oldest = first_step
         self._samples: dict[int, int] = {}
 
     @property
     def expected(self) -> tuple[Crossing, ...]:
         """All that comes to this worker in a step."""
-        return tuple(self._due)
+        return tuple(self._next_steps)
 
     def accept(self, sender: str, cargo: Cargo, index: int, step: int, samples: int) -> Crossing:
         """The crossing that `sender` announces, and count it as come.
@@ -33,9 +33,9 @@ class Arrivals:
         samples: how many the whole batch of this step has. Raises ProtocolError, and counts nothing, for what may not come.
         """
         crossing = self._crossing(sender, cargo, index)
-        due = self._due[crossing]
-        if step != due:
-            raise ProtocolError(f"{cargo} {index} of step {step} came from {sender!r}; step {due} is next")
+        next_step = self._next_steps[crossing]
+        if step != next_step:
+            raise ProtocolError(f"{cargo} {index} of step {step} came from {sender!r}; step {next_step} is next")
         latest = self._oldest + self._placement.staleness
         if step > latest:
             raise ProtocolError(
@@ -49,7 +49,7 @@ class Arrivals:
                 f"{expected or f'1 to {self._placement.batch_size}'}"
             )
         self._samples[step] = samples
-        self._due[crossing] = step + 1
+        self._next_steps[crossing] = step + 1
         return crossing
 
     def done(self, step: int) -> None:
@@ -58,7 +58,7 @@ class Arrivals:
         self._samples.pop(step, None)
 
     def _crossing(self, sender: str, cargo: Cargo, index: int) -> Crossing:
-        for crossing in self._due:
+        for crossing in self._next_steps:
             if (crossing.sender, crossing.cargo, crossing.index) == (sender, cargo, index):
                 return crossing
         raise ProtocolError(f"{cargo} {index} came from {sender!r}, who has none to send under this placement")

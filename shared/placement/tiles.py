@@ -43,7 +43,7 @@ class Rows:
         return Rows(begin, end) if begin < end else None
 
     def scaled(self, samples: int, batch_size: int) -> "Rows":
-        """The same share of a shorter batch: each boundary s becomes s·n // B."""
+        """The same share of a shorter batch: each end s becomes s·n // B."""
         return Rows(self.begin * samples // batch_size, self.end * samples // batch_size)
 
     def __str__(self) -> str:

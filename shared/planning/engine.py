@@ -183,7 +183,7 @@ class Engine:
                 self.constrain(self._space)
             self._current = self._index(deployment)
             if self._is_for_good or not is_proposed or not self._allowed[self._ledger.home]:
-                self._settle()
+                self._make_home()
         filling_seconds = 0.0
         if self._seconds is not None:  # an operator may be there before the first observation
             # Ample time until the pipeline runs evenly again.
@@ -255,7 +255,7 @@ class Engine:
         if self._follow(expert_gains, float(gains[self._allowed].max()), there, home_speed):
             return
         if gains[current] > 0.0:
-            self._settle()
+            self._make_home()
             return
         proven = int(np.argmax(np.where(self._allowed & (there > 0.0), gains, 0.0)))
         if there[proven] > 0.0 and gains[proven] > 0.0:
@@ -304,9 +304,9 @@ class Engine:
         self._propose(target, math.inf if target == self._ledger.home else available / home_speed)
         return True
 
-    def _settle(self) -> None:
+    def _make_home(self) -> None:
         """Call today's deployment home."""
-        self._ledger.settle_at(self._current)
+        self._ledger.set_home(self._current)
         self._experts.begin(self._current)
 
     def _ways_now(self, start: int) -> Floats:

@@ -33,9 +33,9 @@ class Mean:
 
     def add(self, seconds: float, time_constant_seconds: float, value: Floats) -> None:
         """Take in what held for the last `seconds`."""
-        kept = math.exp(-seconds / time_constant_seconds)
-        self._weight = self._weight * kept + 1.0 - kept
-        self.value = self.value + (1.0 - kept) / self._weight * (value - self.value) if len(self.value) else value
+        decay = math.exp(-seconds / time_constant_seconds)
+        self._weight = self._weight * decay + 1.0 - decay
+        self.value = self.value + (1.0 - decay) / self._weight * (value - self.value) if len(self.value) else value
 
 
 class Estimates:
@@ -161,5 +161,5 @@ class Estimates:
         else:
             explanations = [edge_slower, delayed]
         slowed_seconds = np.min([steady_seconds(each, self._staleness) for each in explanations], axis=0)
-        kept: Floats = steady_seconds(phases, self._staleness) / slowed_seconds
-        return kept
+        ratio: Floats = steady_seconds(phases, self._staleness) / slowed_seconds
+        return ratio

@@ -42,9 +42,9 @@ class Ledger:
         self._limits = limits
         self._balance = 0.0
         self._n = n
-        self.settle_at(home)
+        self.set_home(home)
 
-    def settle_at(self, home: int) -> None:
+    def set_home(self, home: int) -> None:
         """Call another deployment home. What was lost before stays lost."""
         self.home = home
         self.forget()
@@ -65,13 +65,13 @@ class Ledger:
         is_at_home: home did all of it, with no way to go.
         """
         home_steps = float(done_steps) if is_at_home else seconds * float(speeds[self.home])
-        kept = math.exp(-seconds / self._limits.memory_seconds)
+        decay = math.exp(-seconds / self._limits.memory_seconds)
         # Never below 0, so that what home was worth before a change of the link does not hide the change.
         won = seconds * (speeds - speeds[self.home])
-        self._lead = np.maximum(0.0, self._lead * kept + won)
-        self._lag = np.maximum(0.0, self._lag * kept - won)
-        self._home_steps = self._home_steps * kept + seconds * float(speeds[self.home])
-        self._observed_seconds = self._observed_seconds * kept + seconds
+        self._lead = np.maximum(0.0, self._lead * decay + won)
+        self._lag = np.maximum(0.0, self._lag * decay - won)
+        self._home_steps = self._home_steps * decay + seconds * float(speeds[self.home])
+        self._observed_seconds = self._observed_seconds * decay + seconds
         self._part_seconds += seconds
         if self._part_seconds >= self._limits.proof_seconds / PROOF_PARTS:
             self._troughs = np.concatenate([self._lead[None, :], self._troughs[:-1]])

@@ -4,9 +4,9 @@ what is remembered to be sent again, and what of a session outlives the process.
 Later it executes the programs of `shared.placement`. Knows nothing of who dials whom.
 """
 
-from shared.runtime.judging import Due, judge
+from shared.runtime.judging import ExpectedTensor, judge
 from shared.runtime.resend_buffer import ResendBuffer
 from shared.runtime.session_folder import SessionFolder
 from shared.runtime.stall_watch import StallWatch
 
-__all__ = ["Due", "ResendBuffer", "SessionFolder", "StallWatch", "judge"]
+__all__ = ["ExpectedTensor", "ResendBuffer", "SessionFolder", "StallWatch", "judge"]

@@ -1,7 +1,7 @@
 """The judge of announcements: what a peer may send next, agreed to before memory is taken for it.
 
-Whoever receives describes the tensor that is due; the judge compares, with one set of sentences for both sides. Knows nothing
-of why a tensor is due.
+Whoever receives describes the tensor that is expected; the judge compares, with one set of sentences for both sides. Knows
+nothing of why a tensor is expected.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class ExpectedTensor:
     """The one tensor that the peer may announce next."""
 
     key: TensorKey
@@ -29,30 +29,31 @@ class Due:
     """The most that any tensor may have, where an operator limits it."""
 
 
-def judge(frame: Frame, due: Due | None) -> TensorSpec:
+def judge(frame: Frame, expected: ExpectedTensor | None) -> TensorSpec:
     """Agree to the tensor that a frame announces, and return its shape and type; the caller counts it as announced.
 
-    due: None where nothing may come. Raises OutOfTurnError for a tensor of another step or deployment, ProtocolError for one
-    of another kind, shape, type, codec or size, and whatever `due.tensor` refuses with.
+    expected: None where nothing may come. Raises OutOfTurnError for a tensor of another step or deployment, ProtocolError for
+    one of another kind, shape, type, codec or size, and whatever `expected.tensor` refuses with.
     """
     key = key_of(frame)
-    if due is None:
-        raise OutOfTurnError(f"{key} came where nothing was due")
-    if frame.deployment_version != due.deployment_version:
+    if expected is None:
+        raise OutOfTurnError(f"{key} came where nothing was expected")
+    if frame.deployment_version != expected.deployment_version:
         raise OutOfTurnError(
             f"{key} came under deployment {frame.deployment_version}; "
-            f"{due.key} under deployment {due.deployment_version} was due"
+            f"{expected.key} under deployment {expected.deployment_version} was expected"
         )
-    if (key.step, key.batch) != (due.key.step, due.key.batch):
-        raise OutOfTurnError(f"{key} came where {due.key} was due")
-    if key != due.key:
-        raise ProtocolError(f"{key} came where {due.key} was due")
+    if (key.step, key.batch) != (expected.key.step, expected.key.batch):
+        raise OutOfTurnError(f"{key} came where {expected.key} was expected")
+    if key != expected.key:
+        raise ProtocolError(f"{key} came where {expected.key} was expected")
     tensor = TensorSpec(tuple(frame.tensor.shape), torch_dtype(frame.tensor.dtype))
-    if not isinstance(due.tensor, TensorSpec):
-        due.tensor(tensor)
-    elif tensor != due.tensor:
-        raise ProtocolError(f"{key} is {tensor.dtype} {tensor.shape}; {due.tensor.dtype} {due.tensor.shape} was due")
-    codec = codec_by_name(due.codec)
+    if not isinstance(expected.tensor, TensorSpec):
+        expected.tensor(tensor)
+    elif tensor != expected.tensor:
+        wanted = f"{expected.tensor.dtype} {expected.tensor.shape}"
+        raise ProtocolError(f"{key} is {tensor.dtype} {tensor.shape}; {wanted} was expected")
+    codec = codec_by_name(expected.codec)
     most = most_bytes(tensor, codec)
-    check_announcement(frame, codec, most if due.max_bytes is None else min(most, due.max_bytes))
+    check_announcement(frame, codec, most if expected.max_bytes is None else min(most, expected.max_bytes))
     return tensor

@@ -12,7 +12,7 @@ class ResendBuffer(Generic[T]):
     """Items in the order of their steps. Used by one thread at a time."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """limit: how many of the newest steps are kept; None where `settle` alone bounds them."""
+        """limit: how many of the newest steps are kept; None where `forget_before` alone bounds them."""
         self._items: dict[int, T] = {}
         self._limit = limit
 
@@ -32,7 +32,7 @@ class ResendBuffer(Generic[T]):
         if self._limit is not None:
             self._items.pop(step - self._limit, None)
 
-    def settle(self, before: int) -> None:
+    def forget_before(self, before: int) -> None:
         """The peer has what belongs to every step before this one: forget it."""
         while self._items and (oldest := next(iter(self._items))) < before:
             del self._items[oldest]

@@ -53,9 +53,9 @@ class SessionFolder:
         """Of all that is kept. Raises StorageError."""
         return sum(self._files.sizes().values())
 
-    def written_seconds(self) -> float | None:
+    def written_at(self) -> float | None:
         """When something was last written, in seconds since 1970; None where nothing is. Raises StorageError."""
-        return self._files.written_seconds()
+        return self._files.written_at()
 
     def remove(self) -> None:
         """Forget the session. Raises StorageError."""

@@ -57,9 +57,9 @@ def restore(
         if not parameter.requires_grad:
             continue
         if name in arriving:
-            kept = state_layout(parameter, config)
+            layout = state_layout(parameter, config)
             optimizer.state[parameter] = {
-                key: tensor.clone() if kept[key].on_host else tensor.to(parameter.device, copy=True)
+                key: tensor.clone() if layout[key].on_host else tensor.to(parameter.device, copy=True)
                 for key, tensor in arriving[name].items()
             }
         else:  # some optimizers, as Adagrad, have a state before their first step and cannot do without

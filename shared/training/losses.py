@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
-from shared.model.features import Boundary, Features
+from shared.model.features import Features, FeatureSpecs
 from shared.model.spec import TensorSpec
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -70,7 +70,7 @@ def labels_of(loss: str) -> Labels:
 
 
 class LossHead:
-    """A loss function: mean over the batch of (output, labels). It takes one tensor, so the last boundary has one slot."""
+    """A loss function: mean over the batch of (output, labels). It takes one tensor, so one tensor leaves the last block."""
 
     def __init__(self, name: str, allowed: Allowed | None) -> None:
         """name: one of `LOSSES`, or package.module:function if it is allowed. Raises ModelError."""
@@ -130,7 +130,7 @@ def widened(labels: Tensor) -> Tensor:
     return labels if labels.is_floating_point() else labels.long()
 
 
-def check_labels(loss: str, inputs: Boundary, output: TensorSpec, labels: TensorSpec) -> None:
+def check_labels(loss: str, inputs: FeatureSpecs, output: TensorSpec, labels: TensorSpec) -> None:
     """Refuse labels that the loss cannot take or that are too many, from their shape and type alone. Raises ModelError.
 
     inputs, output: of the whole model, for a batch of any size.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from shared.model.features import Boundary, Features, Gradients
+from shared.model.features import Features, FeatureSpecs, Gradients
 from shared.training.device import synchronise
 from shared.training.policies import Replay
 from shared.training.stage import Stage
@@ -14,7 +14,7 @@ GRADIENT_SCALE = 1e-6
 """Made-up gradients are small, so that the weights stay finite while they are measured with."""
 
 
-def measure_stage(stage: Stage, inputs: Boundary, *, input_gradient: bool, repeats: int) -> list[float]:
+def measure_stage(stage: Stage, inputs: FeatureSpecs, *, input_gradient: bool, repeats: int) -> list[float]:
     """Seconds of each of `repeats` steps, forward, backward and update on made-up inputs, after one that is not counted.
 
     input_gradient: whether the error gradients at the inputs are wanted, as in the cloud.
@@ -22,7 +22,7 @@ def measure_stage(stage: Stage, inputs: Boundary, *, input_gradient: bool, repea
     return timed(stage_step(stage, inputs, input_gradient=input_gradient), repeats)
 
 
-def stage_step(stage: Stage, inputs: Boundary, *, input_gradient: bool) -> Callable[[], None]:
+def stage_step(stage: Stage, inputs: FeatureSpecs, *, input_gradient: bool) -> Callable[[], None]:
     """What does one such step."""
     examples = _examples(inputs)
 
@@ -35,7 +35,7 @@ def stage_step(stage: Stage, inputs: Boundary, *, input_gradient: bool) -> Calla
     return step
 
 
-def measure_replay(stage: Stage, inputs: Boundary, *, repeats: int) -> list[float]:
+def measure_replay(stage: Stage, inputs: FeatureSpecs, *, repeats: int) -> list[float]:
     """The same for the edge under staleness: forward, then replay, backward and update (paper 000, 4.4)."""
     examples, policy = _examples(inputs), Replay(stage)
 
@@ -61,8 +61,8 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _examples(boundary: Boundary) -> Features:
-    return tuple(spec.example() for spec in boundary)
+def _examples(specs: FeatureSpecs) -> Features:
+    return tuple(spec.example() for spec in specs)
 
 
 def _made_up_gradients(features: Features) -> Gradients:

@@ -71,7 +71,7 @@ class Stage:
     @property
     def gradients_return(self) -> bool:
         """Whether error gradients return to the outputs: whether any is of use there."""
-        return bool(self.chain.gradient_slots(self.stop))
+        return self.chain.gradients_return(self.stop)
 
     def forward(self, step: int, inputs: Features, *, input_gradient: bool, weights: Weights | None = None) -> Graph:
         """Run the blocks in training mode and keep the graph. Raises ModelError when a block fails.

@@ -36,7 +36,7 @@ class StepLog:
             digest.update(part)
         self._write(f"applied {step} {digest.hexdigest()}\n")
 
-    def went_back(self, step: int) -> None:
+    def rolled_back(self, step: int) -> None:
         """This step comes next, again."""
         self._write(f"back {step}\n")
 
@@ -57,7 +57,7 @@ def applied_steps(lines: Iterable[str]) -> list[str]:
         match line.split():
             case ["applied", step, digest] if _is_step(step):
                 if int(step) != len(hashes):
-                    raise StepLogError(f"line {number}: step {step} was applied where step {len(hashes)} was due")
+                    raise StepLogError(f"line {number}: step {step} was applied where step {len(hashes)} was expected")
                 hashes.append(digest)
             case ["back", step] if _is_step(step):
                 if int(step) > len(hashes):

@@ -19,15 +19,15 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from cloud_trainer import TrainerConfig
+from cloud_trainer.sessions.building import build_session
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.opening import open_session
 from cloud_trainer.sessions.session_store import Quota, SessionStore
 from edge_agent import EdgeConfig
 from edge_agent.data import fashion_mnist
 from edge_agent.observability.timeline import load as load_timeline
 from edge_agent.observability.timeline_window import choose_window, summary
 from edge_agent.profiling.profile_parts import Measurements, PartFile
-from edge_agent.sessions.session_store import kept_sessions
+from edge_agent.sessions.stored_session import stored_sessions
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, seal
 from shared.checkpoint.store import FORMAT
 from shared.config import load_config
@@ -185,7 +185,7 @@ def _believed(found: object) -> object:
 
 def _read_edge_record(folder: Path, data: bytes) -> object:
     LocalFiles(folder).folder(SESSION_ID).write("session.json", data)
-    return _believed(list(kept_sessions(LocalFiles(folder))))
+    return _believed(list(stored_sessions(LocalFiles(folder))))
 
 
 def _read_parts(path: Path) -> object:
@@ -205,7 +205,7 @@ def _read_trainer_record(folder: Path, data: bytes) -> object:
 def kinds() -> Mapping[str, Kind]:
     """All of them, by name."""
     limits = Limits(tensor_bytes=1 << 20, staleness=4, session_bytes=1 << 28)
-    session = open_session(open_request(), SESSION_ID, ["shared.model.zoo"], limits, torch.device("cpu"))
+    session = build_session(open_request(), SESSION_ID, ["shared.model.zoo"], limits, torch.device("cpu"))
     block = session.training.chain.blocks[1]
     block_file = block_state.serialize(block_state.collect(block, None))
     stage_file = to_bytes(copy_state(session.training.stage))
@@ -217,7 +217,7 @@ def kinds() -> Mapping[str, Kind]:
         store.files.write(f"checkpoint-{NAME}.json", data)
         store.whole()
         store.prune()
-        return session.training.go_back(store.load(NAME), 5)
+        return session.training.restore(store.load(NAME), 5)
 
     def read_state(folder: Path, data: bytes) -> object:
         store = CheckpointStore(LocalFiles(folder), 1)

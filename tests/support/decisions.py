@@ -36,7 +36,7 @@ class Deployer:
     def move(self, cut, give_up_seconds=None):
         self.wanted, self.give_up_seconds = cut, give_up_seconds
 
-    def settle(self, *, done=True):
+    def move_if_requested(self, *, done=True):
         if done:
             self.deployment.cut = self.wanted
         self.wanted = None

@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import structlog
 
-from edge_agent.sessions.session import OpenSession
-from edge_agent.sessions.session_store import SessionRecord, StoredSession
-from edge_agent.training.attachment import Attachment
+from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.stored_session import SessionRecord, StoredSession
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.recovery import Recovery
+from edge_agent.training.training_stream import TrainingStream
 from edge_agent.training.window import Window
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
@@ -87,7 +87,7 @@ def weather(seed: int, days: float, kinds: tuple[str, ...] = ("silent", "half", 
 
 
 class _Trainer:
-    """The trainer as `Attachment` sees it through a `TrainerClient`."""
+    """The trainer as `TrainingStream` sees it through a `TrainerClient`."""
 
     address = "trainer"
 
@@ -152,13 +152,13 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
         record = SessionRecord.model_construct(session_id="s", shared=None)
         stored, retry, listener, window = StoredSession(record, files, 1), Retry(None), RunListener(), Window()
         client, disk = cast(TrainerClient, _Trainer(months)), InlineWorker()
-        attachment = Attachment(client, stored, disk, window, listener)
+        training_stream = TrainingStream(client, stored, disk, window, listener)
         recovery = Recovery(
             cast(OpenSession, SimpleNamespace(retry=retry)),
-            attachment,
+            training_stream,
             window,
             LiveDeployment(pb.Deployment(), listener),
-            cast(Checkpointer, SimpleNamespace(stream_lost=lambda: None)),
+            cast(Checkpointer, SimpleNamespace(note_stream_lost=lambda: None)),
         )
         began = time.monotonic()
         await recovery.attach_first(resumed=False)
@@ -174,8 +174,12 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
             absence.writes = files.writes - before
             absence.late_seconds = time.monotonic() - max(outage.begin_seconds + outage.seconds, lost_seconds)
         await asyncio.sleep(max(began + seconds - time.monotonic(), 0.0))
-        months.writes, months.seconds, months.attached = files.writes, time.monotonic() - began, attachment.attached
-        attachment.drop()
+        months.writes, months.seconds, months.attached = (
+            files.writes,
+            time.monotonic() - began,
+            training_stream.attached,
+        )
+        training_stream.drop()
         return months
 
     return run_virtually(main)

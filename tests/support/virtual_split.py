@@ -20,7 +20,7 @@ from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.announcements import BatchAnnouncements
 from cloud_trainer.rpc.cloud_compute import CloudCompute
 from cloud_trainer.rpc.evaluation import evaluate
-from cloud_trainer.rpc.pipeline import Pipeline as CloudPipeline
+from cloud_trainer.rpc.stream_server import StreamServer
 from cloud_trainer.sessions.cloud_training import CloudStep, CloudTraining
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
@@ -39,7 +39,7 @@ from shared.codec import FeedbackMode, codec_by_name
 from shared.concurrency.tasks import run_together
 from shared.errors import IsthmusError
 from shared.model.chain import Chain, build_chain
-from shared.model.features import Features, Gradients, boundary_bytes
+from shared.model.features import Features, Gradients, specs_bytes
 from shared.model.random_state import random_state
 from shared.tensor_wire import slot_codec, to_wire
 from shared.training.losses import LossHead
@@ -179,11 +179,11 @@ class _RecordedPolicy:
 
 class _RecordedTraining(CloudTraining):
     record: Record
-    pipeline: CloudPipeline
+    server: StreamServer
 
     def compute(self, step: int, features: Features, labels: Tensor) -> CloudStep:
         self.record.cloud.append(step)
-        queued = sum(self.pipeline.waiting.values())
+        queued = sum(self.server.waiting.values())
         self.record.most_queued_in_cloud = max(self.record.most_queued_in_cloud, queued)
         return super().compute(step, features, labels)
 
@@ -229,7 +229,7 @@ class VirtualSplit(RunListener):
         self.stage = Stage(make_chain(), 0, agreed.cut, RECIPE, CPU)
         self.module = self.stage.chain.module
         head, chain = LossHead(RECIPE.loss, None), make_chain()
-        memory = SessionMemory(LIMITS, 0, 0, 1 << 30, list(map(boundary_bytes, chain.features)))
+        memory = SessionMemory(LIMITS, 0, 0, 1 << 30, list(map(specs_bytes, chain.features)))
         stage = Stage(chain, agreed.cut, len(chain.blocks), RECIPE, CPU)
         self.training = _RecordedTraining("s", stage, head, agreed, memory)
         self.training.record = self.record
@@ -290,12 +290,12 @@ class VirtualSplit(RunListener):
         """Be the trainer on its end of a stream, to the end of that, for an edge that is at `position`."""
         metrics = TrainerMetrics(CollectorRegistry())
         compute = CloudCompute(self.training, *self._cloud_workers)
-        self.training.pipeline = CloudPipeline(self.session, cloud, announcements, compute, metrics, _no_checkpoint)
-        await self.training.pipeline.run(position)
+        self.training.server = StreamServer(self.session, cloud, announcements, compute, metrics, _no_checkpoint)
+        await self.training.server.run(position)
 
     async def evaluate(self) -> EvaluateResponse:
         """Evaluate two batches through the cut, as the edge's session does."""
-        deployment = self.deployment.announced
+        deployment = self.deployment.in_force
 
         async def requests() -> AsyncIterator[Packet[EvaluateRequest]]:
             for number in (1, 2):
@@ -325,19 +325,19 @@ class VirtualSplit(RunListener):
 
     # What the pipeline tells its listener.
 
-    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:  # noqa: ARG002
+    def span(self, _phase: str, _what: str, _step: int, start_seconds: float, end_seconds: float, /) -> None:
         assert start_seconds <= end_seconds
 
-    def gradient_applied(self, step: int, staleness: int) -> None:
+    def gradient_applied(self, step: int, staleness: int, /) -> None:
         assert step not in self.record.staleness
         self.record.staleness[step] = staleness
 
-    def uploaded(self, payload_bytes: int, raw_bytes: int) -> None:  # noqa: ARG002
+    def uploaded(self, _payload_bytes: int, _raw_bytes: int, /) -> None:
         self.record.most_shown_in_flight = max(self.record.most_shown_in_flight, self.pipeline.in_flight)
 
-    def downloaded(self, tensor: WireTensor, raw_bytes: int) -> None:  # noqa: ARG002
+    def downloaded(self, tensor: WireTensor, _raw_bytes: int, /) -> None:
         self.record.gradients_down.append(tensor.key.step)
 
-    def step_reported(self, report: StepReport, samples: int) -> None:
+    def step_reported(self, report: StepReport, samples: int, /) -> None:
         assert samples == SAMPLES
         self.record.reported.append(report.step)

@@ -7,15 +7,15 @@ from torch import Tensor, nn
 
 from shared.training.optimizers.config import OptimizerConfig, settings_of
 from shared.training.optimizers.registry import OPTIMIZERS
-from shared.training.optimizers.spec import KeptTensor, OptimizerSettings, OptimizerSpec, StateLayout
+from shared.training.optimizers.spec import OptimizerSettings, OptimizerSpec, StateLayout, StateTensor
 
 __all__ = [
     "OPTIMIZERS",
-    "KeptTensor",
     "OptimizerConfig",
     "OptimizerSettings",
     "OptimizerSpec",
     "StateLayout",
+    "StateTensor",
     "build_optimizer",
     "optimizer_bytes",
     "state_layout",
@@ -39,4 +39,4 @@ def state_layout(parameter: Tensor, config: OptimizerConfig) -> StateLayout:
 
 def optimizer_bytes(parameters: Iterable[Tensor], config: OptimizerConfig) -> int:
     """Bytes that the optimizer keeps for these parameters; they may be on the meta device."""
-    return sum(kept.nbytes for parameter in parameters for kept in state_layout(parameter, config).values())
+    return sum(tensor.nbytes for parameter in parameters for tensor in state_layout(parameter, config).values())

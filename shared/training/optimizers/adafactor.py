@@ -11,10 +11,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from shared.training.optimizers.spec import (
-    KeptTensor,
     OptimizerSettings,
     OptimizerSpec,
     StateLayout,
+    StateTensor,
     like,
     step_count,
 )
@@ -44,8 +44,8 @@ def _state(parameter: Tensor, _settings: AdafactorSettings) -> StateLayout:
     *outer, rows, columns = parameter.shape
     return {
         "step": step_count(),
-        "row_var": KeptTensor((*outer, rows, 1), parameter.dtype),
-        "col_var": KeptTensor((*outer, 1, columns), parameter.dtype),
+        "row_var": StateTensor((*outer, rows, 1), parameter.dtype),
+        "col_var": StateTensor((*outer, 1, columns), parameter.dtype),
     }
 
 

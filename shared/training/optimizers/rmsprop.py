@@ -36,8 +36,8 @@ def _build(parameters: list[nn.Parameter], settings: RmspropSettings) -> torch.o
 
 
 def _state(parameter: Tensor, settings: RmspropSettings) -> StateLayout:
-    kept = {"step": step_count(), "square_avg": like(parameter)}
-    return kept | ({"momentum_buffer": like(parameter)} if settings.momentum else {})
+    layout = {"step": step_count(), "square_avg": like(parameter)}
+    return layout | ({"momentum_buffer": like(parameter)} if settings.momentum else {})
 
 
 RMSPROP = OptimizerSpec("rmsprop", RmspropSettings, _build, _state)

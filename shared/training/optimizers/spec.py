@@ -28,7 +28,7 @@ class OptimizerSettings(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTensor:
+class StateTensor:
     """One tensor that an optimizer keeps for a parameter."""
 
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class KeptTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-StateLayout = dict[str, KeptTensor]
+StateLayout = dict[str, StateTensor]
 """The tensors kept for one parameter, by the keys of `torch.optim.Optimizer.state[parameter]`, which must be flat."""
 
 SettingsT = TypeVar("SettingsT", bound=OptimizerSettings)
@@ -62,12 +62,12 @@ class OptimizerSpec(Generic[SettingsT]):
     is counted by it. The parameter may be on the meta device."""
 
 
-def like(parameter: Tensor) -> KeptTensor:
+def like(parameter: Tensor) -> StateTensor:
     """A tensor of the parameter's own shape and type, as a moment is."""
-    return KeptTensor(tuple(parameter.shape), parameter.dtype)
+    return StateTensor(tuple(parameter.shape), parameter.dtype)
 
 
-def step_count() -> KeptTensor:
+def step_count() -> StateTensor:
     """torch's count of updates: a number on the host, in float32 or the wider type that is torch's default."""
     wide = torch.get_default_dtype() is torch.float64
-    return KeptTensor((), torch.float64 if wide else torch.float32, on_host=True)
+    return StateTensor((), torch.float64 if wide else torch.float32, on_host=True)

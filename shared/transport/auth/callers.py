@@ -10,7 +10,7 @@ import grpc
 from shared.errors import ConfigError
 from shared.transport.auth.reloaded import Reloaded
 from shared.transport.auth.tokens import AN_AGENTS, Scope, TokenBook
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _SCHEME = "bearer "
@@ -73,7 +73,7 @@ class Authenticator:
         return self._tokens is not None or self._certificates
 
     def identify(self, context: Context) -> Caller:
-        """The caller. Raises Refusal (UNAUTHENTICATED)."""
+        """The caller. Raises StatusError (UNAUTHENTICATED)."""
         if self._tokens is not None:
             return self._by_token(self._tokens.get(), context)
         return self._by_certificate(context) if self._certificates else ANYONE
@@ -82,14 +82,16 @@ class Authenticator:
         metadata = context.invocation_metadata() or ()
         values = [value for key, value in metadata if key == "authorization"]
         if len(values) != 1 or not isinstance(values[0], str) or not values[0].lower().startswith(_SCHEME):
-            raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"this trainer asks for a bearer token; {_HOW}")
+            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, f"this trainer asks for a bearer token; {_HOW}")
         entry = book.find(values[0][len(_SCHEME) :].strip())
         if entry is None:
-            raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"the token is none of this trainer's; {_HOW}")
+            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, f"the token is none of this trainer's; {_HOW}")
         return Caller(entry.subject, frozenset(entry.scopes))
 
     def _by_certificate(self, context: Context) -> Caller:
         names = context.auth_context().get("x509_common_name", ())
         if not (subject := next(iter(names), b"").decode(errors="replace")):
-            raise Refusal(grpc.StatusCode.UNAUTHENTICATED, "the client's certificate has no common name to know it by")
+            raise StatusError(
+                grpc.StatusCode.UNAUTHENTICATED, "the client's certificate has no common name to know it by"
+            )
         return Caller(subject, frozenset(AN_AGENTS))

@@ -20,7 +20,7 @@ from shared.transport.auth.callers import Authenticator, Caller, Context, set_ca
 from shared.transport.auth.probes import Probes
 from shared.transport.auth.rate import RateLimit
 from shared.transport.auth.tokens import Scope
-from shared.transport.rpc.status import Refusal, abort
+from shared.transport.rpc.status import StatusError, abort
 
 _BUSY_RETRY_SECONDS = 1.0
 """When a caller with too many calls under way may try again; one of them has ended by then, or he has himself to blame."""
@@ -119,14 +119,14 @@ class Gate(grpc.aio.ServerInterceptor):
                         await context.send_initial_metadata(())
                     request = requests if handler.request_streaming else await _only(context)
                     await _answer(_behaviour(handler)(request, context), context)
-            except Refusal as refusal:
+            except StatusError as refusal:
                 self._on_refusal(method, _host(context), refusal)
                 await abort(context, refusal)
 
         return grpc.stream_stream_rpc_method_handler(call, handler.request_deserializer, handler.response_serializer)
 
     def _admitted(self, method: str, context: Context) -> AbstractAsyncContextManager[None]:
-        """Let the call in for as long as the block runs. Raises Refusal unless it may go on."""
+        """Let the call in for as long as the block runs. Raises StatusError unless it may go on."""
         needed = self._scopes.get(method, "none")
         return self._probes.place() if needed is None else self._let_in(method, needed, context)
 
@@ -138,10 +138,10 @@ class Gate(grpc.aio.ServerInterceptor):
         self._refuse_hurry(self._rate.take(key))
         if needed not in who.scopes:
             name = method.rpartition("/")[2]
-            raise Refusal(grpc.StatusCode.PERMISSION_DENIED, f"{name} needs a token with the scope {needed}")
+            raise StatusError(grpc.StatusCode.PERMISSION_DENIED, f"{name} needs a token with the scope {needed}")
         calls = self._under_way.get(key, set())
         if len(calls) >= self._calls_at_once:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{self._calls_at_once} calls of this caller are under way already (server.max_calls_at_once)",
                 _BUSY_RETRY_SECONDS,
@@ -156,7 +156,7 @@ class Gate(grpc.aio.ServerInterceptor):
         except TimeoutError:
             if not call.limit.expired():
                 raise
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.UNAUTHENTICATED, f"the trainer's operator has withdrawn the tokens of {who.subject!r}"
             ) from None
         finally:
@@ -165,12 +165,12 @@ class Gate(grpc.aio.ServerInterceptor):
                 self._under_way.pop(key, None)
 
     def _identify(self, host: str, context: Context) -> Caller:
-        """Who calls; while the book of tokens cannot be read, only those who are there are known. Raises Refusal."""
+        """Who calls; while the book of tokens cannot be read, only those who are there are known. Raises StatusError."""
         self._refuse_hurry(self._strangers.wait_seconds(host))
         failure = self._authenticator.failure
         try:
             who = self._authenticator.identify(context)
-        except Refusal:
+        except StatusError:
             self._strangers.take(host)
             if failure is not None:
                 raise _closed() from None
@@ -181,7 +181,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _refuse_hurry(self, wait_seconds: float) -> None:
         if wait_seconds:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"too many calls in too short a time (server.max_calls_per_second); try again in {wait_seconds:.2g} s",
                 wait_seconds,
@@ -192,8 +192,8 @@ def _key(who: Caller, host: str) -> str:
     return f"subject {who.subject}" if who.subject else host
 
 
-def _closed() -> Refusal:
-    return Refusal(
+def _closed() -> StatusError:
+    return StatusError(
         grpc.StatusCode.UNAVAILABLE,
         "the trainer cannot read its file of tokens (auth.tokens), so it admits nobody new until its operator mends the file",
         _CLOSED_RETRY_SECONDS,
@@ -204,7 +204,7 @@ async def _only(context: Context) -> Any:
     """The one message of a call whose requests are no stream."""
     request = await context.read()
     if request is grpc.aio.EOF:
-        raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, "the call brought no message")
+        raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, "the call brought no message")
     return request
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 
 PROBE_SECONDS = 5.0
 """How long a probe may take from its beginning to its answer."""
@@ -26,7 +26,7 @@ class Probes:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """A place for one probe. Raises Refusal out of the block when it takes too long or a newer one needs the place."""
+        """A place for one probe. Raises StatusError out of the block when it takes too long or a newer one needs the place."""
         loop = asyncio.get_running_loop()
         if len(self._limits) >= MOST_PROBES:
             oldest = next(iter(self._limits))
@@ -41,6 +41,6 @@ class Probes:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "the probe brought no message in time") from None
+            raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, "the probe brought no message in time") from None
         finally:
             self._limits.pop(limit, None)

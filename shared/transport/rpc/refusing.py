@@ -8,7 +8,7 @@ import grpc
 import structlog
 
 from shared.errors import IsthmusError, one_line
-from shared.transport.rpc.status import Refusal, abort, status_of
+from shared.transport.rpc.status import StatusError, abort, status_of
 from shared.transport.stream.packets import undamaged
 
 _log = structlog.get_logger(__name__)
@@ -30,7 +30,7 @@ def refusing(
         try:
             return await method(undamaged(request), context)
         except IsthmusError as error:
-            if isinstance(error, Refusal) and error.wanted:
+            if isinstance(error, StatusError) and error.wanted:
                 _log.info("looked at by a doctor", method=method.__name__)
                 return await abort(context, error)
             failure, code = error, status_of(error)
@@ -40,7 +40,7 @@ def refusing(
             raise
         except Exception as defect:
             code = grpc.StatusCode.INTERNAL
-            failure = Refusal(code, f"a defect in {side} ({type(defect).__name__}: {defect})")
+            failure = StatusError(code, f"a defect in {side} ({type(defect).__name__}: {defect})")
             _log.exception("call failed", method=method.__name__)
         failed(code)
         return await abort(context, failure)

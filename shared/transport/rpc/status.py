@@ -42,8 +42,8 @@ _MAX_RETRY_SECONDS = 3600.0
 """The longest wait that a trainer may talk an edge into."""
 
 
-class Refusal(IsthmusError):
-    """Raised inside a call to end it with one status and one sentence.
+class StatusError(IsthmusError):
+    """Raised inside a call that this process serves, to end it with one status and one sentence.
 
     retry_after_seconds: when the same call may be answered; None where waiting does not help. wanted: the caller has asked
     for it to learn something (`shared.version`), so that nothing is wrong.
@@ -66,7 +66,7 @@ class Refusal(IsthmusError):
 def status_of(error: IsthmusError) -> grpc.StatusCode:
     """The status that a call which failed with `error` ends with."""
     match error:
-        case Refusal():
+        case StatusError():
             return error.code
         case DamagedMessageError():
             return grpc.StatusCode.DATA_LOSS
@@ -93,7 +93,7 @@ def status_of(error: IsthmusError) -> grpc.StatusCode:
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: IsthmusError) -> NoReturn:
     """End a call with the status and sentence of `error`, and with a google.rpc.RetryInfo where it says when to retry."""
     code, sentence = status_of(error), one_line(str(error))
-    if not isinstance(error, Refusal) or error.retry_after_seconds is None:
+    if not isinstance(error, StatusError) or error.retry_after_seconds is None:
         await context.abort(code, sentence)
     delay = duration_pb2.Duration()
     delay.FromNanoseconds(int(error.retry_after_seconds * 1e9))

@@ -76,7 +76,7 @@ class Duplex(Generic[Out, In]):
         self._chunk_bytes = chunk_bytes
         self._largest_chunk_bytes = min(FIRST_CHUNK_BYTES, chunk_bytes)
         self._writing = asyncio.Lock()
-        self._due: Ack | None = None
+        self._unsent_ack: Ack | None = None
         self._last_ack_bytes, self._last_ack_seconds = 0, 0.0
         self._ack_timer: asyncio.TimerHandle | None = None
         self._ack_task: asyncio.Task[None] | None = None
@@ -94,21 +94,16 @@ class Duplex(Generic[Out, In]):
 
     @property
     def quiet_seconds(self) -> float:
-        """How long nothing has been heard although an answer is due to what was sent; 0 when none is due."""
+        """How long nothing has been heard while the peer has still to acknowledge what was sent; 0 when it has nothing to."""
         return time.monotonic() - self._waiting_since if self._credits.under_way_bytes else 0.0
 
-    @property
-    def at_boundary(self) -> bool:
-        """Whether no tensor is half received."""
-        return self._assembler.at_boundary
-
     async def write(self, message: Out, payload: memoryview | bytes = b"") -> None:
-        """Send one message, with the ack that is due."""
+        """Send one message, with the ack that is still to be sent, if there is one."""
         async with self._writing:
-            if self._due is not None:
-                message.ack.CopyFrom(self._due)
-                self._last_ack_bytes, self._last_ack_seconds = self._due.received_bytes, time.monotonic()
-                self._due = None
+            if self._unsent_ack is not None:
+                message.ack.CopyFrom(self._unsent_ack)
+                self._last_ack_bytes, self._last_ack_seconds = self._unsent_ack.received_bytes, time.monotonic()
+                self._unsent_ack = None
             await self._channel.write(Packet(message, payload))
 
     async def send(self, tensor: WireTensor) -> None:
@@ -146,7 +141,7 @@ class Duplex(Generic[Out, In]):
         while True:
             packet = await self._channel.read()
             if packet is None:
-                if not self._assembler.at_boundary:
+                if not self._assembler.between_tensors:
                     raise ProtocolError("the stream ended in the middle of a tensor")
                 return None
             self._waiting_since = time.monotonic()
@@ -166,9 +161,9 @@ class Duplex(Generic[Out, In]):
                 return message, tensor
 
     def _acknowledge(self, count: int, *, more_follows: bool) -> None:
-        self._due = self._ledger.add(count)
+        self._unsent_ack = self._ledger.add(count)
         slow = more_follows and time.monotonic() - self._last_ack_seconds > ACK_DELAY_SECONDS
-        if slow or self._due.received_bytes - self._last_ack_bytes >= ACK_AT_ONCE_BYTES:
+        if slow or self._unsent_ack.received_bytes - self._last_ack_bytes >= ACK_AT_ONCE_BYTES:
             self._ack_soon(0.0)
         else:
             self._ack_soon(ACK_DELAY_SECONDS)
@@ -182,12 +177,12 @@ class Duplex(Generic[Out, In]):
 
     def _start_ack(self) -> None:
         self._ack_timer = None
-        if self._due is not None:
+        if self._unsent_ack is not None:
             self._ack_task = asyncio.create_task(self._send_ack())
 
     async def _send_ack(self) -> None:
         with suppress(Exception):  # the stream has ended; its reader sees why
-            if self._due is not None:
+            if self._unsent_ack is not None:
                 await self.write(self._outgoing())
 
     def _acknowledged(self, ack: Ack) -> None:

@@ -86,7 +86,7 @@ class _Partial:
 class Assembler:
     """Puts the chunks of the tensors on one stream together; chunks of several tensors may be mixed.
 
-    accept: says, from the announcement alone, whether the tensor may be sent now; raises ProtocolError or Refusal.
+    accept: says, from the announcement alone, whether the tensor may be sent now; raises ProtocolError or StatusError.
     allocate: gives memory for as many bytes as were announced, after `accept` agreed.
     """
 
@@ -96,7 +96,7 @@ class Assembler:
         self._under_way: dict[TensorKey, _Partial] = {}
 
     @property
-    def at_boundary(self) -> bool:
+    def between_tensors(self) -> bool:
         """Whether no tensor is half received."""
         return not self._under_way
 
@@ -107,17 +107,17 @@ class Assembler:
         """
         key = key_of(frame)
         partial = self._under_way.get(key)
-        due = 0 if partial is None else partial.received
-        if frame.offset != due:
-            raise ProtocolError(f"{key}: a chunk at byte {frame.offset} came where byte {due} was due")
+        begin = 0 if partial is None else partial.received
+        if frame.offset != begin:
+            raise ProtocolError(f"{key}: a chunk at byte {frame.offset} came where byte {begin} was expected")
         if partial is None:
             partial = self._announce(key, frame, len(payload))
         else:
             if frame.HasField("tensor") or frame.deployment_version or frame.sender_nanoseconds:
                 raise ProtocolError(f"{key}: a tensor is announced in its first chunk, and nowhere else")
-            _check_fit(key, partial.first, due, len(payload))
-        end = due + len(payload)
-        partial.buffer[due:end] = payload
+            _check_fit(key, partial.first, begin, len(payload))
+        end = begin + len(payload)
+        partial.buffer[begin:end] = payload
         partial.received = end
         first = partial.first
         if end < first.tensor.encoded_bytes:

@@ -45,9 +45,9 @@ def allowance(link: LinkRate, largest_chunk_bytes: int) -> Allowance | None:
         return None
     byte_rate = link.bits_per_second / 8
     chunk = min(max(int(byte_rate * CHUNK_SECONDS), LEAST_CHUNK_BYTES), largest_chunk_bytes)
-    carried, kept = byte_rate * link.loop_seconds, max(byte_rate * QUEUE_SECONDS, QUEUE_CHUNKS * chunk)
-    gain = min(max(2 - byte_rate * link.queue_seconds / kept, LEAST_GAIN), MOST_GAIN)
+    carried, queue = byte_rate * link.loop_seconds, max(byte_rate * QUEUE_SECONDS, QUEUE_CHUNKS * chunk)
+    gain = min(max(2 - byte_rate * link.queue_seconds / queue, LEAST_GAIN), MOST_GAIN)
     # The last chunk may begin within the window and end beyond it. While it drains, a window smaller than a chunk lets
     # one through at a time.
-    window = DRAINED * carried if link.draining else max(gain, 1.0) * carried + kept + chunk
+    window = DRAINED * carried if link.draining else max(gain, 1.0) * carried + queue + chunk
     return Allowance(chunk, int(window), gain * link.bits_per_second)

@@ -12,7 +12,7 @@ from edge_agent.adaptation import link_measurement as link_measuring
 from edge_agent.adaptation import link_probe
 from edge_agent.experiment.building import Experiment
 from shared.errors import ConfigError, PlanError
-from shared.model.features import boundary_bytes
+from shared.model.features import specs_bytes
 from shared.planning import Block, Encode, Profile, Rates, SearchSpace, first_deployment, profile_to_json
 from shared.training.stage import Stage
 from tests.support.experiments import flags
@@ -28,7 +28,7 @@ def profile(tmp_path):
     """A profile of the tests' small network: sizes as they are, times as such a device would have them."""
     experiment = Experiment(edge_config(*flags("cnn", "sgd")))
     chain = experiment.chain
-    sizes = tuple(float(boundary_bytes(boundary)) for boundary in chain.features[:-1])
+    sizes = tuple(float(specs_bytes(specs)) for specs in chain.features[:-1])
     count = len(chain.blocks)
     written = Profile(
         model="cnn",

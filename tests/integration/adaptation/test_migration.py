@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge_agent import run_training
-from edge_agent.sessions.session import OpenSession
+from edge_agent.sessions.open_session import OpenSession
 from shared.errors import IsthmusError, ModelError, UnreachableError
 from shared.training import stage
 from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, flags

@@ -6,7 +6,7 @@ import pytest
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.profile import ENCODE_SIZES_BYTES, codec_line, overhead_line, profile_model
-from edge_agent.sessions.session import OpenSession
+from edge_agent.sessions.open_session import OpenSession
 from shared.errors import RefusedError, UnreachableError
 from shared.planning import Overhead, load_profile
 from shared.planning.profile import NO_OVERHEAD

@@ -13,7 +13,7 @@ from cloud_trainer.main import app as trainer_app
 from edge_agent.experiment.building import Experiment
 from edge_agent.main import app as agent_app
 from shared.errors import ExitCode, RefusedError
-from shared.model.features import boundary_bytes
+from shared.model.features import specs_bytes
 from shared.planning import Block, Encode, Profile, profile_to_json
 from shared.wire.isthmus.v1 import control_pb2
 from tests.conftest import ROOT
@@ -52,7 +52,7 @@ def watched_agent(folder, address, name, *settings, output=None):
 def profile_of(config):
     """A profile of the tests' small network, so that a decision engine runs."""
     chain = Experiment(config).chain
-    sizes = tuple(float(boundary_bytes(boundary)) for boundary in chain.features[:-1])
+    sizes = tuple(float(specs_bytes(specs)) for specs in chain.features[:-1])
     count = len(chain.blocks)
     return Profile(
         model="cnn",
@@ -104,7 +104,7 @@ def steer_a_run(edge, trainer):
     assert edge.health("") == edge.health(EDGE) == "SERVING"
     assert edge.health("training") == "NOT_SERVING"
 
-    # What is wanted of a boundary is done while training stands still: nothing but the cut changes.
+    # What is wanted of a specs is done while training stands still: nothing but the cut changes.
     assert edge("Pin", {"cut": 2})["pinned"] == {"cut": 2}
     moved = edge.watch_until(lambda status: status["deployment"]["cut"] == 2)
     assert moved["step"] == standing["step"]

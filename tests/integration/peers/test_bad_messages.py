@@ -206,7 +206,7 @@ async def test_a_batch_that_is_announced_before_the_one_before_it_is_whole(train
         half, following = batch_packets(pb.TrainRequest, 0)[:-1], batch_packets(pb.TrainRequest, 1)
         end = await peer.streamed("Train", [attach(session), *map(serialize, half), serialize(following[0])])
         assert end.code is Code.FAILED_PRECONDITION
-        assert end.details == "the label of step 1 came where nothing was due"
+        assert end.details == "the label of step 1 came where nothing was expected"
 
 
 @pytest.mark.parametrize("method", ["Train", "Evaluate"])

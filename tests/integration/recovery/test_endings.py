@@ -7,7 +7,7 @@ import pytest
 from edge_agent import run_training
 from edge_agent.observability.observer import RunObserver
 from edge_agent.sessions.resuming import Resume
-from edge_agent.sessions.session_store import StoredSession, kept_sessions, sessions_folder
+from edge_agent.sessions.stored_session import StoredSession, sessions_folder, stored_sessions
 from edge_agent.training.divergence import LossJudge
 from edge_agent.training.shutdown import Shutdown
 from shared.client.trainer import TrainerClient
@@ -79,7 +79,7 @@ async def test_a_resumed_run_that_is_stopped_while_it_connects_says_what_is_kept
     monkeypatch.setattr(TrainerClient, "__aenter__", lambda _client: waiting_for_ever(shutdown))
     with pytest.raises(StoppedError, match=r"session [0-9a-f]{32} is as it was, and `edge-agent run --resume` goes on"):
         await run_training(edge_config(*stopped), resume=Resume(), shutdown=shutdown)
-    assert [is_open for _, _, is_open in kept_sessions(sessions_folder(edge_config(*stopped)))] == [False]
+    assert [is_open for _, _, is_open in stored_sessions(sessions_folder(edge_config(*stopped)))] == [False]
 
 
 async def test_a_resumed_run_that_is_stopped_while_it_attaches_says_how_far_it_is(stopped, monkeypatch):

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.net.relay import Fault, Relay
-from cloud_trainer.rpc.training_calls import TrainingCalls
+from cloud_trainer.rpc.train_rpc import TrainRpc
 from edge_agent import run_training
 from shared.errors import UnreachableError
 from tests.support.experiments import flags
@@ -121,7 +121,7 @@ async def test_a_half_open_link_is_noticed_by_missing_progress():
 async def test_an_attach_that_meets_the_very_end_of_a_trainer_is_tried_again(monkeypatch):
     """gRPC ends a call that comes while its server stops, and before it has said so, with CANCELLED."""
     chosen = [*flags("mlp", "sgd"), "deployment.cut=2", "training.max_steps=20"]
-    train, attaches = TrainingCalls.train, []
+    train, attaches = TrainRpc.train, []
 
     async def stopping_at_the_second(calls, requests, context):
         attaches.append(context)
@@ -129,7 +129,7 @@ async def test_an_attach_that_meets_the_very_end_of_a_trainer_is_tried_again(mon
             await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
         await train(calls, requests, context)
 
-    monkeypatch.setattr(TrainingCalls, "train", stopping_at_the_second)
+    monkeypatch.setattr(TrainRpc, "train", stopping_at_the_second)
     result, _ = await train_through({7: [Fault.DROP]}, *chosen)
     assert len(attaches) == 3
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())

@@ -24,7 +24,7 @@ from shared.client.trainer import TrainerClient
 from shared.client.training_call import StreamListener
 from shared.config import LinkConfig
 from shared.errors import RefusedError
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import control_pb2
@@ -81,7 +81,7 @@ class Named:
 
     def __init__(self, session_id):
         self.id = session_id
-        self.attachment = SimpleNamespace(begun=True, lost_seconds=None)
+        self.attachment = SimpleNamespace(begun=True, lost_at=None)
 
 
 async def test_a_session_in_use_is_kept_and_its_time_begins_anew_after_the_last_use():
@@ -97,7 +97,7 @@ async def test_a_session_in_use_is_kept_and_its_time_begins_anew_after_the_last_
         assert await freed.get() is other
         assert used.id in sessions
     assert await freed.get() is used, "and of one that was closed nothing is said"
-    with pytest.raises(Refusal), sessions.using(used.id):
+    with pytest.raises(StatusError), sessions.using(used.id):
         pass
 
 
@@ -300,7 +300,7 @@ async def test_no_session_is_opened_once_the_trainer_is_about_to_stop():
 
 
 async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypatch):
-    monkeypatch.setattr("edge_agent.sessions.session.REMINDER_SECONDS", 0.1)
+    monkeypatch.setattr("edge_agent.sessions.open_session.REMINDER_SECONDS", 0.1)
     async with (
         running_trainer("server.unattached_seconds=3") as server,
         RawPeer(server.address) as peer,

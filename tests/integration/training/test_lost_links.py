@@ -79,7 +79,7 @@ class LossyLink:
         assert max(at.gradient, at.report) <= training.next_step <= at.forward, "neither side is ahead of the other"
         assert training.answers.cover(position, training.next_step, gradients_return=training.gradients_return)
         self._split.window.resume(training.next_step)
-        self._split.deployment.note_announced(training.deployment)
+        self._split.deployment.note_in_force(training.deployment)
         self.stream = self._attach(position)
         return Reattached()
 

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from structlog.testing import capture_logs
 
 from edge_agent import run_training
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.opening import open_session
-from edge_agent.sessions.session import OpenSession
 from shared.errors import ConfigError, ExitCode, ModelError, RefusedError
 from shared.model.build import build_checked_chain
 from shared.model.zoo import mlp

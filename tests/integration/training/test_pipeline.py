@@ -16,7 +16,7 @@ from shared.codec import FeedbackMode, codec_by_name
 from shared.errors import IsthmusError, OutOfTurnError, ProtocolError
 from shared.tensor_wire import to_wire
 from shared.training.policies import POLICIES
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, TrainRequest
@@ -198,7 +198,7 @@ def check_drained(split: VirtualSplit, step: int) -> None:
     assert split.window.in_flight == 0
     assert split.window.owed() is None
     assert set(split.window.position) == {step}
-    assert not any(split.training.pipeline.waiting.values())
+    assert not any(split.training.server.waiting.values())
     assert len(split.record.staleness) == len(split.record.deployments) == step
 
 
@@ -342,7 +342,7 @@ def deployment(**fields) -> Deployment:
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
 def test_an_edge_that_sends_more_than_k_plus_one_batches_is_refused(limit):
-    split = refused(batches(limit + 2), Refusal, rf"step {limit + 1} .* K is {limit}, ", staleness=limit)
+    split = refused(batches(limit + 2), StatusError, rf"step {limit + 1} .* K is {limit}, ", staleness=limit)
     assert split.record.updated in ([], [0]), "what was refused was not applied"
 
 
@@ -373,18 +373,18 @@ def test_a_frame_of_another_deployment_is_refused(version):
     refused(
         [deployment(version=1), (0, LABEL, version)],
         OutOfTurnError,
-        f"under deployment {version}; .* under deployment 1 was due",
+        f"under deployment {version}; .* under deployment 1 was expected",
     )
 
 
 @pytest.mark.parametrize("step", [1, 7])
 def test_a_step_that_is_not_due_is_refused(step):
-    refused([(step, LABEL, 0)], OutOfTurnError, f"step {step} came where the label of step 0 was due")
+    refused([(step, LABEL, 0)], OutOfTurnError, f"step {step} came where the label of step 0 was expected")
 
 
 def test_a_step_that_comes_twice_is_refused():
     split = refused(
-        [*batches(1), (0, LABEL, 0)], OutOfTurnError, "step 0 came where the label of step 1 was due", staleness=3
+        [*batches(1), (0, LABEL, 0)], OutOfTurnError, "step 0 came where the label of step 1 was expected", staleness=3
     )
     assert split.record.updated in ([], [0])
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from shared.model.behaviour import behaviour_of
 from shared.model.chain import Block, Chain
-from shared.model.features import boundary_of, call_module
+from shared.model.features import call_module, specs_of
 from shared.model.random_state import random_state
 from shared.model.spec import TensorSpec
 from shared.model.state_entries import assign_state
@@ -87,17 +87,16 @@ def tupled_chain(module: Tupled, batch: int) -> Chain:
     entries = assign_state(module, named)
     persistent = frozenset(id(buffer) for buffer in module.buffers())
     features = (TensorSpec((batch, WIDTH), torch.float32).example(),)
-    boundaries = [boundary_of(features)]
+    specs = [specs_of(features)]
     for part in copy.deepcopy(module.parts):
         features = call_module(part, features)
-        boundaries.append(boundary_of(features))
+        specs.append(specs_of(features))
     shadow = copy.deepcopy(module.parts)
     behaviours = tuple(
-        behaviour_of(part, inputs, persistent, draws_random=False)
-        for part, inputs in zip(shadow, boundaries, strict=False)
+        behaviour_of(part, inputs, persistent, draws_random=False) for part, inputs in zip(shadow, specs, strict=False)
     )
     blocks = tuple(
         Block(index, name, part, isinstance(part, Masked), isinstance(part, Masked), tuple(entries[index]))
         for index, (name, part) in enumerate(named)
     )
-    return Chain(module, blocks, tuple(boundaries), 0, False, behaviours)
+    return Chain(module, blocks, tuple(specs), 0, False, behaviours)

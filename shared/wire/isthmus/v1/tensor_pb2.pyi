@@ -33,8 +33,6 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """What the loss compares the output with. Integers travel in any width that holds them; the loss gets 64 bits."""
     ROLE_ERROR_GRADIENT: _Role.ValueType  # 3
     """What crosses the cut backward."""
-    ROLE_OUTPUT: _Role.ValueType  # 4
-    """What the last block puts out."""
     ROLE_BLOCK: _Role.ValueType  # 5
     """The state of one block: parameters, buffers and optimizer state, as one safetensors file."""
 
@@ -51,8 +49,6 @@ ROLE_LABEL: Role.ValueType  # 2
 """What the loss compares the output with. Integers travel in any width that holds them; the loss gets 64 bits."""
 ROLE_ERROR_GRADIENT: Role.ValueType  # 3
 """What crosses the cut backward."""
-ROLE_OUTPUT: Role.ValueType  # 4
-"""What the last block puts out."""
 ROLE_BLOCK: Role.ValueType  # 5
 """The state of one block: parameters, buffers and optimizer state, as one safetensors file."""
 Global___Role: _TypeAlias = Role  # noqa: Y015

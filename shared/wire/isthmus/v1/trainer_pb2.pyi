@@ -212,7 +212,9 @@ class CheckpointName(_message.Message):
     LINEAGE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     lineage: _builtins.int
-    """The session term with which this life of the session began; going back to a checkpoint begins another life."""
+    """The lineage that the state belongs to: the session term in which both sides last went back to a checkpoint, which begins a
+    new lineage; 0 before the first time.
+    """
     step: _builtins.int
     """The step that comes next."""
     def __init__(
@@ -239,7 +241,7 @@ class Position(_message.Message):
     GRADIENT_STEP_FIELD_NUMBER: _builtins.int
     REPORT_STEP_FIELD_NUMBER: _builtins.int
     lineage: _builtins.int
-    """Which life of the session it belongs to."""
+    """The lineage that it belongs to."""
     gradient_step: _builtins.int
     """The error gradients of all steps before this one have come."""
     report_step: _builtins.int
@@ -339,7 +341,9 @@ class Attached(_message.Message):
     """The step that the trainer waits for."""
     @_builtins.property
     def restored(self) -> Global___CheckpointName:
-        """The checkpoint that the trainer has gone back to and the edge must; left out when both go on with what they have."""
+        """The checkpoint that the trainer has restored and that the edge has to restore, too; left out when both go on with what
+        they have.
+        """
 
     @_builtins.property
     def deployment(self) -> Global___Deployment:

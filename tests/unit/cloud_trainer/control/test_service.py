@@ -12,7 +12,7 @@ from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session_store import Quota, SessionStore
 from shared.transport.auth.callers import ANYONE, Caller, set_caller
 from shared.transport.auth.tokens import AN_AGENTS, Scope
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 OURS, THEIRS = Caller("ours", frozenset(AN_AGENTS)), Caller("theirs", frozenset(AN_AGENTS))
@@ -44,7 +44,7 @@ async def test_a_session_is_there_for_its_subject_and_for_who_operates(who, sees
         await control.close_session(closing)
         assert ended == [session_id]
         return
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(StatusError) as refused:
         await control.close_session(closing)
     assert refused.value.code is grpc.StatusCode.NOT_FOUND
     assert not ended

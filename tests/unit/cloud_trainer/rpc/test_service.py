@@ -10,7 +10,7 @@ from cloud_trainer.rpc.service import TrainerService
 from cloud_trainer.sessions.session_store import Record
 from shared.checkpoint import LocalFiles
 from shared.runtime import SessionFolder
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.running import trainer_config
 from tests.support.wire import FENCE, open_request
@@ -26,7 +26,7 @@ async def test_a_session_that_is_being_built_again_keeps_what_is_on_disk_of_it(t
         files = LocalFiles(tmp_path).folder("cloud-trainer")
         SessionFolder(files.folder(session_id), 1).write(Record(open_request(), 0, "").document)
         request = pb.CloseSessionRequest(session_id=session_id, fence=FENCE, resumable=resumable)
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(StatusError) as refused:
             await service.close_session(request, None)
         assert refused.value.code is grpc.StatusCode.UNAVAILABLE
         assert files.folders() == [session_id]

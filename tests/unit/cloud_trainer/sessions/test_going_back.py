@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from cloud_trainer.sessions.building import build_session
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.opening import open_session
 from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import IsthmusError, ProtocolError
 from shared.model.chain import build_chain
@@ -22,7 +22,7 @@ RIGHT = {"version": "2", "cut": 1, "staleness": 3, "codec": "uniform8", "downlin
 @pytest.fixture
 def session():
     limits = Limits(tensor_bytes=1 << 20, staleness=4, session_bytes=1 << 28)
-    return open_session(open_request(), "s", ["shared.model.zoo"], limits, torch.device("cpu"))
+    return build_session(open_request(), "s", ["shared.model.zoo"], limits, torch.device("cpu"))
 
 
 def checkpoint(session, facts):
@@ -30,7 +30,7 @@ def checkpoint(session, facts):
 
 
 def test_it_goes_on_with_the_deployment_of_the_checkpoint(session):
-    session.training.go_back(checkpoint(session, {"deployment": RIGHT}), 5)
+    session.training.restore(checkpoint(session, {"deployment": RIGHT}), 5)
     assert (session.training.next_step, session.training.lineage) == (7, 5)
     deployment = session.training.deployment
     assert (deployment.version, deployment.codec, deployment.staleness) == (2, "uniform8", 3)
@@ -38,7 +38,7 @@ def test_it_goes_on_with_the_deployment_of_the_checkpoint(session):
 
 def test_it_goes_on_without_a_block_where_the_checkpoint_has_none(session):
     held = session.training.block_digests()
-    session.training.go_back(Checkpoint(CheckpointName(1, 7), {"deployment": RIGHT | {"cut": 3}}, to_bytes({})), 5)
+    session.training.restore(Checkpoint(CheckpointName(1, 7), {"deployment": RIGHT | {"cut": 3}}, to_bytes({})), 5)
     assert copy_state(session.training.stage) == {}
     assert session.training.block_digests() == held
     with pytest.raises(ProtocolError, match="block 2 is not in the cloud; none is"):
@@ -65,7 +65,7 @@ def test_it_goes_on_without_a_block_where_the_checkpoint_has_none(session):
 )
 def test_a_deployment_that_cannot_be_is_refused(session, facts, says):
     with pytest.raises(IsthmusError, match=says):
-        session.training.go_back(checkpoint(session, facts), 5)
+        session.training.restore(checkpoint(session, facts), 5)
 
 
 def test_a_checkpoint_holds_the_buffers_that_no_state_dict_has():

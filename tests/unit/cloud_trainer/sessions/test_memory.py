@@ -4,7 +4,7 @@ import pytest
 
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 MODEL, STATE_COPY, UPLOADING, ROOM = 1000, 100, 300, 400
@@ -22,7 +22,7 @@ def test_k_is_what_the_room_beside_the_model_holds_in_batches(memory):
     assert memory.max_staleness(Deployment(cut=1)) == ROOM // 20 - 1
     assert memory.max_staleness(Deployment(cut=2)) == ROOM // 100 - 1
     memory.check(Deployment(cut=2, staleness=3))
-    with pytest.raises(Refusal, match=r"server\.max_session_bytes"):
+    with pytest.raises(StatusError, match=r"server\.max_session_bytes"):
         memory.check(Deployment(cut=2, staleness=4))
 
 
@@ -31,7 +31,7 @@ def test_labels_count_with_every_batch_in_flight_and_the_largest_count(memory):
     memory.take_labels(10, now)
     memory.take_labels(3, now)
     assert memory.max_staleness(now) == ROOM // 40 - 1, "any batch may have as many labels as one had"
-    with pytest.raises(Refusal):
+    with pytest.raises(StatusError):
         memory.take_labels(11, now)
     assert memory.max_staleness(now) == ROOM // 40 - 1, "what was refused is not held"
 
@@ -39,16 +39,16 @@ def test_labels_count_with_every_batch_in_flight_and_the_largest_count(memory):
 def test_a_move_to_a_cut_with_a_larger_feature_counts_at_that_cut(memory):
     memory.take_labels(10, Deployment(cut=1, staleness=3))
     memory.check(Deployment(cut=1, staleness=3))
-    with pytest.raises(Refusal):
+    with pytest.raises(StatusError):
         memory.check(Deployment(cut=2, staleness=3))
 
 
 def test_an_evaluation_counts_as_a_batch_while_it_is_under_way(memory):
     full = Deployment(cut=2, staleness=3)
-    with pytest.raises(Refusal), memory.evaluation(full):
+    with pytest.raises(StatusError), memory.evaluation(full):
         pass
     memory.check(full)
-    with memory.evaluation(Deployment(cut=2, staleness=2)), pytest.raises(Refusal):
+    with memory.evaluation(Deployment(cut=2, staleness=2)), pytest.raises(StatusError):
         memory.check(full)
     memory.check(full)
 
@@ -56,11 +56,11 @@ def test_an_evaluation_counts_as_a_batch_while_it_is_under_way(memory):
 def test_blocks_on_their_way_count_beyond_the_copy_of_the_state_that_is_there_for_them(memory):
     full = Deployment(cut=2, staleness=3)
     memory.begin_upload(STATE_COPY, full)
-    with pytest.raises(Refusal, match="batches in flight"):
+    with pytest.raises(StatusError, match="batches in flight"):
         memory.begin_upload(1, full)
     memory.end_upload(STATE_COPY)
     memory.set_aside(STATE_COPY + 1)
-    with pytest.raises(Refusal):
+    with pytest.raises(StatusError):
         memory.check(full)
     memory.set_aside(0)
     memory.check(full)
@@ -69,7 +69,7 @@ def test_blocks_on_their_way_count_beyond_the_copy_of_the_state_that_is_there_fo
 def test_no_more_bytes_of_blocks_arrive_at_one_time_than_are_allowed(memory):
     few = Deployment(cut=1)
     memory.begin_upload(UPLOADING, few)
-    with pytest.raises(Refusal, match="many at one time"):
+    with pytest.raises(StatusError, match="many at one time"):
         memory.begin_upload(1, few)
     memory.end_upload(UPLOADING)
     memory.begin_upload(1, few)

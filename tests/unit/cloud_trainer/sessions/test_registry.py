@@ -7,7 +7,7 @@ import pytest
 
 from cloud_trainer.sessions.registry import SessionRegistry
 from shared.transport.auth.callers import ANYONE, Caller, set_caller
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 
 
 class Built:
@@ -15,7 +15,7 @@ class Built:
 
     def __init__(self, session_id):
         self.id = session_id
-        self.attachment = SimpleNamespace(begun=True, lost_seconds=None)
+        self.attachment = SimpleNamespace(begun=True, lost_at=None)
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ async def test_a_session_is_there_for_its_owner_alone(calls_as):
     with sessions.using(session.id) as found:
         assert found is session
     calls_as("b")
-    with pytest.raises(Refusal) as asked, sessions.using(session.id):
+    with pytest.raises(StatusError) as asked, sessions.using(session.id):
         pass
-    with pytest.raises(Refusal) as closed:
+    with pytest.raises(StatusError) as closed:
         sessions.check_owner(session.id)
-    with pytest.raises(Refusal) as nobodys, sessions.using("never-was"):
+    with pytest.raises(StatusError) as nobodys, sessions.using("never-was"):
         pass
     for theirs in (asked, closed):
         assert theirs.value.code is grpc.StatusCode.NOT_FOUND
@@ -73,13 +73,13 @@ def test_places_are_bounded_for_all_and_for_each(calls_as):
     calls_as("a")
     sessions.reserve()
     own = sessions.reserve()
-    with pytest.raises(Refusal, match="2 sessions of 'a' are open") as refused:
+    with pytest.raises(StatusError, match="2 sessions of 'a' are open") as refused:
         sessions.reserve()
     assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert refused.value.retry_after_seconds > 0
     calls_as("b")
     sessions.reserve()
-    with pytest.raises(Refusal, match="3 sessions are open"):
+    with pytest.raises(StatusError, match="3 sessions are open"):
         sessions.reserve()
     sessions.release(own)
     sessions.reserve()

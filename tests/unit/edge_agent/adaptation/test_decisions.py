@@ -18,7 +18,7 @@ def test_a_slow_link_moves_the_cut_and_the_outcome_is_shown_beside_the_predictio
     run.watch(900, 1.0, 1 / 32)
     assert run.deployer.wanted == 3
     assert run.deployer.give_up_seconds > 0
-    run.deployer.settle()
+    run.deployer.move_if_requested()
     run.watch(120, 1.0, 1 / 8)
     assert run.shown_seconds("measured") == pytest.approx(8.0, rel=0.3)
     assert run.shown_seconds("predicted") == pytest.approx(8.0, rel=0.3)
@@ -29,7 +29,7 @@ def test_a_move_that_was_given_up_leaves_the_old_deployment_whole():
     run = Run()
     run.watch(900, 1.0, 1 / 32)
     assert run.deployer.deployment.codec != "fp32", "bits are changed while the blocks are under way"
-    run.deployer.settle(done=False)
+    run.deployer.move_if_requested(done=False)
     run.watch(3, 1.0, 1 / 32)
     assert math.isnan(run.shown_seconds("predicted")) or run.shown_seconds("predicted") == 0
     assert run.deployer.deployment == Deployer().deployment
@@ -40,7 +40,7 @@ def test_pins_hold_until_they_are_released():
     run.loop.pin(cut=2, staleness=1, bits=8)
     run.watch(2, 40.0)
     assert (run.deployer.wanted, run.deployer.deployment.staleness, run.deployer.deployment.codec) == (2, 1, "uniform8")
-    run.deployer.settle()
+    run.deployer.move_if_requested()
     run.watch(600, 40.0)
     assert not run.deployer.moving
     run.loop.release()
@@ -75,7 +75,7 @@ async def test_on_a_bad_link_it_takes_all_blocks_where_that_is_allowed_and_gives
     run = Run(settings=EDGE_ONLY)
     await run.watch_with_probes(900, 0.1, 1 / 320)
     assert (run.deployer.wanted, run.probes) == (4, 0)
-    run.deployer.settle()
+    run.deployer.move_if_requested()
     assert (run.deployer.deployment.codec, run.deployer.deployment.staleness) == ("fp32", 3)
     run.probed = LinkRates(1e5, 1e5)
     await run.watch_with_probes(600, 0.1, 1 / 5)
@@ -84,7 +84,7 @@ async def test_on_a_bad_link_it_takes_all_blocks_where_that_is_allowed_and_gives
     run.probed = LinkRates(1e9, 1e9)
     await run.watch_with_probes(900, 0.1, 1 / 5)
     assert run.deployer.wanted < 4, "though the stream's own rate, which is of long ago, is bad as ever"
-    run.deployer.settle()
+    run.deployer.move_if_requested()
     probes = run.probes
     await run.watch_with_probes(300, 1000.0)
     assert run.probes == probes, "from now on the stream says what the link carries"
@@ -150,7 +150,7 @@ async def test_who_pins_all_blocks_to_the_edge_needs_no_leave(bits):
     run.loop.pin(cut=4, bits=bits)
     await run.watch_with_probes(2, 40.0)
     assert (run.deployer.wanted, run.deployer.deployment.codec) == (4, "uniform8" if bits else "fp32")
-    run.deployer.settle()
+    run.deployer.move_if_requested()
     await run.watch_with_probes(600, 40.0, 1 / 5)
     assert (run.deployer.moving, run.probes) == (False, 0), "who may not leave has nothing to ask"
     run.loop.use("fixed")

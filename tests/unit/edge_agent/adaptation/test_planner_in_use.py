@@ -27,7 +27,7 @@ def test_jointdnn_chooses_once_and_pins_go_before_it():
     run.loop.use("jointdnn")
     run.watch(3, 40.0)
     if run.deployer.moving:
-        run.deployer.settle()
+        run.deployer.move_if_requested()
     assert (run.deployer.deployment.staleness, run.deployer.deployment.codec) == (0, "fp32")
     run.loop.pin(bits=8)
     run.watch(3, 40.0)

@@ -9,7 +9,7 @@ from edge_agent.config import DeploymentConfig
 from edge_agent.control.pins import Pinning, Pins
 from shared.errors import PlanError
 from shared.model.chain import build_chain
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from tests.support.decisions import Deployer, Run
 
 CHAIN = build_chain(nn.Sequential(*(nn.Linear(2, 2) for _ in range(4))), torch.zeros(2, 2))
@@ -29,7 +29,7 @@ def test_without_an_engine_a_pin_changes_what_is_pinned_and_nothing_else():
     pins.pin(Pins(cut=2, staleness=1))
     assert (deployer.deployment.codec, deployer.deployment.staleness, deployer.wanted) == ("uniform8", 1, 2)
     assert pins.now == Pins(2, 8, 1), "what was pinned before stays pinned"
-    deployer.settle()
+    deployer.move_if_requested()
     pins.release(["bits"])
     assert pins.now == Pins(2, None, 1)
     assert (deployer.deployment.codec, deployer.moving) == ("uniform8", False)
@@ -39,7 +39,7 @@ def test_what_is_pinned_is_asked_for_again_where_training_went_back():
     deployer = Deployer(cut=1, staleness=3, codec="fp32")
     pins = pinning(deployer)
     pins.pin(Pins(cut=2, bits=8))
-    deployer.settle()
+    deployer.move_if_requested()
     deployer.deployment.cut, deployer.deployment.codec = 1, "fp32"
     pins.enforce()
     assert (deployer.deployment.codec, deployer.wanted) == ("uniform8", 2)
@@ -54,7 +54,7 @@ def test_a_pin_of_todays_cut_ends_a_move_to_another():
 
 def test_a_k_that_follows_a_schedule_cannot_be_pinned():
     pins = pinning(Deployer(), staleness=((0, 1), (4, 2)))
-    with pytest.raises(Refusal, match=r"K follows the schedule in deployment\.staleness") as refused:
+    with pytest.raises(StatusError, match=r"K follows the schedule in deployment\.staleness") as refused:
         pins.check(Pins(staleness=1))
     assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
     pins.check(Pins(cut=1))
@@ -73,7 +73,7 @@ def test_with_an_engine_what_it_has_not_measured_is_refused_and_changes_nothing(
 def test_a_pin_before_the_link_was_measured_holds_too():
     run = Run()
     pinning(run.deployer, run.loop).pin(Pins(cut=2, bits=8, staleness=1))
-    run.deployer.settle()
+    run.deployer.move_if_requested()
     run.loop.look(run.deployer, 1.0)
     run.watch(900, 1.0, 1 / 32)
     assert (run.deployer.deployment.cut, run.deployer.moving) == (2, False)

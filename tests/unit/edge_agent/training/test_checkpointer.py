@@ -69,11 +69,11 @@ async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_stays_d
     await checkpointer.take(5, link, stage, {})
     assert not stored.saved, "a half of which the trainer knows nothing is of no use"
     assert checkpointer.due(6)
-    assert checkpointer.boundary(5, 100) == 6, "at the next step, and not after another hour"
+    assert checkpointer.next_stop_step(5, 100) == 6, "at the next step, and not after another hour"
     link.down = False
     await checkpointer.take(6, link, stage, {})
     assert link.asked == [6]
     assert not checkpointer.due(7)
-    checkpointer.heard(pb.Checkpointed(name=pb.CheckpointName(step=6), written=True))
+    checkpointer.note_checkpointed(pb.Checkpointed(name=pb.CheckpointName(step=6), written=True))
     await checkpointer.stop()
     assert stored.shared == CheckpointName(0, 6)

@@ -226,16 +226,19 @@ def test_a_gradient_of_any_shape_and_codec_is_taken(shape, codec, channels_last)
 
 
 REFUSALS = [
-    (gradient(6), r"the error gradient of step 6 \(block 1\) came where the error gradient of step 5 .* was due"),
-    (gradient(4), r"the error gradient of step 4 \(block 1\) came where the error gradient of step 5 .* was due"),
+    (gradient(6), r"the error gradient of step 6 \(block 1\) came where the error gradient of step 5 .* was expected"),
+    (gradient(4), r"the error gradient of step 4 \(block 1\) came where the error gradient of step 5 .* was expected"),
     (
         gradient(5, role=Role.ROLE_FEATURE),
-        r"the feature of step 5 \(block 1\) came where the error gradient of step 5 .* was due",
+        r"the feature of step 5 \(block 1\) came where the error gradient of step 5 .* was expected",
     ),
     (gradient(5, role=77), "tensor of unknown role 77"),
-    (gradient(5, version=3), "came under deployment 3; .* under deployment 2 was due"),
-    (gradient(5, shape=[4, 4], strides=[4, 1], encoded_bytes=64), r"float32 \(4, 4\); torch.float32 \(4, 3\) was due"),
-    (gradient(5, dtype=DataType.DATA_TYPE_FLOAT64), r"float64 \(4, 3\); torch.float32 \(4, 3\) was due"),
+    (gradient(5, version=3), "came under deployment 3; .* under deployment 2 was expected"),
+    (
+        gradient(5, shape=[4, 4], strides=[4, 1], encoded_bytes=64),
+        r"float32 \(4, 4\); torch.float32 \(4, 3\) was expected",
+    ),
+    (gradient(5, dtype=DataType.DATA_TYPE_FLOAT64), r"float64 \(4, 3\); torch.float32 \(4, 3\) was expected"),
     (gradient(5, codec="fp16"), "encoded as 'fp16'; 'fp32' is agreed"),
     (gradient(5, encoded_bytes=44), "announces 44 bytes; fp32 of .* has 48"),
 ]
@@ -245,7 +248,7 @@ REFUSALS = [
 def test_a_gradient_of_another_crossing_is_refused(field, other):
     window, frame = window_of(range(5, 8)), gradient(5)
     setattr(frame, field, other)
-    with pytest.raises(ProtocolError, match=r"came where the error gradient of step 5 \(block 1\) was due"):
+    with pytest.raises(ProtocolError, match=r"came where the error gradient of step 5 \(block 1\) was expected"):
         window.accept(frame)
     window.accept(gradient(5))
 
@@ -261,12 +264,12 @@ def test_what_is_not_the_gradient_that_is_due_is_refused(frame, sentence):
 def test_a_gradient_that_comes_twice_is_refused():
     window = window_of(range(5, 6))
     window.accept(gradient(5))
-    with pytest.raises(ProtocolError, match="nothing was due"):
+    with pytest.raises(ProtocolError, match="nothing was expected"):
         window.accept(gradient(5))
 
 
 def test_a_gradient_of_what_is_not_forwarded_is_refused():
-    with pytest.raises(ProtocolError, match="nothing was due"):
+    with pytest.raises(ProtocolError, match="nothing was expected"):
         window_of(range(5, 6), forwarded=False).accept(gradient(5))
 
 
@@ -274,23 +277,23 @@ def test_a_gradient_that_is_whole_out_of_turn_is_refused():
     window = window_of(range(5, 7))
     window.accept(gradient(5))
     window.accept(gradient(6))
-    with pytest.raises(ProtocolError, match="gradient of step 6 is whole where that of step 5 was due"):
+    with pytest.raises(ProtocolError, match="gradient of step 6 is whole where that of step 5 was expected"):
         window.take_gradient(6, 0, FEATURE)
 
 
 def test_a_report_that_comes_twice_is_refused():
     window = window_of(range(5, 7))
     window.take_report(5)
-    with pytest.raises(ProtocolError, match="reports step 5; the report of step 6 is due"):
+    with pytest.raises(ProtocolError, match="reports step 5; the report of step 6 is expected"):
         window.take_report(5)
 
 
 def test_where_no_gradient_comes_reports_come_in_order():
     window = window_of(range(5, 8), gradients_return=False)
-    with pytest.raises(ProtocolError, match="reports step 6; the report of step 5 is due"):
+    with pytest.raises(ProtocolError, match="reports step 6; the report of step 5 is expected"):
         window.take_report(6)
     assert [window.take_report(step).step for step in range(5, 8)] == [5, 6, 7]
     with pytest.raises(ProtocolError, match="speaks of step 8, which is not in flight"):
         window.take_report(8)
-    with pytest.raises(ProtocolError, match="nothing was due"):
+    with pytest.raises(ProtocolError, match="nothing was expected"):
         window.accept(gradient(8))

@@ -28,17 +28,17 @@ def test_what_is_written_can_be_read_and_is_gone_when_removed(files):
 
 
 def test_a_folder_says_when_it_was_last_written(files):
-    assert files.written_seconds() is None
+    assert files.written_at() is None
     began = time.time()
     files.write("x", b"one")
-    first = files.written_seconds()
+    first = files.written_at()
     assert first == pytest.approx(began, abs=60)
     files.write("y", b"two")
-    assert first <= files.written_seconds() == pytest.approx(began, abs=60)
+    assert first <= files.written_at() == pytest.approx(began, abs=60)
     files.folder("inner").write("z", b"three")
     files.remove("x")
     files.remove("y")
-    assert files.written_seconds() is None
+    assert files.written_at() is None
 
 
 def test_a_url_without_a_driver_is_one_sentence():

@@ -1,4 +1,4 @@
-"""The uniform codecs against paper 000, Eq. 2, and what we settled where the equation says nothing."""
+"""The uniform codecs against paper 000, Eq. 2, and what we decided where the equation says nothing."""
 
 import itertools
 import math

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from shared.control.watching import watch
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 
 
 @pytest.mark.parametrize(("seconds", "fits"), [(0.04, False), (0.05, True), (3600, True), (3601, False), (-1, False)])
@@ -15,7 +15,7 @@ async def test_a_status_can_be_watched_so_often_and_no_oftener(seconds, fits):
     interval.FromNanoseconds(int(seconds * 1e9))
     seen = watch(interval, lambda: 1, ended)
     if not fits:
-        with pytest.raises(Refusal, match=r"it must be from 0\.05 to 3600 s"):
+        with pytest.raises(StatusError, match=r"it must be from 0\.05 to 3600 s"):
             await anext(seen)
         return
     assert await anext(seen) == 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shared.codec import codec_by_name, codec_names
 from shared.errors import IsthmusError, OutOfTurnError, ProtocolError
 from shared.model.spec import TensorSpec
-from shared.runtime import Due, judge
+from shared.runtime import ExpectedTensor, judge
 from shared.tensor_wire import to_wire
 from shared.transport.stream.framing import TensorKey, chunks
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
@@ -25,29 +25,35 @@ def announced(version=VERSION, codec="fp32", shape=(4, 3), **key) -> Frame:
     return next(chunks(to_wire(tensor, KEY._replace(**key), version), 1 << 20))[0]
 
 
-def due(**changed) -> Due:
+def expected_tensor(**changed) -> ExpectedTensor:
     wanted = {"key": KEY, "deployment_version": VERSION, "codec": "fp32", "tensor": FEATURE}
-    return Due(**{**wanted, **changed})
+    return ExpectedTensor(**{**wanted, **changed})
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple), st.sampled_from(codec_names()))
 def test_what_is_due_is_agreed_to(shape, codec):
-    wanted = due(tensor=TensorSpec(shape, torch.float32), codec=codec)
+    wanted = expected_tensor(tensor=TensorSpec(shape, torch.float32), codec=codec)
     assert judge(announced(shape=shape, codec=codec), wanted) == wanted.tensor
 
 
 OUT_OF_TURN = [
-    (announced(step=6), r"the feature of step 6 \(block 1\) came where the feature of step 5 \(block 1\) was due"),
-    (announced(batch=1), r"the feature of batch 1 .* came where the feature of step 5 \(block 1\) was due"),
-    (announced(version=3), r"came under deployment 3; the feature of step 5 \(block 1\) under deployment 2 was due"),
+    (announced(step=6), r"the feature of step 6 \(block 1\) came where the feature of step 5 \(block 1\) was expected"),
+    (announced(batch=1), r"the feature of batch 1 .* came where the feature of step 5 \(block 1\) was expected"),
+    (
+        announced(version=3),
+        r"came under deployment 3; the feature of step 5 \(block 1\) under deployment 2 was expected",
+    ),
 ]
 WRONG = [
-    (announced(role=Role.ROLE_LABEL), r"the label of step 5 .* came where the feature of step 5 .* was due"),
+    (announced(role=Role.ROLE_LABEL), r"the label of step 5 .* came where the feature of step 5 .* was expected"),
     (announced(role=99), r"unknown role 99 of step 5 \(block 1\) came"),
-    (announced(block=2), r"the feature of step 5 \(block 2\) came where the feature of step 5 \(block 1\) was due"),
+    (
+        announced(block=2),
+        r"the feature of step 5 \(block 2\) came where the feature of step 5 \(block 1\) was expected",
+    ),
     (announced(slot=1), r"the feature of step 5 \(block 1, slot 1\) came where"),
     (announced(part=1), r"the feature of step 5 \(block 1, part 1\) came where"),
-    (announced(shape=(4, 4)), r"float32 \(4, 4\); torch.float32 \(4, 3\) was due"),
+    (announced(shape=(4, 4)), r"float32 \(4, 4\); torch.float32 \(4, 3\) was expected"),
     (announced(codec="fp16"), "encoded as 'fp16'; 'fp32' is agreed"),
 ]
 
@@ -55,12 +61,12 @@ WRONG = [
 @pytest.mark.parametrize(("frame", "sentence"), [*OUT_OF_TURN, *WRONG])
 def test_what_is_not_due_is_refused(frame, sentence):
     with pytest.raises(ProtocolError, match=sentence) as refused:
-        judge(frame, due())
+        judge(frame, expected_tensor())
     assert isinstance(refused.value, OutOfTurnError) == ((frame, sentence) in OUT_OF_TURN)
 
 
 def test_nothing_may_come_where_nothing_is_due():
-    with pytest.raises(OutOfTurnError, match="where nothing was due"):
+    with pytest.raises(OutOfTurnError, match="where nothing was expected"):
         judge(announced(), None)
 
 
@@ -68,7 +74,7 @@ def test_nothing_may_come_where_nothing_is_due():
 def test_no_tensor_has_more_bytes_than_the_operator_lets_it_have(most):
     may = nullcontext() if most >= 48 else pytest.raises(ProtocolError)
     with may:
-        judge(announced(), due(max_bytes=most))
+        judge(announced(), expected_tensor(max_bytes=most))
 
 
 def test_a_shape_that_the_peer_chooses_needs_permission():
@@ -76,6 +82,6 @@ def test_a_shape_that_the_peer_chooses_needs_permission():
         if tensor.shape[0] > 4:
             raise IsthmusError("too many")
 
-    assert judge(announced(), due(tensor=permit)) == FEATURE
+    assert judge(announced(), expected_tensor(tensor=permit)) == FEATURE
     with pytest.raises(IsthmusError, match="too many"):
-        judge(announced(shape=(5, 3)), due(tensor=permit))
+        judge(announced(shape=(5, 3)), expected_tensor(tensor=permit))

@@ -14,7 +14,7 @@ def test_what_a_peer_lacks_is_there_until_it_is_settled(first, count, settled, p
     stop = first + count
     for step in range(first, stop):
         buffer.keep(step, str(step))
-    buffer.settle(settled)
+    buffer.forget_before(settled)
     lacking = [(step, str(step)) for step in range(position, stop)]
     assert buffer.covers(position, stop) == all(step >= max(first, settled) for step, _ in lacking)
     if buffer.covers(position, stop):

@@ -13,9 +13,9 @@ def lines_of(steps):
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=6), st.integers(0, 12))
-def test_whatever_was_gone_back_from_the_rest_counts(lives, last):
+def test_whatever_was_gone_back_from_the_rest_counts(lineages, last):
     lines, done = [], 0
-    for forward, back in lives:
+    for forward, back in lineages:
         lines += lines_of(range(done, done + forward))
         done = min(done + forward, back)
         lines.append(f"back {done}")

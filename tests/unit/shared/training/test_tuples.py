@@ -90,7 +90,7 @@ def test_two_stages_train_as_the_whole_does(cut, policy):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_cut_moves_and_both_sides_restart_without_changing_a_bit(policy):
-    """Forward over a boundary of three tensors, back over one of two, and again from a checkpoint of both sides."""
+    """Forward over a cut that three tensors cross, back over one that two cross, and again from a checkpoint of both sides."""
     edge, cloud = apart(1, seeds=(0, 1))
     cloud.move(1, 4, {index: both(tupled(), 1)[1].block_tensors(index) for index in (1, 2, 3)})
     train(edge, cloud, policy, range(2))

@@ -6,7 +6,7 @@ import pytest
 
 from shared.transport.auth import probes
 from shared.transport.auth.probes import Probes
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 
 
 async def test_a_probe_gets_a_place_while_the_oldest_is_only_just_ending(monkeypatch):
@@ -27,5 +27,5 @@ async def test_a_probe_gets_a_place_while_the_oldest_is_only_just_ending(monkeyp
     await ending.wait()
     async with places.place():
         go_on.set()
-    with pytest.raises(Refusal, match="no message in time"):
+    with pytest.raises(StatusError, match="no message in time"):
         await oldest

@@ -20,7 +20,7 @@ from shared.errors import (
     one_line,
 )
 from shared.transport.rpc.status import (
-    Refusal,
+    StatusError,
     abort,
     error_of,
     retry_after_seconds,
@@ -53,7 +53,7 @@ def test_an_ordinary_sentence_stays_as_it_is(text):
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (Refusal(Code.NOT_FOUND, "x"), Code.NOT_FOUND),
+        (StatusError(Code.NOT_FOUND, "x"), Code.NOT_FOUND),
         (DamagedMessageError("x"), Code.DATA_LOSS),
         (ConfigError("x"), Code.INVALID_ARGUMENT),
         (ModelError("x"), Code.INVALID_ARGUMENT),
@@ -100,7 +100,7 @@ class Aborted:
 @given(seconds=st.floats(0, 1e6))
 async def test_when_to_try_again_is_told_and_is_never_more_than_an_hour(seconds):
     with pytest.raises(AioRpcError) as ended:
-        await abort(Aborted(), Refusal(Code.RESOURCE_EXHAUSTED, "no room", seconds))
+        await abort(Aborted(), StatusError(Code.RESOURCE_EXHAUSTED, "no room", seconds))
     error = error_of(ended.value, "gpu:1")
     assert isinstance(error, BusyError)
     assert error.exit_code is ExitCode.BUSY
@@ -110,7 +110,7 @@ async def test_when_to_try_again_is_told_and_is_never_more_than_an_hour(seconds)
 @given(seconds=st.floats(0, 1e6))
 async def test_a_trainer_that_cannot_serve_now_may_say_when_it_can(seconds):
     with pytest.raises(AioRpcError) as ended:
-        await abort(Aborted(), Refusal(Code.UNAVAILABLE, "the disk is full", seconds))
+        await abort(Aborted(), StatusError(Code.UNAVAILABLE, "the disk is full", seconds))
     error = error_of(ended.value, "gpu:1")
     assert isinstance(error, UnreachableError)
     assert error.retry_after_seconds == pytest.approx(min(seconds, 3600), abs=1e-6)
@@ -118,7 +118,7 @@ async def test_a_trainer_that_cannot_serve_now_may_say_when_it_can(seconds):
 
 async def test_a_refusal_that_waiting_does_not_mend_tells_no_time():
     with pytest.raises(AioRpcError) as ended:
-        await abort(Aborted(), Refusal(Code.RESOURCE_EXHAUSTED, "too large"))
+        await abort(Aborted(), StatusError(Code.RESOURCE_EXHAUSTED, "too large"))
     assert retry_after_seconds(ended.value) is None
     assert error_of(ended.value, "gpu:1").exit_code is ExitCode.REFUSED
 

@@ -59,7 +59,7 @@ def assembled(frames, accept=anything, memory=None):
     assembler = Assembler(accept, memory or Memory())
     *before, last = [assembler.add(frame, payload) for frame, payload in frames]
     assert before == [None] * len(before)
-    assert assembler.at_boundary == (last is not None)
+    assert assembler.between_tensors == (last is not None)
     return last
 
 
@@ -108,7 +108,7 @@ def test_one_tensor_after_the_other_each_cut_as_it_likes(parts):
         for frame, part in chunks(tensor(payload, KEY._replace(step=step)), chunk_bytes):
             if (whole := assembler.add(frame, part)) is not None:
                 arrived.append(whole)
-        assert assembler.at_boundary
+        assert assembler.between_tensors
     assert [(whole.key.step, bytes(whole.payload)) for whole in arrived] == [
         (step, payload) for step, (payload, _) in enumerate(parts)
     ]
@@ -199,7 +199,7 @@ def test_chunks_of_several_tensors_in_any_order_give_the_tensors(drawn):
     memory = Memory()
     assembler = Assembler(anything, memory)
     wholes = [whole for frame, payload in mixed if (whole := assembler.add(frame, payload)) is not None]
-    assert assembler.at_boundary
+    assert assembler.between_tensors
     assert {one.key: bytes(one.payload) for one in wholes} == {one.key: bytes(one.payload) for one in tensors}
     assert sorted(memory.asked) == sorted(len(one.payload) for one in tensors), "memory is taken once for each"
 
@@ -254,7 +254,7 @@ def test_a_chunk_whose_key_has_changed_is_no_chunk_of_the_tensor(field, place):
     frames, memory = framed(), Memory()
     frame, payload = frames[place]
     other = changed(frame, **{field: 5})
-    with pytest.raises(ProtocolError, match=f"a chunk at byte {frame.offset} came where byte 0 was due"):
+    with pytest.raises(ProtocolError, match=f"a chunk at byte {frame.offset} came where byte 0 was expected"):
         assembled([*frames[:place], (other, payload)], memory=memory)
     assert memory.asked == [100], "nothing is taken for what was not announced"
 
@@ -287,14 +287,14 @@ def test_a_wrong_offset_is_refused(offset, place):
     frames = framed()
     frame, payload = frames[place]
     assume(offset != frame.offset)
-    with pytest.raises(ProtocolError, match="was due"):
+    with pytest.raises(ProtocolError, match="was expected"):
         assembled([*frames[:place], (changed(frame, offset=offset), payload)])
 
 
 def test_a_wrong_first_offset_takes_no_memory():
     (frame, payload), *_ = framed()
     memory = Memory()
-    with pytest.raises(ProtocolError, match="byte 0 was due"):
+    with pytest.raises(ProtocolError, match="byte 0 was expected"):
         Assembler(anything, memory).add(changed(frame, offset=40), payload)
     assert memory.asked == []
 
@@ -337,12 +337,12 @@ def test_an_empty_tensor_is_one_frame_and_its_payload_must_be_empty():
 
 def test_half_a_tensor_is_no_boundary():
     assembler = Assembler(anything, Memory())
-    assert assembler.at_boundary
-    boundaries = []
+    assert assembler.between_tensors
+    between = []
     for frame, payload in framed():
         assembler.add(frame, payload)
-        boundaries.append(assembler.at_boundary)
-    assert boundaries == [False, False, True]
+        between.append(assembler.between_tensors)
+    assert between == [False, False, True]
 
 
 def test_every_role_has_a_name_for_sentences_even_one_that_is_not():

@@ -3,7 +3,7 @@
 Knows what the edge has by its steps and checkpoint names only. What follows from a lost stream is for `recovery`.
 """
 
-from edge_agent.sessions.session_store import StoredSession
+from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.training.listener import RunListener
 from edge_agent.training.window import Position, Window
 from shared.checkpoint import MAX_NAMED, CheckpointName
@@ -15,7 +15,7 @@ from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
-class Attachment:
+class TrainingStream:
     """One training stream at a time. Used on the event loop."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Attachment:
         self._window = window
         self._listener = listener
         self.lineage = 0
-        """The session term in which both sides went back last; what checkpoints are named by."""
+        """The session term in which both sides last went back to a checkpoint, 0 before that. Checkpoints are named by it."""
         self._call: TrainingCall | None = None
         self._unused_term: int | None = None
         """Counted up and then not taken by the trainer, which was busy; the next attempt has it."""

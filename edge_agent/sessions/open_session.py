@@ -10,7 +10,7 @@ import torch
 from edge_agent.data import EvaluationLoader
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
-from edge_agent.sessions.session_store import StoredSession
+from edge_agent.sessions.stored_session import StoredSession
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name

@@ -15,7 +15,7 @@ from cloud_trainer.sessions.session import Session
 from shared.errors import ConfigError, ProtocolError
 from shared.model.behaviour import first_difference
 from shared.model.build import build_checked_chain, check_cut, parse_kwargs
-from shared.model.features import boundary_bytes
+from shared.model.features import specs_bytes
 from shared.model.footprint import estimate_training_bytes, state_bytes, state_copy_bytes, training_bytes
 from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
@@ -25,7 +25,7 @@ from shared.training.optimizers import optimizer_bytes
 from shared.training.recipe import Recipe
 from shared.training.stage import Stage
 from shared.training.step_log import StepLog
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.transport.stream.framing import MAX_DIMENSIONS
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
@@ -41,7 +41,7 @@ def check_request(request: OpenSessionRequest) -> None:
         raise ProtocolError(f"what opens the session has {size} bytes; it may have {MAX_REQUEST_BYTES}")
 
 
-def open_session(
+def build_session(
     request: OpenSessionRequest,
     session_id: str,
     allowed: Sequence[str],
@@ -53,7 +53,7 @@ def open_session(
 
     step_log_folder: where every update is written down, if anywhere.
 
-    Raises ModelError, ConfigError, ProtocolError or Refusal with the sentence that the edge's user will read.
+    Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the edge's user will read.
     """
     if len(request.recipe_json) > _MAX_RECIPE_CHARACTERS:
         raise ConfigError(
@@ -75,16 +75,16 @@ def open_session(
         )
     limits.check_deployment(request.deployment)
     kwargs = parse_kwargs(request.model.kwargs_json)
-    kept = partial(optimizer_bytes, config=recipe.optimizer)
+    optimizer_size = partial(optimizer_bytes, config=recipe.optimizer)
     factory, build_limits = request.model.factory, limits.of_a_build
-    estimate = estimate_training_bytes(factory, kwargs, example, kept, allowed=allowed, limits=build_limits)
+    estimate = estimate_training_bytes(factory, kwargs, example, optimizer_size, allowed=allowed, limits=build_limits)
     limits.check_memory(estimate or 0)
 
     def check_built(module: nn.Module) -> None:
         nonlocal estimate
         if estimate is None:
-            limits.check_memory(state_bytes(module, kept))
-            estimate = training_bytes(module, example, kept)
+            limits.check_memory(state_bytes(module, optimizer_size))
+            estimate = training_bytes(module, example, optimizer_size)
             limits.check_memory(estimate)
 
     chain = build_checked_chain(
@@ -102,12 +102,12 @@ def open_session(
     check_cut(request.deployment.cut, chain)
     # A lost upload is held while it comes again.
     uploading = 2 * sum(block_state.max_serialized_bytes(block, recipe.optimizer) for block in chain.blocks)
-    features = list(map(boundary_bytes, chain.features))
-    memory = SessionMemory(limits, estimate, state_copy_bytes(chain.module, kept), uploading, features)
+    features = list(map(specs_bytes, chain.features))
+    memory = SessionMemory(limits, estimate, state_copy_bytes(chain.module, optimizer_size), uploading, features)
     memory.check(request.deployment)
     names = [block.name for block in chain.blocks]
     if names != list(request.block_names):
-        raise Refusal(
+        raise StatusError(
             grpc.StatusCode.FAILED_PRECONDITION,
             f"the edge's model is a chain of {len(request.block_names)} blocks and the trainer's of {len(names)}, or their "
             f"names differ: both sides must import the same {request.model.factory!r}",
@@ -116,7 +116,7 @@ def open_session(
         raise ProtocolError(f"behaviours of {len(request.block_behaviours)} blocks came; the model has {len(names)}")
     edges = [tuple(behaviour.numbers) for behaviour in request.block_behaviours]
     if edges and (index := first_difference(chain.behaviours, edges)) is not None:
-        raise Refusal(
+        raise StatusError(
             grpc.StatusCode.FAILED_PRECONDITION,
             f"block {names[index]!r} of {factory!r} computes something else on the trainer than on the edge, though it has the "
             "same name: both sides must have the same version of the model's code",

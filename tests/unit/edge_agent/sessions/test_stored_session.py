@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.sessions.session_store import SessionRecord, StoredSession, kept_sessions
+from edge_agent.sessions.stored_session import SessionRecord, StoredSession, stored_sessions
 from shared.checkpoint import LocalFiles
 from tests.support.commands import MLP
 from tests.support.running import edge_config
@@ -23,7 +23,7 @@ def stored(tmp_path):
 
 
 def is_open(folder):
-    return [locked for _, _, locked in kept_sessions(folder)]
+    return [locked for _, _, locked in stored_sessions(folder)]
 
 
 def test_a_session_is_open_in_one_process_at_a_time_and_the_list_says_so(stored):

@@ -195,7 +195,7 @@ def sessions_folder(config: EdgeConfig) -> LocalFiles | None:
     return files.folder("edge-agent")
 
 
-def kept_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, CheckpointName | None, bool]]:
+def stored_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, CheckpointName | None, bool]]:
     """Every session that is kept: its record, its newest checkpoint, and whether a process has it open."""
     for session_id in sorted(folder.folders()) if folder is not None else []:
         assert folder is not None

@@ -20,7 +20,7 @@ from shared.concurrency.tasks import run_together
 from shared.errors import ProtocolError
 from shared.model.features import Gradients
 from shared.tensor_wire import to_wire
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -41,12 +41,11 @@ WAITING_WITHOUT_K = 4
 WAITING_REPORTS = 4
 """So many reports may wait for the link; computing waits for room for more."""
 
+CheckpointHandler = Callable[[TakeCheckpoint, Callable[[bool], Awaitable[None]]], Awaitable[None]]
+"""Takes the checkpoint that was asked for: returns when the state is copied, and says later whether it is written."""
 
-CopyState = Callable[[TakeCheckpoint, Callable[[bool], Awaitable[None]]], Awaitable[None]]
-"""Copies the session's state, which must be the named one, and returns; later tells the second whether it was written."""
 
-
-class Pipeline:
+class StreamServer:
     """Serves one attached stream until the edge ends it."""
 
     def __init__(
@@ -56,7 +55,7 @@ class Pipeline:
         announcements: BatchAnnouncements,
         compute: CloudCompute,
         metrics: TrainerMetrics,
-        take_checkpoint: CopyState,
+        take_checkpoint: CheckpointHandler,
     ) -> None:
         """announcements: what judges the tensors of `stream`. Made on the event loop."""
         self._session = session
@@ -125,7 +124,7 @@ class Pipeline:
         if not self._announcements.between_batches:
             raise ProtocolError("a message that is no frame came in the middle of a batch; it may come between two")
         if message == TrainRequest(deployment=message.deployment):
-            self._announcements.announce(message.deployment)
+            self._announcements.change_deployment(message.deployment)
         elif message == TrainRequest(checkpoint=message.checkpoint):
             await self._room_without_k.acquire()
             await self._to_compute.put(message.checkpoint)
@@ -150,10 +149,10 @@ class Pipeline:
         await self._to_compute.put(CloudBatch(step, deployment, tuple(features), labels, gradients_return))
 
     def _admit(self, step: int, deployment: Deployment) -> None:
-        """Count a batch as in flight. Raises Refusal where the edge has sent more than its K lets it."""
+        """Count a batch as in flight. Raises StatusError where the edge has sent more than its K lets it."""
         self._in_flight += 1
         if self._in_flight > deployment.staleness + 1:
-            raise Refusal(
+            raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"with step {step} there are {self._in_flight} batches in flight; K is {deployment.staleness}, so "
                 f"there may be {deployment.staleness + 1}",

@@ -10,7 +10,7 @@ import structlog
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.announcements import BatchAnnouncements
 from cloud_trainer.rpc.cloud_compute import CloudCompute
-from cloud_trainer.rpc.pipeline import Pipeline
+from cloud_trainer.rpc.stream_server import StreamServer
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.compute import Compute
 from cloud_trainer.sessions.handshake import Handshake
@@ -24,7 +24,7 @@ from shared.errors import ProtocolError, one_line
 from shared.runtime import StallWatch
 from shared.telemetry.logs import bind_session
 from shared.transport.rpc.refusing import Context
-from shared.transport.rpc.status import Refusal
+from shared.transport.rpc.status import StatusError
 from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, TensorKey
@@ -35,7 +35,7 @@ from shared.wire.isthmus.v1.tensor_pb2 import Role
 _log = structlog.get_logger(__name__)
 
 
-class TrainingCalls:
+class TrainRpc:
     """All training streams of one trainer."""
 
     def __init__(
@@ -55,24 +55,24 @@ class TrainingCalls:
         self._checkpointer = checkpointer
         self._compute = compute
         self._metrics = metrics
-        self._pipelines: dict[str, Pipeline] = {}
+        self._servers: dict[str, StreamServer] = {}
         self._stopping = False
 
     def check_open(self) -> None:
-        """Refuse what begins or goes on with a training once the trainer is about to stop. Raises Refusal."""
+        """Refuse what begins or goes on with a training once the trainer is about to stop. Raises StatusError."""
         if self._stopping:
-            raise Refusal(grpc.StatusCode.UNAVAILABLE, "the trainer is about to stop; try again")
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, "the trainer is about to stop; try again")
 
     async def stop(self, seconds: float) -> None:
         """Let every attached edge end its batches and take a checkpoint; returns when all have, or after so many seconds."""
         self._stopping = True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await asyncio.gather(*(pipeline.say_stopping() for pipeline in self._pipelines.values()))
+                await asyncio.gather(*(server.say_stopping() for server in self._servers.values()))
                 while attached := [each.attachment for each in self._sessions.built if each.attachment.attached]:
                     await asyncio.gather(*(attachment.ended() for attachment in attached))
                     await asyncio.sleep(0)
-                await self._checkpointer.settled()
+                await self._checkpointer.wait_for_all()
 
     async def train(self, _requests: object, context: Context) -> None:
         """Attach a stream to its session and serve it to its end."""
@@ -107,16 +107,16 @@ class TrainingCalls:
                 self._sessions.remove(session)
                 _log.warning("session given up: a step failed", step=session.training.next_step)
 
-    def _refusal_of_ended(self, session: Session, attach: pb.Attach) -> Refusal:
+    def _refusal_of_ended(self, session: Session, attach: pb.Attach) -> StatusError:
         if session.attachment.term != attach.session_term:
-            return Refusal(
+            return StatusError(
                 grpc.StatusCode.ABORTED,
                 f"session {session.id} was attached with term {session.attachment.term}; this stream is of another",
             )
         if self._sessions.find(session.id) is not session:
             code = grpc.StatusCode.NOT_FOUND if session.forgotten else grpc.StatusCode.ABORTED
-            return Refusal(code, f"session {session.id} was closed while it trained")
-        return Refusal(grpc.StatusCode.UNAVAILABLE, "nothing was heard of what was sent; attach again")
+            return StatusError(code, f"session {session.id} was closed while it trained")
+        return StatusError(grpc.StatusCode.UNAVAILABLE, "nothing was heard of what was sent; attach again")
 
     async def _serve(
         self, session: Session, context: Context, answer: pb.Attached, position: pb.Position | None
@@ -134,19 +134,19 @@ class TrainingCalls:
         )
         take = functools.partial(self._checkpointer.take, session)
         compute = CloudCompute(session.training, self._compute.of(session.id), self._compute.codec_of(session.id))
-        pipeline = Pipeline(session, stream, announcements, compute, self._metrics, take)
-        self._pipelines[session.id] = pipeline
+        server = StreamServer(session, stream, announcements, compute, self._metrics, take)
+        self._servers[session.id] = server
         serving = asyncio.current_task()
         assert serving is not None, "a coroutine runs in a task"
         watch = StallWatch(lambda: stream.quiet_seconds, link.stall_seconds, lambda _seconds: serving.cancel())
         try:
             # The answer goes first; an edge that does not read it is none the slower served for that.
-            late = [pipeline.say_stopping()] if self._stopping else []
-            await run_together(stream.write(pb.TrainResponse(attached=answer)), pipeline.run(position), *late)
+            late = [server.say_stopping()] if self._stopping else []
+            await run_together(stream.write(pb.TrainResponse(attached=answer)), server.run(position), *late)
         finally:
             watch.stop()
-            if self._pipelines.get(session.id) is pipeline:
-                del self._pipelines[session.id]
+            if self._servers.get(session.id) is server:
+                del self._servers[session.id]
         # A lost edge looks at first like one that has ended its stream; a last word tells them apart, for it cannot be sent.
         await stream.write(pb.TrainResponse())
 
