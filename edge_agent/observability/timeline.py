@@ -7,6 +7,7 @@ import json
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shared.errors import ConfigError
 from shared.files.whole_file import write_whole
@@ -87,9 +88,9 @@ def load(path: Path) -> list[Span]:
     return spans
 
 
-def _span(event: dict[str, object]) -> Span:
-    phase, name, (step,) = event["cat"], event["name"], event["args"].values()  # type: ignore[attr-defined]
-    begin, seconds = (float(event[key]) / 1e6 for key in ("ts", "dur"))  # type: ignore[arg-type]
+def _span(event: dict[str, Any]) -> Span:
+    phase, name, (step,) = event["cat"], event["name"], event["args"].values()
+    begin, seconds = (float(event[key]) / 1e6 for key in ("ts", "dur"))
     if phase not in LANES or not isinstance(name, str) or not isinstance(step, int):
         raise ValueError
     return Span(str(phase), name.rpartition(" ")[0], step, begin, begin + seconds)

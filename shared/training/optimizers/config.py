@@ -21,10 +21,12 @@ _OWN_KEYS = {
 class _Chosen(Section):
     """What is judged of the section as a whole."""
 
+    name: str
+
     @model_validator(mode="after")
     def _keys_suit_the_optimizer(self) -> Self:
-        refuse_unused(self, self.name, _OWN_KEYS)  # type: ignore[attr-defined]
-        settings_of(self)  # type: ignore[arg-type]
+        refuse_unused(self, self.name, _OWN_KEYS)
+        settings_of(self)
         return self
 
 
@@ -70,7 +72,6 @@ if TYPE_CHECKING:
     class OptimizerConfig(_Chosen, OptimizerSettings):
         """Which optimizer, and its settings."""
 
-        name: str
         clip_norm: float | None
 
         def __init__(self, **keys: Any) -> None: ...
@@ -79,7 +80,7 @@ else:
     OptimizerConfig = create_model("OptimizerConfig", __base__=_Chosen, __module__=__name__, **_fields())
 
 
-def settings_of(config: OptimizerConfig) -> OptimizerSettings:
+def settings_of(config: _Chosen) -> OptimizerSettings:
     """The settings of the optimizer that was chosen; what is left out is at the optimizer's own default."""
     settings: type[OptimizerSettings] = OPTIMIZERS[config.name].settings
     given: dict[str, Any] = {key: getattr(config, key) for key in settings.model_fields}

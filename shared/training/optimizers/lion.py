@@ -27,7 +27,7 @@ class Lion(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Update every parameter that has a gradient. There is no closure: the caller has run the backward."""
         assert closure is None
         for group in self.param_groups:
