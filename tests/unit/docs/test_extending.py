@@ -1,6 +1,6 @@
 """What the page on extending shows is done as it stands there, and keeps what the page promises.
 
-The codec and the optimizer are written into a copy of the tree, and the checks of all codecs and optimizers run there; the
+The codec, the optimizer and the loss are written into a copy of the tree, and the checks of all of their kind run there; the
 other examples are loaded and used.
 """
 
@@ -19,7 +19,6 @@ from shared.execution.split import Scheme, split_simulation
 from shared.model.chain import build_chain
 from shared.planning import PLANNERS, Link, Rates, SearchSpace, Trace, compare
 from shared.planning.comparison import CONTESTANTS, run_held
-from shared.training.losses import LOSSES
 from shared.training.optimizers import OptimizerConfig
 from shared.training.policies import POLICIES
 from shared.training.recipe import Recipe, ScheduleConfig
@@ -114,10 +113,11 @@ def test_the_examples_pass_the_style_checks(tree):
         ("asgd or every_optimizer_is_tried or a_key_means", ["tests/unit/shared/training/test_optimizers.py"]),
         ("asgd", ["tests/unit/shared/training/test_device.py"]),
         ("mlp-asgd or every_optimizer_is_tried", ["tests/integration/training/test_exactness.py"]),
+        ("huber", ["tests/unit/shared/training/test_losses.py"]),
     ],
-    ids=["codec", "optimizer", "optimizer on a device", "optimizer across a cut"],
+    ids=["codec", "optimizer", "optimizer on a device", "optimizer across a cut", "loss"],
 )
-def test_the_checks_of_all_codecs_and_optimizers_pass_for_those_of_the_page(tree, chosen, suites):
+def test_the_checks_of_all_of_their_kind_pass_for_those_of_the_page(tree, chosen, suites):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *suites]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -150,10 +150,3 @@ def test_a_backward_policy_trains(monkeypatch):
         dropped, losses = simulated(Scheme(staleness, "dropping"), recipe(), 6)
         assert len(losses) == 6
         assert not same(dropped, simulated(Scheme(staleness), recipe(), 6)[0])
-
-
-def test_a_loss_trains_and_judges_its_labels(monkeypatch):
-    monkeypatch.setitem(LOSSES, "huber", shown("huber.py", monkeypatch).HUBER)
-    _, losses = simulated(Scheme(), recipe(loss="huber"), 2)
-    inputs, labels = batch(0)
-    assert losses[0] == pytest.approx(nn.functional.huber_loss(chain().module(inputs), labels).item())

@@ -7,10 +7,41 @@ from hypothesis import strategies as st
 from torch import nn
 
 from shared.errors import ModelError
-from shared.training.losses import LossHead, narrowed, widened
+from shared.training.losses import LOSSES, Labels, LossHead, narrowed, whole_loss, widened
 
 OF_EQUAL_SHAPES = {"mse": nn.MSELoss(), "l1": nn.L1Loss(), "bce_with_logits": nn.BCEWithLogitsLoss()}
 SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)
+each_loss = pytest.mark.parametrize("spec", LOSSES.values(), ids=LOSSES)
+
+
+def drawn(spec, samples=6):
+    """An output of three numbers a sample, and labels that the loss takes with it."""
+    torch.manual_seed(1)
+    output = torch.randn(samples, 3)
+    return output, torch.randint(3, (samples,)) if spec.labels is Labels.CLASSES else torch.rand_like(output)
+
+
+@each_loss
+def test_every_loss_is_the_mean_over_the_batch(spec):
+    (output, labels), head = drawn(spec), LossHead(spec.name, None)
+    parts = [head.evaluate((output[rows],), labels[rows]) for rows in (slice(2), slice(2, None))]
+    assert whole_loss(parts).loss == pytest.approx(head.evaluate((output,), labels).loss, rel=1e-5)
+
+
+@each_loss
+def test_every_loss_falls_along_its_gradient(spec):
+    (output, labels), head = drawn(spec), LossHead(spec.name, None)
+    before, (gradient,) = head.gradient((output,), labels)
+    assert head.evaluate((output - 0.01 * gradient,), labels).loss < before.loss
+
+
+@each_loss
+def test_every_loss_refuses_labels_of_another_batch(spec):
+    if spec.labels is Labels.ANY:
+        pytest.skip("its function decides which labels it takes")
+    (output, _), (_, labels) = drawn(spec), drawn(spec, samples=5)
+    with pytest.raises(ModelError, match=f"loss '{spec.name}' takes"):
+        LossHead(spec.name, None).evaluate((output,), labels)
 
 
 @given(st.sampled_from(sorted(OF_EQUAL_SHAPES)), SHAPES, SHAPES)

@@ -1,48 +1,19 @@
-"""The loss at the end of the chain, by name, and what it says about a batch. A new loss is a line in `LOSSES`."""
+"""What a loss says about a batch, and which labels it refuses."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
 from shared.model.features import Features, FeatureSpecs
 from shared.model.spec import TensorSpec
+from shared.training.losses.registry import LOSSES, labels_of
+from shared.training.losses.spec import Labels
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]
-
-
-class Labels(Enum):
-    """Which labels a loss takes."""
-
-    CLASSES = auto()
-    """The number of a class, for an output whose second dimension is the classes; or a probability of each."""
-    ALIKE = auto()
-    """One for each number of the output; torch would stretch one to the other's shape and go on."""
-    ANY = auto()
-    """What the function itself takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class LossSpec:
-    """One loss."""
-
-    function: LossFunction
-    """Mean over the batch, of (output, labels)."""
-    labels: Labels
-
-
-LOSSES: dict[str, LossSpec] = {
-    "cross_entropy": LossSpec(functional.cross_entropy, Labels.CLASSES),
-    "mse": LossSpec(functional.mse_loss, Labels.ALIKE),
-    "l1": LossSpec(functional.l1_loss, Labels.ALIKE),
-    "bce_with_logits": LossSpec(functional.binary_cross_entropy_with_logits, Labels.ALIKE),
-}
 _LEAST_LABEL_ELEMENTS = 512
 """What the labels of one sample may always have, however small the model's input and output are."""
 
@@ -62,11 +33,6 @@ def whole_loss(parts: Sequence[BatchLoss]) -> BatchLoss:
     counts = [part.correct for part in parts if part.correct is not None]
     loss = parts[0].loss if len(parts) == 1 else sum(part.loss * part.samples for part in parts) / samples
     return BatchLoss(loss, sum(counts) if len(counts) == len(parts) else None, samples)
-
-
-def labels_of(loss: str) -> Labels:
-    """Which labels the loss of that name takes; any where it is a function of a user's own."""
-    return LOSSES[loss].labels if loss in LOSSES else Labels.ANY
 
 
 class LossHead:

@@ -1,0 +1,27 @@
+"""The loss at the end of the chain, by name: which labels it takes, and what it says about a batch."""
+
+from shared.training.losses.head import (
+    BatchLoss,
+    LossHead,
+    check_label_shape,
+    check_labels,
+    narrowed,
+    whole_loss,
+    widened,
+)
+from shared.training.losses.registry import LOSSES, labels_of
+from shared.training.losses.spec import Labels, LossSpec
+
+__all__ = [
+    "LOSSES",
+    "BatchLoss",
+    "Labels",
+    "LossHead",
+    "LossSpec",
+    "check_label_shape",
+    "check_labels",
+    "labels_of",
+    "narrowed",
+    "whole_loss",
+    "widened",
+]
