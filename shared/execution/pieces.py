@@ -27,7 +27,16 @@ def gathered(pieces: Sequence[Piece], rows: Rows) -> Gradients:
     assert sum(part.rows.count for part in parts) == rows.count, "the program brings every row"
     if len(parts) == 1:
         return parts[0].tensors
-    return tuple(map(_joined, zip(*(part.tensors for part in parts), strict=True), [parts] * len(parts[0].tensors)))
+    return tuple(_joined(slot, parts) for slot in zip(*(part.tensors for part in parts), strict=True))
+
+
+def rows_of(tensor: Tensor, rows: Rows) -> Tensor:
+    """Some samples of a tensor that begins with sample 0.
+
+    A copy, where it is not all: alignment chooses kernels and kernels choose bits, and what another worker receives begins
+    where its memory does.
+    """
+    return tensor if rows == Rows(0, len(tensor)) else tensor[rows.begin : rows.end].clone()
 
 
 def features_of(tensors: Gradients) -> Features:
@@ -40,10 +49,8 @@ def _in_order(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _cut(piece: Piece, rows: Rows) -> Piece:
-    if rows == piece.rows:
-        return piece
-    begin, end = rows.begin - piece.rows.begin, rows.end - piece.rows.begin
-    return Piece(rows, tuple(None if tensor is None else tensor[begin:end] for tensor in piece.tensors))
+    here = Rows(rows.begin - piece.rows.begin, rows.end - piece.rows.begin)
+    return Piece(rows, tuple(None if tensor is None else rows_of(tensor, here) for tensor in piece.tensors))
 
 
 def _joined(slot: tuple[Tensor | None, ...], parts: Sequence[Piece]) -> Tensor | None:

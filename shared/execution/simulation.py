@@ -14,7 +14,7 @@ from shared.codec import FeedbackMode
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.feedback import Feedback, decoded, errors_of
 from shared.execution.model_facts import facts_of
-from shared.execution.pieces import features_of
+from shared.execution.pieces import features_of, rows_of
 from shared.execution.steps import Load, Outgoing, Work, WorkerSteps
 from shared.model.chain import Chain
 from shared.placement import Cargo, Placement, Route
@@ -110,9 +110,8 @@ class Simulation:
     def _enter(self, steps: Mapping[str, WorkerSteps], step: int, inputs: Tensor, labels: Tensor) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
         for worker, whole in self._sources.items():
-            rows = whole.scaled(len(labels), self._placement.batch_size)
-            mine = slice(rows.begin, rows.end)
-            outgoing += steps[worker].begin(step, len(labels), (inputs[mine],), labels[mine])
+            rows, samples = whole.scaled(len(labels), self._placement.batch_size), len(labels)
+            outgoing += steps[worker].begin(step, samples, (rows_of(inputs, rows),), rows_of(labels, rows))
         return outgoing
 
     def _pump(self, may_do: Callable[[str, Work], bool]) -> None:

@@ -60,6 +60,8 @@ class StepInFlight:
 
     step: int
     samples: int
+    has_begun: bool
+    """Whether this worker's own samples are there; others may be ahead."""
     segment: int = 0
     """The segment that comes next."""
     arrived: dict[Crossing, Load] = field(default_factory=dict)
@@ -117,9 +119,11 @@ class WorkerSteps:
         """
         assert self._source is not None, "batches begin where samples are"
         state = self._state(step, samples)
+        state.has_begun = True
         rows = self._scaled(self._source, samples)
-        state.features[0].append(Piece(rows, inputs))
-        state.labels.append(Piece(rows, (labels,)))
+        if rows.count:
+            state.features[0].append(Piece(rows, inputs))
+            state.labels.append(Piece(rows, (labels,)))
         outgoing = list(self._sent(state, self._sent_first))
         if not self._segments:  # it has samples and nothing to compute
             del self._steps[step]
@@ -158,14 +162,14 @@ class WorkerSteps:
 
     def _state(self, step: int, samples: int) -> StepInFlight:
         if step not in self._steps:
-            self._steps[step] = StepInFlight(step, samples)
+            self._steps[step] = StepInFlight(step, samples, has_begun=self._source is None)
             self._steps = dict(sorted(self._steps.items()))
         return self._steps[step]
 
     def _may_run(self, state: StepInFlight, segment: Program) -> bool:
         oldest = next(iter(self._steps))
         before = [other for other in self._steps.values() if other.step < state.step]
-        if any(other.segment <= state.segment for other in before):
+        if not state.has_begun or any(other.segment <= state.segment for other in before):
             return False
         if oldest < state.step - self._placement.staleness and any(isinstance(one, Forward) for one in segment):
             return False

@@ -1,0 +1,178 @@
+"""Small models under placements: their blocks, samples and recipes, and sessions in which everything may take any time."""
+
+import copy
+import random
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from shared.execution.blocks import Method, PlacedBlocks
+from shared.execution.model_facts import facts_of
+from shared.execution.simulation import Turn
+from shared.execution.steps import Outgoing, WorkerSteps
+from shared.model.chain import Chain, build_chain
+from shared.model.features import Features
+from shared.model.random_state import random_state
+from shared.placement import ModelFacts, Placement, Tile
+from shared.training.losses import LossHead
+from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
+from shared.training.stage import BlockGradients
+
+CPU, INPUTS, WIDTH, CLASSES = torch.device("cpu"), 5, 6, 3
+
+
+def dropping() -> nn.Sequential:
+    """Four blocks, two of which draw random numbers and one of which writes to its input."""
+    return nn.Sequential(
+        nn.Sequential(nn.Linear(INPUTS, WIDTH), nn.Tanh(), nn.Dropout(0.3)),
+        nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3)),
+        nn.Sequential(nn.ReLU(inplace=True), nn.Linear(WIDTH, WIDTH)),
+        nn.Linear(WIDTH, CLASSES),
+    )
+
+
+def normed() -> nn.Sequential:
+    """Three blocks with statistics over samples, the first of which does not learn."""
+    module = nn.Sequential(
+        nn.Sequential(nn.Linear(INPUTS, WIDTH), nn.BatchNorm1d(WIDTH)),
+        nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU()),
+        nn.Linear(WIDTH, CLASSES),
+    )
+    module[0].requires_grad_(False)
+    return module
+
+
+MODELS = {"dropping": dropping, "normed": normed}
+
+
+def built(name: str) -> nn.Sequential:
+    with random_state("weights"):
+        return MODELS[name]()
+
+
+def chain_of(module: nn.Module) -> Chain:
+    return build_chain(module, torch.zeros(8, INPUTS))
+
+
+def recipe(optimizer: str, clip_norm: float | None = None) -> Recipe:
+    return Recipe(
+        optimizer=OptimizerConfig(name=optimizer, learning_rate=0.05, clip_norm=clip_norm),
+        schedule=ScheduleConfig(name="cosine", every="step", warmup_steps=2),
+        loss="cross_entropy",
+        seed=7,
+        steps_per_epoch=10,
+        total_steps=30,
+    )
+
+
+def batch_of(step: int, samples: int) -> tuple[Tensor, Tensor]:
+    with random_state("batch", step):
+        return torch.randn(samples, INPUTS), torch.randint(CLASSES, (samples,))
+
+
+def method(told: Recipe, backward: str = "replay") -> Method:
+    return Method(told, LossHead(told.loss, None), backward, CPU)
+
+
+def state_of(chains: dict[str, Chain], placement: Placement) -> dict[str, Tensor]:
+    """The state of every block where its owner has it."""
+    state: dict[str, Tensor] = {}
+    for index in range(placement.blocks):
+        block = chains[placement.owner(index)].blocks[index]
+        state |= {name: value.detach() for name, value in (block.named_parameters() | block.named_buffers()).items()}
+    return state
+
+
+MODEL_FACTS = {name: facts_of(chain_of(built(name))) for name in MODELS}
+
+
+class WatchedBlocks(PlacedBlocks):
+    """Notes how old the weights were that each forward used."""
+
+    def __init__(self, chain: Chain, placement: Placement, model: ModelFacts, worker: str, told: Method) -> None:
+        super().__init__(chain, placement, model, worker, told)
+        self.staleness: list[int] = []
+        self._updated: dict[int, int] = defaultdict(lambda: -1)
+
+    def forward(self, step: int, tile: Tile, inputs: Features, *, weights_stay: bool) -> Features:
+        """See `PlacedBlocks`."""
+        self.staleness += [
+            step - 1 - self._updated[block] for block in tile.blocks if self.chain.blocks[block].trainable
+        ]
+        return super().forward(step, tile, inputs, weights_stay=weights_stay)
+
+    def update(self, step: int, block: int, gradient: BlockGradients) -> None:
+        """See `PlacedBlocks`."""
+        assert step == self._updated[block] + 1, "each step once, in their order"
+        self._updated[block] = step
+        super().update(step, block, gradient)
+
+    def take_weights(self, block: int, tensors: dict[str, Tensor]) -> None:
+        """See `PlacedBlocks`."""
+        self._updated[block] += 1
+        super().take_weights(block, tensors)
+
+
+class LooseSession:
+    """All workers of a placement; dice decide whose work, and whose message, comes next. Nothing is encoded."""
+
+    def __init__(self, module: nn.Module, placement: Placement, told: Method, dice: random.Random) -> None:
+        self.chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
+        self.turns: list[Turn] = []
+        self.most_in_flight = 0
+        self._placement, self._dice = placement, dice
+        model = facts_of(next(iter(self.chains.values())))
+        self.blocks = {
+            worker: WatchedBlocks(self.chains[worker], placement, model, worker, told) for worker in placement.workers
+        }
+        self._steps = {
+            worker: WorkerSteps(placement, model, worker, self.blocks[worker]) for worker in placement.workers
+        }
+        self._mail: dict[tuple[str, str], deque[Outgoing]] = defaultdict(deque)
+
+    def train(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """All batches, to the end."""
+        begun = {source.worker: 0 for source in self._placement.sources}
+        while True:
+            moves = [("begin", worker) for worker in begun if self._may_begin(worker, begun, len(batches))]
+            moves += [("work", worker) for worker, steps in self._steps.items() if steps.next_work() is not None]
+            moves += [("mail", link) for link, waiting in self._mail.items() if waiting]
+            if not moves:
+                break
+            what, which = self._dice.choice(moves)
+            if what == "begin":
+                self._begin(which, begun[which], *batches[begun[which]])
+                begun[which] += 1
+            elif what == "work":
+                self._work(which)
+            else:
+                one = self._mail[which].popleft()
+                self._steps[one.crossing.receiver].deliver(one.step, one.samples, one.crossing, one.load)
+            self.most_in_flight = max(self.most_in_flight, *(len(steps.in_flight) for steps in self._steps.values()))
+        assert not any(steps.in_flight for steps in self._steps.values()), "somebody waits for ever"
+        assert set(begun.values()) == {len(batches)}
+
+    def _may_begin(self, worker: str, begun: dict[str, int], steps: int) -> bool:
+        under_way = {step for steps in self._steps.values() for step in steps.in_flight}
+        under_way |= {one.step for waiting in self._mail.values() for one in waiting} | set(begun.values())
+        oldest = min(under_way)
+        return begun[worker] < steps and begun[worker] - oldest <= self._placement.staleness
+
+    def _begin(self, worker: str, step: int, inputs: Tensor, labels: Tensor) -> None:
+        rows = next(source.rows for source in self._placement.sources if source.worker == worker)
+        mine = slice(rows.begin, rows.end)
+        self._post(self._steps[worker].begin(step, len(labels), (inputs[mine].clone(),), labels[mine].clone()))
+
+    def _work(self, worker: str) -> None:
+        steps = self._steps[worker]
+        works = [work for step in steps.in_flight if (work := steps.work_of(step)) is not None]
+        work = self._dice.choice(works)
+        self.turns.append(Turn(worker, work.step))
+        self._post(work.run())
+        steps.finish(work)
+
+    def _post(self, outgoing: list[Outgoing]) -> None:
+        for one in outgoing:
+            self._mail[one.crossing.sender, one.crossing.receiver].append(one)
