@@ -8,9 +8,9 @@ import typer
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.control import access_commands
 from cloud_trainer.control import commands as control_commands
-from shared.commands.entry import add_version, run_command
+from shared.commands.entry import add_config, add_version, run_command
 from shared.commands.options import ConfigFile, Overrides
-from shared.config import example_toml, load_config
+from shared.config import load_config
 from shared.telemetry.logs import configure_logs
 
 app = typer.Typer(
@@ -38,19 +38,7 @@ def serve(
 
 access_commands.register(app)
 control_commands.register(app)
-
-
-@app.command("config")
-def show_config(
-    config: ConfigFile = None,
-    overrides: Overrides = None,
-    example: Annotated[bool, typer.Option(help="Print a commented file with every default instead.")] = False,
-) -> None:
-    """Print the configuration that is in force, or a commented example."""
-    if example:
-        typer.echo(example_toml(TrainerConfig), nl=False)
-    else:
-        typer.echo(load_config(TrainerConfig, config, overrides or []).model_dump_json(indent=2))
+add_config(app, TrainerConfig)
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ from edge_agent.control import commands as control_commands
 from edge_agent.doctor import command as doctor_command
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.calibration import CalibrateOn
-from shared.commands.entry import add_version, run_command
+from shared.commands.entry import add_config, add_version, run_command
 from shared.commands.options import ConfigFile, Overrides
-from shared.config import example_toml, load_config, toml_value
+from shared.config import load_config, toml_value
 from shared.errors import ConfigError
 from shared.model.build import build_checked_chain, parse_kwargs
 from shared.model.report import describe_chain
@@ -189,19 +189,7 @@ forget_command.register(app)
 plan_commands.register(app)
 timeline_command.register(app)
 doctor_command.register(app)
-
-
-@app.command("config")
-def show_config(
-    config: ConfigFile = None,
-    overrides: Overrides = None,
-    example: Annotated[bool, typer.Option(help="Print a commented file with every default instead.")] = False,
-) -> None:
-    """Print the configuration that is in force, or a commented example."""
-    if example:
-        typer.echo(example_toml(EdgeConfig), nl=False)
-    else:
-        typer.echo(load_config(EdgeConfig, config, overrides or []).model_dump_json(indent=2))
+add_config(app, EdgeConfig)
 
 
 def _gone_on_with(

@@ -1,4 +1,4 @@
-"""What both entry points do with errors: one line and the documented exit code for ours, a traceback for defects."""
+"""What both entry points share: their version, the command `config`, and one line with an exit code for an error of ours."""
 
 import sys
 from collections.abc import Callable
@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from shared.commands.options import ConfigFile, Overrides
+from shared.config import Config, example_toml, load_config
 from shared.errors import ExitCode, IsthmusError, one_line
 from shared.files.private_files import close_new_files
 from shared.version import PROTOCOL_VERSION
@@ -27,6 +29,22 @@ def add_version(name: str, app: typer.Typer) -> None:
         ] = False,
     ) -> None:
         pass
+
+
+def add_config(app: typer.Typer, kind: type[Config]) -> None:
+    """Give an application the command `config`. kind: what it is configured by."""
+
+    @app.command("config")
+    def show_config(
+        config: ConfigFile = None,
+        overrides: Overrides = None,
+        example: Annotated[bool, typer.Option(help="Print a commented file with every default instead.")] = False,
+    ) -> None:
+        """Print the configuration that is in force, or a commented example."""
+        if example:
+            typer.echo(example_toml(kind), nl=False)
+        else:
+            typer.echo(load_config(kind, config, overrides or []).model_dump_json(indent=2))
 
 
 def run_command(name: str, app: Callable[[], object]) -> None:

@@ -1,30 +1,108 @@
-"""What the commands that call a control service share, whichever of the two it is."""
+"""Commands that call the control service of the process that runs on this machine, whichever of the two it is."""
 
-from collections.abc import Callable
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
+import grpc
 import typer
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+from rich.console import RenderableType
 
-from shared.control.calling import SOON_SECONDS, show
+from shared.commands.options import ConfigFile, Overrides
+from shared.config import Config, load_config
+from shared.control.address import find_target
+from shared.control.calling import SOON_SECONDS, calling, show
 from shared.control.levels import LevelName
 from shared.control.watching import LEAST_SECONDS, MOST_SECONDS
+from shared.errors import ConfigError
 from shared.wire.isthmus.v1.control_pb2 import LogLevel
 
 AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON, as grpcurl prints it.")]
+Control = Annotated[str | None, typer.Option(help="Where it is controlled: unix:/path or host:port (control.listen).")]
 Interval = Annotated[float, typer.Option(help="Seconds between two looks.", min=LEAST_SECONDS, max=MOST_SECONDS)]
 Level = Annotated[LevelName, typer.Argument(help="The least severe level that is written.")]
 
 
-def config_file(who: str) -> Any:
-    """The option of the configuration of `who`, "agent" or "trainer", that is to be found by it."""
-    return typer.Option("--config", "-c", help=f"Configuration file (TOML) of the {who}.")
+class NotControlledError(ConfigError):
+    """The configuration says that the process is controlled from nowhere."""
 
 
-def control(who: str) -> Any:
-    """The option of the place itself."""
-    return typer.Option("--control", help=f"Where the {who} is controlled: unix:/path or host:port (control.listen).")
+@dataclass(frozen=True, slots=True)
+class ControlCall:
+    """What one command calls, and how it shows what is answered."""
+
+    service: Any
+    """The stub of the control service."""
+    as_json: bool
+
+    def show(self, answer: Message, shown: RenderableType) -> None:
+        """Print an answer: `shown`, or the answer itself where the user wants JSON."""
+        show(answer, shown, as_json=self.as_json)
+
+    def set_level(self, request: Callable[..., Message], level: LevelName) -> None:
+        """`log-level`, with the request that this service takes for it."""
+        wanted = request(level=LogLevel.Value(f"LOG_LEVEL_{level.name}"))
+        self.show(self.service.SetLogLevel(wanted, timeout=SOON_SECONDS), f"the log level is {level.value}")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlCommands:
+    """What the control commands of one program have in common."""
+
+    program: str
+    """As it is installed: "edge-agent"."""
+    who: str
+    """As sentences name it: "agent"."""
+    config: type[Config]
+    """What it is configured by; it has the section [control]."""
+    stub: Callable[[grpc.Channel], Any]
+
+    @contextmanager
+    def calling(self, config: Path | None, overrides: list[str] | None, control: str | None) -> Iterator[Any]:
+        """A stub of the running process's service, found by these options.
+
+        Raises NotControlledError where control.listen is "none", UnreachableError when nobody listens, RefusedError for a
+        refusal.
+        """
+        loaded: Any = load_config(self.config, config, overrides or [])
+        listen = control or loaded.control.listen
+        if listen == "none":
+            raise NotControlledError(
+                f"control.listen is none, so the {self.who} cannot be controlled; give --control, or set another"
+            )
+        with calling(find_target(listen, self.program), self.who, self.stub) as stub:
+            yield stub
+
+    def command(self, body: Callable[..., None]) -> Callable[..., None]:
+        """The command that does what `body` does with its ControlCall.
+
+        It takes the parameters of `body` after the first, and the options that all control commands share.
+        """
+
+        @functools.wraps(body, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+        def run(
+            config: ConfigFile = None,
+            overrides: Overrides = None,
+            control: Control = None,
+            as_json: AsJson = False,
+            **own: Any,
+        ) -> None:
+            with self.calling(config, overrides, control) as stub:
+                body(ControlCall(stub, as_json), **own)
+
+        _, *own = inspect.signature(body).parameters.values()
+        *found_by, as_json, _ = inspect.signature(run, follow_wrapped=False).parameters.values()
+        # typer reads the parameters of a command from these two.
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*found_by, *own, as_json)]
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run
 
 
 def every(seconds: float) -> Duration:
@@ -32,9 +110,3 @@ def every(seconds: float) -> Duration:
     interval = Duration()
     interval.FromNanoseconds(int(seconds * 1e9))
     return interval
-
-
-def set_level(service: Any, request: Callable[..., Message], level: LevelName, *, as_json: bool) -> None:
-    """`log-level`: say it to a service, by its own kind of request, and show the answer."""
-    answer = service.SetLogLevel(request(level=LogLevel.Value(f"LOG_LEVEL_{level.name}")), timeout=SOON_SECONDS)
-    show(answer, f"the log level is {level.value}", as_json=as_json)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from edge_agent import run_training
 from edge_agent.control import commands as control_commands
+from shared.control import commands
 from shared.errors import ExitCode, FencedError, GoneError
 from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
@@ -77,7 +78,7 @@ async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_p
             return super().write(text)
 
     terminal = Terminal()
-    monkeypatch.setattr(control_commands, "show", see)
+    monkeypatch.setattr(commands, "show", see)
     monkeypatch.setattr(control_commands, "Console", lambda: Console(file=terminal, force_terminal=True, width=100))
     async with grpc.aio.insecure_channel(socket) as channel, asyncio.timeout(200):
         agent = EdgeControlServiceStub(channel)
