@@ -11,8 +11,8 @@ from cloud_trainer.metrics import QUEUES, TrainerMetrics
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
-from shared.codec import codec_bits
 from shared.control.levels import level_now, set_level
+from shared.control.status import deployment_status
 from shared.control.watching import watch
 from shared.telemetry.metrics import counted
 from shared.transport.auth.callers import caller
@@ -155,7 +155,6 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
     status = pb.TrainerSessionStatus(session_id=session_id, subject=owner, state=pb.TRAINER_SESSION_STATE_OPENING)
     if session is None:
         return status
-    today = session.training.deployment
     status.state = pb.TRAINER_SESSION_STATE_IDLE
     if session.attachment.attached:
         status.state = pb.TRAINER_SESSION_STATE_ATTACHED
@@ -165,15 +164,7 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
         pb.TrainerSessionStatus(
             model=session.request.model.factory,
             step=session.training.next_step,
-            deployment=pb.DeploymentStatus(
-                cut=today.cut,
-                blocks=len(session.training.chain.blocks),
-                staleness_limit=today.staleness,
-                codec=today.codec,
-                bits=codec_bits(today.codec),
-                downlink_codec=today.downlink_codec,
-                downlink_bits=codec_bits(today.downlink_codec),
-            ),
+            deployment=deployment_status(session.training.deployment, len(session.training.chain.blocks)),
             session_term=session.attachment.term,
             bytes_up=session.statistics.received_bytes,
             bytes_down=session.statistics.sent_bytes,

@@ -81,12 +81,7 @@ class SessionMemory:
     @contextmanager
     def evaluation(self, deployment: Deployment) -> Iterator[None]:
         """An evaluation is under way. Raises StatusError."""
-        if self._evaluations >= MOST_EVALUATIONS:
-            raise StatusError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{MOST_EVALUATIONS} evaluations of this session are under way already; that is the limit",
-                _RETRY_SECONDS,
-            )
+        _check_limit(self._evaluations, MOST_EVALUATIONS, "evaluations")
         self._evaluations += 1
         try:
             self.check(deployment)
@@ -97,12 +92,7 @@ class SessionMemory:
     @contextmanager
     def copying(self) -> Iterator[None]:
         """A call copies blocks, and holds the copy for as long as its caller takes. Raises StatusError."""
-        if self._copying >= MOST_COPYING:
-            raise StatusError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{MOST_COPYING} calls that copy blocks of this session are under way already; that is the limit",
-                _RETRY_SECONDS,
-            )
+        _check_limit(self._copying, MOST_COPYING, "calls that copy blocks")
         self._copying += 1
         try:
             yield
@@ -140,3 +130,13 @@ class SessionMemory:
 
     def _batch_bytes(self, deployment: Deployment) -> int:
         return _COPIES * (self._features[deployment.cut] + self._label_bytes)
+
+
+def _check_limit(under_way: int, limit: int, what: str) -> None:
+    """Raises StatusError where as many calls as may be are under way already."""
+    if under_way >= limit:
+        raise StatusError(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            f"{limit} {what} of this session are under way already; that is the limit",
+            _RETRY_SECONDS,
+        )

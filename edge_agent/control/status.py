@@ -11,8 +11,8 @@ from edge_agent.sessions.stored_session import SessionRecord
 from edge_agent.training.statistics import Statistics, Timing
 from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import CheckpointName
-from shared.codec import codec_bits
 from shared.control.levels import level_now
+from shared.control.status import deployment_status
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 
@@ -77,21 +77,13 @@ def session_statuses(
 
 
 def _add_session(status: pb.EdgeStatus, run: TrainingRun) -> None:
-    today, record = run.deployer.deployment, run.session.stored.record
+    record = run.session.stored.record
     status.session_id = record.session_id
     status.attached = run.training_stream.attached
-    status.deployment.CopyFrom(
-        pb.DeploymentStatus(
-            cut=today.cut,
-            blocks=len(run.session.experiment.chain.blocks),
-            staleness_limit=today.staleness,
-            codec=today.codec,
-            bits=codec_bits(today.codec),
-            downlink_codec=today.downlink_codec,
-            downlink_bits=codec_bits(today.downlink_codec),
-            moving_to_cut=run.deployer.moving_to,
-        )
-    )
+    blocks = len(run.session.experiment.chain.blocks)
+    status.deployment.CopyFrom(deployment_status(run.deployer.deployment, blocks))
+    if (moving_to := run.deployer.moving_to) is not None:
+        status.deployment.moving_to_cut = moving_to
     status.batches_in_flight = run.pipeline.in_flight
     status.queues.CopyFrom(pb.EdgeQueues(**run.pipeline.waiting))
     if record.shared is not None:

@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from shared.foreign import is_ours
+from shared import foreign
 from shared.model.snapshot import same_attributes
 
 _CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-_NOT_THE_USERS = (f"{Path(torch.__file__).parent}{os.sep}", __file__)
+_NOT_THE_USERS = (f"{Path(torch.__file__).parent}{os.sep}", __file__, foreign.__file__)
 
 
 @dataclass(eq=False)
@@ -119,15 +120,10 @@ class Tracer(fx.Tracer):
         self.call.items.append(call)
         self.call = call
         try:
-            result = super().call_module(m, forward, args, kwargs)
-            _refuse_replaced_buffers(m, [m])
+            with foreign.foreign_code(partial(_opaque, m)):
+                result = super().call_module(m, forward, args, kwargs)
+                _refuse_replaced_buffers(m, [m])
             return result
-        except OpaqueError:
-            raise
-        except BaseException as cause:  # whatever the user's forward raises when it is given a proxy
-            if is_ours(cause):
-                raise
-            raise _opaque(m, cause) from cause
         finally:
             call.stop = len(self.calls)
             self.call = call.parent or call
@@ -149,14 +145,8 @@ def trace_in_mode(root: nn.Module, leaves: Leaves, *, training: bool) -> Tracer:
     with same_attributes(root), torch.enable_grad():
         tracer = Tracer(root, leaves)
         root.train(training)
-        try:
+        with foreign.foreign_code(partial(_opaque, root)):
             tracer.trace(root)
-        except OpaqueError:
-            raise
-        except BaseException as cause:  # whatever the user's forward raises when it is given a proxy
-            if is_ours(cause):
-                raise
-            raise _opaque(root, cause) from cause
         _refuse_replaced_buffers(root, root.modules())
         # torch.fx leaves the constants that it meets on the module.
         tracer.constants = {name: vars(root)[name] for name in vars(root).keys() - attributes_before}
@@ -185,12 +175,11 @@ class _Runner(fx.Interpreter):
         return super().fetch_attr(target) if constant is None else constant
 
     def run_node(self, n: fx.Node) -> Any:
-        try:
+        def opaque(cause: BaseException) -> OpaqueError:
+            return OpaqueError(self._tracer.calls[n].module, self._tracer.lines[n], _reason(cause))
+
+        with foreign.foreign_code(opaque):  # an operation may have done without its input while it was traced
             value = super().run_node(n)
-        except BaseException as cause:  # an operation that did without its input while it was traced
-            if is_ours(cause):
-                raise
-            raise OpaqueError(self._tracer.calls[n].module, self._tracer.lines[n], _reason(cause)) from cause
         self.shapes.append(value.shape if isinstance(value, Tensor) else None)
         return value
 
@@ -203,7 +192,10 @@ def _refuse_replaced_buffers(blamed: nn.Module, modules: Iterable[nn.Module]) ->
                 raise OpaqueError(blamed, definition_line(blamed), f"forward() replaces the buffer {name!r}")
 
 
-def _opaque(module: nn.Module, cause: BaseException) -> OpaqueError:
+def _opaque(module: nn.Module, cause: BaseException) -> BaseException:
+    """What it means that the forward of `module` raises `cause` when it is given a proxy."""
+    if isinstance(cause, OpaqueError):
+        return cause
     return OpaqueError(module, _failing_line(module, cause.__traceback__), _reason(cause))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import ConfigError
+from shared.files.json_file import read_json
 from shared.placement.tiles import Cargo, Placement, Route, Rows, Source, Tile
 
 SCHEMA = "isthmus.placement/v1"
@@ -17,13 +18,7 @@ _KEYS = {"schema", "workers", "tiles", "sources", "labels", "owners", "staleness
 
 def load_placement(path: Path, blocks: int, batch_size: int) -> Placement:
     """The placement in a file. Raises ConfigError when it cannot be read or holds anything wrong."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: the placement cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: the placement is not JSON: {error}") from error
-    return parse_placement(document, str(path), blocks, batch_size)
+    return parse_placement(read_json(path, "placement", ConfigError), str(path), blocks, batch_size)
 
 
 def parse_placement(document: object, where: str, blocks: int, batch_size: int) -> Placement:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from shared.errors import PlanError
+from shared.files.json_file import read_json
 
 SCHEMA = "isthmus.profile/v1"
 
@@ -109,13 +110,7 @@ class Profile:
 
 def load_profile(path: Path) -> Profile:
     """The profile in a file. PlanError when it cannot be read or holds anything wrong."""
-    try:
-        mapping = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PlanError(f"{path}: the profile cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise PlanError(f"{path}: the profile is not JSON: {error}") from error
-    return parse_profile(mapping, str(path))
+    return parse_profile(read_json(path, "profile", PlanError), str(path))
 
 
 def parse_profile(mapping: object, where: str) -> Profile:
