@@ -29,7 +29,7 @@ from benchmarks.support.report import Spread, write_json
 from shared.planning import (
     PROBE_SECONDS,
     Deployment,
-    Link,
+    LinkTrace,
     Profile,
     Rates,
     Run,
@@ -89,7 +89,7 @@ class Row:
     """The engine's time over this one's."""
 
 
-def held(profile: Profile, recorded: Link, starts: dict[str, Deployment], seconds: float) -> list[Way]:
+def held(profile: Profile, recorded: LinkTrace, starts: dict[str, Deployment], seconds: float) -> list[Way]:
     """`starts` by name, and the best deployment at each cut, each held over the trace; one that is several things once."""
     best = [
         compare(profile, recorded, replace(SPACE, cut=cut), seconds, ("best-fixed",))[0].run
@@ -135,7 +135,7 @@ class Measurement:
         """The agent's settings."""
         return [*flags(self.ready.address, deployment, steps), *NETWORK]
 
-    def linked_seconds(self, recorded: Link, deployment: Deployment, steps: int, *more: str) -> float:
+    def linked_seconds(self, recorded: LinkTrace, deployment: Deployment, steps: int, *more: str) -> float:
         """One run over the trace, from its first step's end to its last's."""
         lasts = 10 * self.run_seconds
         ways = [rates_from(trace, PROBE_SECONDS, lasts) for trace in (recorded.uplink, recorded.downlink)]
@@ -157,7 +157,7 @@ class Measurement:
             print("without trainer", steps, f"{taken[-1]:.3f} s a step", sep=", ", file=sys.stderr, flush=True)
         return taken
 
-    def rows(self, name: str, recorded: Link, alone_seconds_per_step: Spread) -> list[Row]:
+    def rows(self, name: str, recorded: LinkTrace, alone_seconds_per_step: Spread) -> list[Row]:
         """Every way over one trace, in turn, again and again."""
         planners = ("greedy", "jointdnn", "edge-only")
         found = compare(self.profile, recorded, SPACE, self.run_seconds, planners)

@@ -2,7 +2,7 @@
 
 A real agent and a real trainer, K = 0. The link is cut for a few seconds, in three ways: connections are reset and new ones
 refused (a relay that goes away), the devices go down, and packets are lost in silence (the last two between network
-namespaces, left out where none can be made). Counted from the moment at which mending begins to the next step that the
+namespaces, left out where none can be made). Counted from the moment at which the repair begins to the next step that the
 edge has applied; goal 1 s. And the trainer is killed (SIGKILL) and started again: counted from the moment at which it says
 that it listens; goal 3 s. The steps are read from the edge's step log, where a line stands for a step that was applied.
 """
@@ -104,7 +104,7 @@ def training(address: str, folder: Path, wrapper: list[str]) -> Iterator[Steps]:
         agent.stop()
 
 
-def after_cuts(steps: Steps, cut: Callable[[], None], mend: Callable[[], None]) -> list[float]:
+def after_cuts(steps: Steps, cut: Callable[[], None], restore: Callable[[], None]) -> list[float]:
     """Seconds of each cut."""
     seconds = []
     for away_seconds in CUT_SECONDS:
@@ -113,7 +113,7 @@ def after_cuts(steps: Steps, cut: Callable[[], None], mend: Callable[[], None]) 
         time.sleep(away_seconds)
         steps.skip()
         began = time.monotonic()
-        mend()
+        restore()
         seconds.append(steps.next() - began)
     return seconds
 

@@ -122,7 +122,7 @@ class TrainerServer:
         return ended
 
     async def _say_whether_open(self) -> None:
-        """A trainer that admits nobody new goes on serving those who are there: nobody shall restart it for that."""
+        """A trainer that admits nobody new goes on serving those who are there: that is no reason to restart it."""
         await self._health.say(self._gate.open, SERVICE)
 
     async def _set_health(self, *, serving: bool) -> None:

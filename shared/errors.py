@@ -39,7 +39,7 @@ class ExitCode(IntEnum):
     STORAGE = 13
     """What must outlive the process cannot be written or read."""
     UNFIT = 14
-    """`edge-agent doctor` has found something that must be mended."""
+    """`edge-agent doctor` has found something that must be fixed."""
     GONE = 15
     """The trainer no longer has the session, and no further attempt brings it back."""
     DIVERGED = 16

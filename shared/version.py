@@ -7,4 +7,4 @@ misunderstand (docs/architecture.md, "The contract")."""
 NO_VERSION = 0
 """Which nobody speaks: who names it opens nothing, and is told the version in the refusal."""
 NO_SESSION = "doctor"
-"""An id that no session has, for who only wants to know whether he would be let in."""
+"""An id that no session has, for a caller who only wants to know whether the trainer would let it in."""

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
 # An example's deadline would be a test of what else this machine has to do. The examples are the same every time, so that
-# a commit that passed passes again; `pytest --hypothesis-profile=anew` draws others, and `make fuzz` and `make chaos` many.
-hypothesis.settings.register_profile("anew", deadline=None)
+# a commit that passed passes again; `pytest --hypothesis-profile=random` draws others, and `make fuzz` and `make chaos` many.
+hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.register_profile("the same", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("the same")
 

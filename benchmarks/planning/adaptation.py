@@ -26,7 +26,7 @@ from benchmarks.support.report import write_json
 from shared.planning import (
     FLOAT32_BITS,
     PROBE_SECONDS,
-    Link,
+    LinkTrace,
     Profile,
     Rates,
     SearchSpace,
@@ -68,18 +68,18 @@ class Row:
         return self.seconds["lower-bound"] / self.seconds["greedy"]
 
 
-def links(data: Path) -> dict[str, Link]:
+def links(data: Path) -> dict[str, LinkTrace]:
     """Every recorded link by name; one direction serves both where only one was recorded."""
     traces = data / "traces"
     found = {
-        name: Link(load_trace(traces / f"mahimahi/{name}.up.xz"), load_trace(traces / f"mahimahi/{name}.down.xz"))
+        name: LinkTrace(load_trace(traces / f"mahimahi/{name}.up.xz"), load_trace(traces / f"mahimahi/{name}.down.xz"))
         for name in MAHIMAHI
     }
     single = [traces / "ghent_report_bus_0001.log", *sorted((traces / "wifi/Traces").glob("*.csv"))]
-    return found | {path.stem: Link(trace, trace) for path in single for trace in [load_trace(path)]}
+    return found | {path.stem: LinkTrace(trace, trace) for path in single for trace in [load_trace(path)]}
 
 
-def foresight_gain(profile: Profile, link: Link, space: SearchSpace) -> float:
+def foresight_gain(profile: Profile, link: LinkTrace, space: SearchSpace) -> float:
     """Steps of one with foresight over those of the best fixed deployment, minus 1, over the trace once, by the cost model.
 
     The best way through cuts and seconds, by dynamic programming over the steps done, each second with the bits and the K that
@@ -111,7 +111,7 @@ def foresight_gain(profile: Profile, link: Link, space: SearchSpace) -> float:
     return float(done.max() / fixed.max() - 1.0)
 
 
-def measure(name: str, profile: Profile, trace: str, link: Link, space: SearchSpace, seconds: float) -> Row:
+def measure(name: str, profile: Profile, trace: str, link: LinkTrace, space: SearchSpace, seconds: float) -> Row:
     """One row."""
     results = {result.planner: result for result in compare(profile, link, space, seconds)}
     ours, best_fixed = results["greedy"].run, results["best-fixed"].run

@@ -23,7 +23,7 @@ from shared.planning import (
     Deployment,
     Encode,
     Engine,
-    Link,
+    LinkTrace,
     Profile,
     Rates,
     SearchSpace,
@@ -42,7 +42,7 @@ class Case:
 
     seed: int
     profile: Profile
-    link: Link
+    link: LinkTrace
     period_seconds: float
     rates_mbit: tuple[float, float]
     """In the first and in the second half of the period."""
@@ -99,7 +99,9 @@ def random_case(seed: int, longest_period_seconds: float = LONGEST_PERIOD_SECOND
     trace = Trace.of_durations([period / 2] * 2, [rate * 1e6 for rate in rates])
     known = draw.choice(rates) * 1e6
     planned = greedy(profile, Rates(known, known), SPACE).deployment
-    return Case(seed, profile, Link(trace, trace), period, rates, replace(planned, staleness=profile.max_staleness))
+    return Case(
+        seed, profile, LinkTrace(trace, trace), period, rates, replace(planned, staleness=profile.max_staleness)
+    )
 
 
 def measure(case: Case, seconds: float) -> Outcome:

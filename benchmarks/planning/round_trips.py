@@ -22,7 +22,7 @@ from shared.planning import (
     Block,
     Encode,
     Engine,
-    Link,
+    LinkTrace,
     Profile,
     Rates,
     SearchSpace,
@@ -115,7 +115,7 @@ class Row:
 def measure(name: str, link_name: str, round_trip_seconds: float, seconds: float) -> Row:
     """One row."""
     profile, (up, down) = DEVICES[name], LINKS[link_name]
-    link = Link(Trace.constant(up), Trace.constant(down), round_trip_seconds)
+    link = LinkTrace(Trace.constant(up), Trace.constant(down), round_trip_seconds)
     planned, best, bound = compare(profile, link, SPACE, seconds, ("greedy", "best-fixed", "lower-bound"))
     start = first_deployment(profile, Rates(up, down), SPACE)
     expected_steps = seconds / greedy(profile, Rates(up, down, round_trip_seconds), SPACE).seconds_per_step

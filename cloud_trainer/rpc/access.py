@@ -55,7 +55,7 @@ def build_gate(config: TrainerConfig, metrics: TrainerMetrics) -> Gate:
     tokens = config.auth.tokens
     book = None
     if tokens is not None:
-        # A file that cannot be read at the start, which may be a restart, ends nothing: once it is mended it is read at once.
+        # A file that cannot be read at the start, which may be a restart, ends nothing: once it is fixed it is read at once.
         book = Reloaded([tokens], lambda: read_tokens(tokens), TokenBook(), "nobody new is admitted")
     authenticator = Authenticator(book, certificates=config.tls.ca is not None)
     metrics.watch_token_file(lambda: authenticator.failure is not None)

@@ -57,7 +57,7 @@ class StreamServer:
         metrics: TrainerMetrics,
         take_checkpoint: CheckpointHandler,
     ) -> None:
-        """announcements: what judges the tensors of `stream`. Made on the event loop."""
+        """announcements: has agreed to every tensor that `stream` brings. Called on the event loop."""
         self._session = session
         self._stream = stream
         self._announcements = announcements

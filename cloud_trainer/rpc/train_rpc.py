@@ -103,7 +103,7 @@ class TrainRpc:
             serving.cancel()
             await asyncio.wait({serving})
             _log.info("edge detached", session=session.id, step=session.training.next_step, reason=_reason(serving))
-            if session.attachment.detach(serving) and session.training.spoilt:
+            if session.attachment.detach(serving) and session.training.half_done:
                 self._sessions.remove(session)
                 _log.warning("session given up: a step failed", step=session.training.next_step)
 

@@ -87,10 +87,10 @@ class CloudTraining:
         self.lineage = 0
         """The session term in which both sides last went back to a checkpoint; 0 before the first time."""
         self.answers = Answers()
-        self.spoilt = False
-        """A step failed half-way: only a checkpoint can be gone on with."""
+        self.half_done = False
+        """A step failed half-way, so training can go on from a checkpoint only."""
         self.measured = False
-        """The weights were spoilt by measuring."""
+        """Measuring has changed the weights, so they cannot be trained."""
         self._detached = False
         """Whether the cloud's blocks have passed no gradient on in some step."""
         self._session_id = session_id
@@ -141,7 +141,7 @@ class CloudTraining:
             if self._step_log is not None:
                 self._step_log.applied(batch.step, *map(element_bytes, batch.features), element_bytes(batch.labels))
         except BaseException:
-            self.spoilt = True
+            self.half_done = True
             raise
         report = StepReport(
             step=batch.step,
@@ -210,7 +210,7 @@ class CloudTraining:
         return (
             attach.HasField("position")
             and position.lineage == self.lineage
-            and not self.spoilt
+            and not self.half_done
             and self.answers.cover(position, self.next_step, gradients_return=self.gradients_return)
         )
 
@@ -237,7 +237,7 @@ class CloudTraining:
             self._step_log.rolled_back(self.next_step)
         self.answers.clear()
         self._arriving.forget()
-        self.spoilt = False
+        self.half_done = False
 
     def check_change(self, before: Deployment, after: Deployment) -> None:
         """Refuse a change of codecs or of K that cannot be.
@@ -301,7 +301,7 @@ class CloudTraining:
         return [block_state.digest(block) for block in self.chain.blocks]
 
     def measuring(self, cut: int, repeats: int) -> Callable[[], float]:
-        """What does one step of blocks [cut, L) on made-up features, which spoils the weights, and returns its seconds.
+        """What does one step of blocks [cut, L) on made-up features, which changes the weights, and returns its seconds.
 
         repeats: how often it is to be called. Raises ModelError for a cut out of range, ProtocolError for too many repeats.
         """

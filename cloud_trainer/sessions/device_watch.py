@@ -29,7 +29,7 @@ class DeviceWatch:
         self._on_failure = on_failure
 
     def watched(self, call: Call[T]) -> Call[T]:
-        """`call`, which ends with the reason for who made the device fail, and with UNAVAILABLE for everybody after him."""
+        """`call`, which ends with the reason for the caller who made the device fail, and with UNAVAILABLE for later ones."""
 
         @functools.wraps(call)
         async def watching(request: Any, context: Context) -> T:

@@ -90,7 +90,7 @@ class Handshake:
             )
         if session is not None and session.training.measured:
             raise StatusError(
-                grpc.StatusCode.FAILED_PRECONDITION, f"session {session.id} was measured, which spoilt its weights"
+                grpc.StatusCode.FAILED_PRECONDITION, f"session {session.id} was measured, which has changed its weights"
             )
         edges = {CheckpointName(name.lineage, name.step) for name in attach.checkpoints}
         shared = [name for name in await self._store.names(attach.session_id) if name in edges]

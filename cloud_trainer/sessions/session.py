@@ -75,6 +75,6 @@ class Session:
         """What measures the cloud's blocks at a cut (`CloudTraining.measuring`). Raises StatusError when the session trains."""
         if self.attachment.begun:
             raise StatusError(
-                grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} trains; measuring would spoil its weights"
+                grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} trains; measuring would change its weights"
             )
         return self.training.measuring(cut, repeats)

@@ -69,7 +69,7 @@ class SessionStore:
         self.disk.close()
 
     async def reserve_room(self, session_id: str, subject: str, is_live: Callable[[str], bool]) -> bool:
-        """Reserve room for one more session of a subject until `release_room`; False where he has as many as he may.
+        """Reserve room for one more session of a subject until `release_room`; False where the subject has as many as it may.
 
         Sessions that nobody can go on with give their room up first. is_live: whether a session is in memory, or on its way
         there. Raises StorageError.

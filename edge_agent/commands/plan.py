@@ -22,7 +22,7 @@ from shared.planning import (
     FIXED,
     GREEDY,
     PLANNERS,
-    Link,
+    LinkTrace,
     Plan,
     Profile,
     Rates,
@@ -155,7 +155,7 @@ def choose(
 
 def open_link(
     trace: Path, downlink_trace: Path | None, downlink: str | None, trace_run: int | None, round_trip_seconds: float
-) -> Link:
+) -> LinkTrace:
     """Both directions from what was given for them."""
     if downlink_trace is not None and downlink is not None:
         raise PlanError("the downlink is given twice; give either --downlink-trace or --downlink")
@@ -166,7 +166,7 @@ def open_link(
         down = Trace.constant(parse_rate(downlink, "--downlink"))
     else:
         down = up
-    return Link(up, down, round_trip_seconds)
+    return LinkTrace(up, down, round_trip_seconds)
 
 
 def runnable(profile: Profile) -> list[str]:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from edge_agent.commands.plots import NO_MATPLOTLIB
 from shared.errors import PlanError
-from shared.planning import PROBE_SECONDS, Deployment, Link, Result
+from shared.planning import PROBE_SECONDS, Deployment, LinkTrace, Result
 
 WINDOW_SECONDS = 1.0
 """Over which rates are averaged for the eye."""
 
 
-def plot_run(result: Result, link: Link, seconds: float, path: Path) -> None:
+def plot_run(result: Result, link: LinkTrace, seconds: float, path: Path) -> None:
     """Write the picture of one run to `path`, a PNG.
 
     Raises PlanError where matplotlib is not installed, the planner made no run, or the file cannot be written.

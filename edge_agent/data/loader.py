@@ -25,7 +25,8 @@ class Batch:
     inputs: Tensor
     """[B, ...]: the samples' inputs, stacked."""
     labels: Tensor
-    """[B] int64 for integer labels; else [B, ...], the samples' labels, stacked."""
+    """[B, ...]: the samples' labels, stacked. Integers are read as int64; `Prefetcher` narrows them to the smallest type
+    that holds them."""
 
 
 class BatchLoader:

@@ -17,7 +17,7 @@ from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
 from shared.errors import UnfitError
 
-_STYLES = {Status.OK: "green", Status.ADVICE: "yellow", Status.MEND: "bold red", Status.SKIPPED: "dim"}
+_STYLES = {Status.OK: "green", Status.ADVICE: "yellow", Status.FIX: "bold red", Status.SKIPPED: "dim"}
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def doctor(
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Look at this device and at the way to its trainer, and say what to mend. Changes nothing, trains nothing."""
+    """Look at this device and at the way to its trainer, and say what to fix. Changes nothing, trains nothing."""
     from edge_agent.doctor.examine import examine
 
     findings = asyncio.run(examine(load_config(EdgeConfig, config, overrides or [])))
@@ -51,7 +51,7 @@ def render_table(findings: Sequence[Finding]) -> Table:
 
 
 def check_fitness(findings: Sequence[Finding]) -> None:
-    """Raise UnfitError when something must be mended."""
-    broken = [finding.check for finding in findings if finding.status is Status.MEND]
+    """Raise UnfitError when something must be fixed."""
+    broken = [finding.check for finding in findings if finding.status is Status.FIX]
     if broken:
-        raise UnfitError(f"to be mended before this device can train: {', '.join(broken)}; the report says how")
+        raise UnfitError(f"to be fixed before this device can train: {', '.join(broken)}; the report says how")

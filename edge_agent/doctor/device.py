@@ -16,7 +16,7 @@ import torch
 
 import shared.version
 from edge_agent.config import EdgeConfig
-from edge_agent.doctor.finding import Finding, advise, fine, mend, skipped
+from edge_agent.doctor.finding import Finding, advise, fine, fix, skipped
 from edge_agent.profiling.memory import available_bytes
 from edge_agent.sessions.stored_session import sessions_folder
 from shared.control.formatting import size
@@ -53,7 +53,7 @@ def check_python(version: Sequence[int]) -> Finding:
     """version: major, minor and more."""
     shown = ".".join(map(str, version))
     if tuple(version[:2]) < LEAST_PYTHON:
-        return mend("python", shown, f"install Python {'.'.join(map(str, LEAST_PYTHON))} or newer")
+        return fix("python", shown, f"install Python {'.'.join(map(str, LEAST_PYTHON))} or newer")
     return fine("python", shown)
 
 
@@ -61,7 +61,7 @@ def check_torch(version: str, cuda: str | None, *, has_gpu: bool) -> Finding:
     """version: as torch says it, 2.13.0+cpu. cuda: what this build of torch is for; None for the CPU."""
     shown = f"{version}, for {'the CPU' if cuda is None else f'CUDA {cuda}'}"
     if tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < LEAST_TORCH:
-        return mend("torch", shown, f"install torch {'.'.join(map(str, LEAST_TORCH))} or newer")
+        return fix("torch", shown, f"install torch {'.'.join(map(str, LEAST_TORCH))} or newer")
     if has_gpu and cuda is None:
         return advise("torch", f"{shown}, beside a GPU", "install the build of torch for this GPU (see pytorch.org)")
     return fine("torch", shown)
@@ -72,7 +72,7 @@ def check_compute(device: str, threads: int, cores: int) -> Finding:
     try:
         chosen = choose_device(device)
     except ConfigError as error:
-        return mend("compute", f"{device} is not there", str(error))
+        return fix("compute", f"{device} is not there", str(error))
     used = threads or torch.get_num_threads()
     shown = f"{chosen}, {used} thread{'s' if used > 1 else ''}, {cores} core{'s' if cores > 1 else ''}"
     if used > cores:
@@ -102,7 +102,7 @@ def check_memory(available: int) -> Finding:
     shown = f"{size(available)} free"
     remedy = "end other programs, or train with a smaller data.batch_size, deployment.cut or deployment.staleness"
     if available < LEAST_MEMORY_BYTES:
-        return mend("memory", shown, remedy)
+        return fix("memory", shown, remedy)
     return fine("memory", shown) if available >= GOOD_MEMORY_BYTES else advise("memory", shown, remedy)
 
 
@@ -111,7 +111,7 @@ def check_disk(config: EdgeConfig) -> Finding:
     try:
         folder = sessions_folder(config)
     except ConfigError as error:
-        return mend("disk", "no place for checkpoints", str(error))
+        return fix("disk", "no place for checkpoints", str(error))
     if folder is None:
         return skipped("disk", 'checkpoints.location is "none": nothing is kept')
     existing = next(path for path in (folder.path, *folder.path.parents) if _can_be_seen(path))
@@ -129,11 +129,11 @@ def _can_be_seen(path: Path) -> bool:
 def judge_disk(folder: Path, free_bytes: int, *, writable: bool) -> Finding:
     """Whether checkpoints have room in `folder`."""
     if not writable:
-        return mend("disk", f"{folder} cannot be written to", "give this user the folder, or set checkpoints.location")
+        return fix("disk", f"{folder} cannot be written to", "give this user the folder, or set checkpoints.location")
     shown = f"{size(free_bytes)} free for {folder}"
     remedy = "free some, or set checkpoints.location to a larger disk; see also checkpoints.keep"
     if free_bytes < LEAST_DISK_BYTES:
-        return mend("disk", shown, remedy)
+        return fix("disk", shown, remedy)
     return fine("disk", shown) if free_bytes >= GOOD_DISK_BYTES else advise("disk", shown, remedy)
 
 
@@ -145,7 +145,7 @@ def check_clock(now: datetime.datetime, installed: datetime.datetime, synchronis
     shown = f"{now:%Y-%m-%d %H:%M:%S} UTC"
     remedy = "have the clock set over the network, for example with: timedatectl set-ntp true"
     if now < installed:
-        return mend("clock", f"{shown}, which is before Isthmus was installed", remedy)
+        return fix("clock", f"{shown}, which is before Isthmus was installed", remedy)
     if synchronised is None:
         return fine("clock", f"{shown}; whether it is synchronised is not told here")
     return (

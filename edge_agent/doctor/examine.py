@@ -8,7 +8,7 @@ from cryptography import x509
 
 from edge_agent.config import EdgeConfig
 from edge_agent.doctor.device import examine_device
-from edge_agent.doctor.finding import Finding, Status, advise, fine, mend, skipped
+from edge_agent.doctor.finding import Finding, Status, advise, fine, fix, skipped
 from edge_agent.doctor.link import check_downlink, check_round_trip, check_uplink
 from edge_agent.doctor.reach import SOON, check_connection, check_encryption, check_name
 from edge_agent.doctor.trainer import check_access, check_service
@@ -58,11 +58,11 @@ async def _as_far_as_it_goes(config: EdgeConfig) -> list[Finding]:
     ]
     for check in way:
         findings.append(await check())
-        if findings[-1].status is Status.MEND:
+        if findings[-1].status is Status.FIX:
             return findings
     async with UnaryCalls(config.trainer.address, access, config.link) as calls:
         findings.append(await check_service(calls))
-        if findings[-1].status is Status.MEND:
+        if findings[-1].status is Status.FIX:
             return findings
         findings += await check_access(calls)
         round_trip, seconds = await check_round_trip(calls)
@@ -75,7 +75,7 @@ def check_credentials(config: EdgeConfig, now: datetime.datetime) -> tuple[Findi
     try:
         access = trainer_access(config.trainer, config.tls)
     except ConfigError as error:
-        return mend("credentials", str(error), "see docs/security.md, five minutes to a closed port"), None
+        return fix("credentials", str(error), "see docs/security.md, five minutes to a closed port"), None
     parts = ["a token"] if access.token is not None else []
     if config.tls.certificate is not None:
         ends = _end_of(config.tls.certificate.read_bytes())

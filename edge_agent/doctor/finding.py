@@ -10,8 +10,8 @@ class Status(StrEnum):
     OK = "ok"
     ADVICE = "advice"
     """It will train, and could do better."""
-    MEND = "mend"
-    """It will not train before this is mended."""
+    FIX = "fix"
+    """It will not train before this is fixed."""
     SKIPPED = "skipped"
     """It could not be looked at."""
 
@@ -36,9 +36,9 @@ def advise(check: str, result: str, remedy: str) -> Finding:
     return Finding(check, Status.ADVICE, result, remedy)
 
 
-def mend(check: str, result: str, remedy: str) -> Finding:
-    """Something must be mended."""
-    return Finding(check, Status.MEND, result, remedy)
+def fix(check: str, result: str, remedy: str) -> Finding:
+    """Something must be fixed."""
+    return Finding(check, Status.FIX, result, remedy)
 
 
 def skipped(check: str, why: str) -> Finding:

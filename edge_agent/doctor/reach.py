@@ -10,7 +10,7 @@ from contextlib import suppress
 from cryptography import x509
 
 from edge_agent.config import EdgeConfig
-from edge_agent.doctor.finding import Finding, advise, fine, mend
+from edge_agent.doctor.finding import Finding, advise, fine, fix
 from shared.config import is_loopback
 
 CONNECT_SECONDS = 5.0
@@ -24,7 +24,7 @@ async def check_name(host: str, port: int) -> Finding:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # the latter for what cannot be a name at all
-        return mend(
+        return fix(
             "name",
             f"{host}: {getattr(error, 'strerror', None) or error}",
             "correct trainer.address, or this device's DNS",
@@ -38,14 +38,14 @@ async def check_connection(host: str, port: int) -> Finding:
         async with asyncio.timeout(CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
-        return mend(
+        return fix(
             "connection",
             f"port {port} did not answer for {CONNECT_SECONDS:g} s",
             "let a firewall on the way pass this port; is the machine on?",
         )
     except OSError as error:
         remedy = "start the trainer there (cloud-trainer serve), and see that its server.listen is not loopback only"
-        return mend("connection", f"port {port}: {error.strerror or error}", remedy)
+        return fix("connection", f"port {port}: {error.strerror or error}", remedy)
     writer.close()
     return fine("connection", f"port {port} is open")
 
@@ -63,7 +63,7 @@ async def check_encryption(config: EdgeConfig, host: str, port: int) -> Finding:
 
 async def _check_clear_text(config: EdgeConfig, host: str, port: int) -> Finding:
     if await _speaks_tls(host, port):
-        return mend(
+        return fix(
             "encryption",
             "the trainer speaks TLS, and this agent does not",
             "set tls.ca to the trainer's authority, or tls.enabled = true for one that is publicly known",
@@ -126,25 +126,25 @@ def _is_alert(error: ssl.SSLError) -> bool:
 def judge_handshake(error: OSError) -> Finding:
     """Why a handshake failed, and which side must repair it."""
     if isinstance(error, TimeoutError):
-        return mend("encryption", "the trainer did not finish the handshake", "does something else listen there?")
+        return fix("encryption", "the trainer did not finish the handshake", "does something else listen there?")
     if isinstance(error, ssl.SSLCertVerificationError):
         said = error.verify_message
         if "ostname mismatch" in said or "IP address mismatch" in said:
             remedy = "use the name that the certificate is for in trainer.address, or say it in tls.server_name"
         elif "expired" in said:
-            remedy = "renew the trainer's certificate (cloud-trainer certs, run again), or mend this device's clock"
+            remedy = "renew the trainer's certificate (cloud-trainer certs, run again), or fix this device's clock"
         elif "not yet valid" in said:
-            remedy = "mend this device's clock"
+            remedy = "fix this device's clock"
         else:
             remedy = "set tls.ca to the authority that has signed the trainer's certificate"
-        return mend("encryption", f"the trainer's certificate is not trusted: {said}", remedy)
+        return fix("encryption", f"the trainer's certificate is not trusted: {said}", remedy)
     if isinstance(error, ssl.SSLError) and not _is_alert(error):
-        return mend(
+        return fix(
             "encryption",
             "the trainer does not speak TLS",
             "give it a [tls] of its own, or leave this agent's [tls] out",
         )
-    return mend(
+    return fix(
         "encryption",
         "the trainer refuses this agent's certificate, or misses one",
         "set tls.certificate and tls.key to a pair that the trainer's tls.ca has signed",

@@ -6,7 +6,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from edge_agent.doctor.finding import Finding, fine, mend, skipped
+from edge_agent.doctor.finding import Finding, fine, fix, skipped
 from shared.client.call import HEALTH, SERVICE, Answer, UnaryCalls
 from shared.version import NO_SESSION, NO_VERSION, PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -22,18 +22,18 @@ async def check_service(calls: UnaryCalls) -> Finding:
         case Code.OK:
             return _judge_health(answer.data)
         case Code.NOT_FOUND | Code.UNIMPLEMENTED:
-            return mend("service", "what listens there is no trainer", "correct the host and port of trainer.address")
+            return fix("service", "what listens there is no trainer", "correct the host and port of trainer.address")
         case _:
-            return mend("service", answer.details, "is it a trainer, with the same [tls] as this agent? See its log")
+            return fix("service", answer.details, "is it a trainer, with the same [tls] as this agent? See its log")
 
 
 def _judge_health(data: bytes) -> Finding:
     try:
         status = HealthCheckResponse.FromString(data).status
     except DecodeError:
-        return mend("service", "what listens there is no trainer", "correct the host and port of trainer.address")
+        return fix("service", "what listens there is no trainer", "correct the host and port of trainer.address")
     if status != HealthCheckResponse.SERVING:
-        return mend("service", "the trainer says that it is about to stop", "wait, or start it again")
+        return fix("service", "the trainer says that it is about to stop", "wait, or start it again")
     return fine("service", "the trainer serves")
 
 
@@ -53,16 +53,16 @@ def judge_token(answers: dict[str, Answer]) -> Finding:
     """answers: how a call ended that needs the scope."""
     refused = [answer for answer in answers.values() if answer.code is Code.UNAUTHENTICATED]
     if refused:
-        return mend(
+        return fix(
             "token", refused[0].details, "make one on the trainer (cloud-trainer token NAME) for trainer.token_file"
         )
     missing = [scope for scope, answer in answers.items() if answer.code is Code.PERMISSION_DENIED]
     if missing:
         remedy = "make a token with every scope on the trainer (cloud-trainer token NAME, without --scope)"
-        return mend("token", f"it lacks the scope{'s' if len(missing) > 1 else ''} {', '.join(missing)}", remedy)
+        return fix("token", f"it lacks the scope{'s' if len(missing) > 1 else ''} {', '.join(missing)}", remedy)
     busy = [answer for answer in answers.values() if answer.code is Code.RESOURCE_EXHAUSTED]
     if busy:
-        return mend("token", busy[0].details, "wait, or raise the trainer's limits ([server])")
+        return fix("token", busy[0].details, "wait, or raise the trainer's limits ([server])")
     return fine("token", f"this agent may {', '.join(answers)}")
 
 
@@ -73,5 +73,5 @@ def judge_version(opening: Answer) -> Finding:
         return skipped("protocol", f"the trainer does not say its version: {opening.details}")
     if int(found[1]) != PROTOCOL_VERSION:
         shown = f"the trainer speaks version {found[1]}, this agent {PROTOCOL_VERSION}"
-        return mend("protocol", shown, "install the same version of Isthmus on both sides")
+        return fix("protocol", shown, "install the same version of Isthmus on both sides")
     return fine("protocol", f"version {PROTOCOL_VERSION} on both sides")

@@ -55,7 +55,7 @@ class Pipeline:
         listener: RunListener,
         take_message: Callable[[TrainResponse], None],
     ) -> None:
-        """take_message: told what the trainer says besides tensors; what it raises ends the run."""
+        """take_message: given what the trainer says besides tensors and acks, reports included; what it raises ends the run."""
         self._compute = compute
         self._window = window
         self._deployment = deployment
@@ -150,7 +150,7 @@ class Pipeline:
         self._listener.gradient_applied(batch.step, staleness)
 
     async def _talk(self, streams: StreamSource) -> None:
-        """P2 and P4, over one stream after the other, until every step is settled on both sides."""
+        """P2 and P4, over one stream after the other, until all is sent and the trainer has answered every step."""
         while True:
             try:
                 stream = streams.stream
@@ -200,7 +200,7 @@ class Pipeline:
         self._listener.span("codec", "encode", batch.step, started, time.monotonic())
 
     async def _receive(self, stream: Stream) -> None:
-        """P4: take gradients and reports until there is one of each for every step."""
+        """P4: take reports, and gradients where they return, until the trainer has answered every step."""
         while not self._window.answered(self._stop_step):
             event = await stream.receive()
             if event is None:

@@ -1,7 +1,7 @@
 """What follows from a lost stream: attach again, and go on where both sides were, or go back to a checkpoint of both.
 
 A step that the trainer refuses is tried once more, because what told of the refusal may have been damaged on the way. Then
-the refusal is the end of the run: it would come again for ever. A lost link may be lost as often as it likes.
+the refusal is the end of the run: it would come again and again. A lost link may be lost as often as it likes.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Recovery:
     async def reattach(self, failure: IsthmusError) -> Reattached | TrainerRestored:
         """Attach again after `failure`; see `StreamSource`.
 
-        What was refused before is raised where the session is gone by it: that is the reason which can be mended. Any other
+        What was refused before is raised where the session is gone by it: that is the reason which can be fixed. Any other
         failure after which the session is gone is the cause of the GoneError.
         """
         self._training_stream.drop()

@@ -42,7 +42,7 @@ def compensate(gradient: Tensor, error: Tensor, batch_size: int, mode: FeedbackM
     batch_size: number of samples B over which the loss is a mean.
     Second-order Taylor term, with the diagonal of the Hessian estimated by the squared gradient (paper 000, Eq. 7 and
     8, Alg. 1, line 5). A mean over B samples makes a sample's gradient B times smaller, its square B^2 times and its
-    Hessian B times: hence the factor. `gradient` is not written to; with mode OFF it is what comes back.
+    Hessian B times, which the factor makes good. `gradient` is not written to; with mode OFF it is what comes back.
     """
     if mode is FeedbackMode.OFF:
         return gradient

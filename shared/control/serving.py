@@ -41,7 +41,7 @@ class Health:
 
     @property
     def check_alone(self) -> grpc.GenericRpcHandler:
-        """Check without Watch: for a port where nobody is asked who he is, and nobody shall hold a call open."""
+        """Check without Watch: for a port that asks nobody who they are and lets nobody hold a call open."""
         return grpc.method_handlers_generic_handler(
             health.SERVICE_NAME,
             {

@@ -45,7 +45,7 @@ from shared.planning.profile import (
 from shared.planning.rates import parse_rate, parse_seconds
 from shared.planning.simulator import Run, Switch, simulate
 from shared.planning.trace_files import load_trace
-from shared.planning.traces import Link, Trace
+from shared.planning.traces import LinkTrace, Trace
 
 __all__ = [
     "CONTESTANTS",
@@ -64,7 +64,7 @@ __all__ = [
     "Encode",
     "Engine",
     "EngineConfig",
-    "Link",
+    "LinkTrace",
     "Outcome",
     "Overhead",
     "PhaseSeconds",

@@ -13,13 +13,13 @@ from shared.errors import PlanError
 from shared.planning.cost import Bools, Floats, Rates, Work
 from shared.planning.planners import SearchSpace, candidates
 from shared.planning.profile import FLOAT32_BITS, Profile
-from shared.planning.traces import Link, Trace
+from shared.planning.traces import LinkTrace, Trace
 
 ROUNDING = 1e-9
 """Part of each limit that may be nothing but rounding."""
 
 
-def most_steps(profile: Profile, link: Link, seconds: float, space: SearchSpace, begin: float = 0.0) -> float:
+def most_steps(profile: Profile, link: LinkTrace, seconds: float, space: SearchSpace, begin: float = 0.0) -> float:
     """No run of so many seconds from the moment `begin` of the link has more steps, whichever planner changes what and when.
 
     Deployments: all of the space, edge-only, and what JointDNN chooses from. PlanError when a step takes no time.
@@ -43,7 +43,7 @@ def most_steps(profile: Profile, link: Link, seconds: float, space: SearchSpace,
 
 
 def _limits(
-    work: Work, is_serial: Bools, window: int, link: Link, seconds: float, begin: float
+    work: Work, is_serial: Bools, window: int, link: LinkTrace, seconds: float, begin: float
 ) -> tuple[Floats, Floats]:
     """Limits, shape (m,), and what one unit of each variable takes of them, shape (m, 2 n).
 

@@ -15,7 +15,7 @@ from shared.planning.estimates import LEAST_RATE
 from shared.planning.planners import GREEDY, PLANNERS, SearchSpace, candidates, first_deployment, greedy
 from shared.planning.profile import Profile
 from shared.planning.simulator import Run, simulate
-from shared.planning.traces import Link
+from shared.planning.traces import LinkTrace
 
 PROBE_SECONDS = 5.0
 """How long the link is measured before training starts; it counts into no run."""
@@ -36,7 +36,7 @@ class Setting:
     """What all planners of a comparison share."""
 
     profile: Profile
-    link: Link
+    link: LinkTrace
     space: SearchSpace
     seconds: float
     engine: EngineConfig
@@ -100,7 +100,7 @@ CONTESTANTS: dict[str, Callable[[Setting], Result]] = {
 
 def compare(
     profile: Profile,
-    link: Link,
+    link: LinkTrace,
     space: SearchSpace,
     seconds: float,
     planners: tuple[str, ...] = tuple(CONTESTANTS),

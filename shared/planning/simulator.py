@@ -16,7 +16,7 @@ from shared.errors import PlanError
 from shared.planning.cost import Deployment, migration_bits, work_of
 from shared.planning.engine import Decision, Engine
 from shared.planning.profile import Profile
-from shared.planning.traces import Link
+from shared.planning.traces import LinkTrace
 
 OBSERVE_SECONDS = 1.0
 """How often the link monitor reports to the engine."""
@@ -54,7 +54,7 @@ class Run:
 class SimulatedPipeline:
     """The moments of one batch after another through the four phases, each free as soon as it has passed a batch on."""
 
-    def __init__(self, profile: Profile, link: Link, deployment: Deployment, begin: float = 0.0) -> None:
+    def __init__(self, profile: Profile, link: LinkTrace, deployment: Deployment, begin: float = 0.0) -> None:
         """Empty at the moment `begin` of the link.
 
         PlanError when the profile has no measurement for the deployment, or a step of it takes no time.
@@ -117,7 +117,12 @@ class SimulatedPipeline:
 
 
 def simulate(
-    profile: Profile, link: Link, start: Deployment, seconds: float, engine: Engine | None = None, begin: float = 0.0
+    profile: Profile,
+    link: LinkTrace,
+    start: Deployment,
+    seconds: float,
+    engine: Engine | None = None,
+    begin: float = 0.0,
 ) -> Run:
     """Train for `seconds` from an empty pipeline, with one deployment or as the engine decides.
 
@@ -148,7 +153,7 @@ def simulate(
 class _Monitor:
     """Tells the engine each OBSERVE_SECONDS what the link carried since, and nothing of what it will."""
 
-    def __init__(self, link: Link, pipeline: SimulatedPipeline, engine: Engine) -> None:
+    def __init__(self, link: LinkTrace, pipeline: SimulatedPipeline, engine: Engine) -> None:
         self.engine = engine
         self._link = link
         self._pipeline = pipeline

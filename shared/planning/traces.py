@@ -1,6 +1,6 @@
 """Traces: what a link could carry over time, piecewise constant, repeated from the start when it ends.
 
-`Trace` is one direction, `Link` both. Where a trace was recorded and in which file format is no matter here (trace_files.py).
+`Trace` is one direction, `LinkTrace` both. `trace_files.py` knows where a trace was recorded and in which format.
 """
 
 import itertools
@@ -98,7 +98,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkTrace:
     """Both directions of a link; each repeats on its own."""
 
     uplink: Trace

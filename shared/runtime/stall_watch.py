@@ -34,7 +34,7 @@ class StallWatch:
         if quiet < self._limit_seconds:
             rest = max(
                 self._limit_seconds - quiet, self._limit_seconds / _LOOKS
-            )  # a rounding error must not look for ever
+            )  # a rounding error must not make it look endlessly
             self._timer = asyncio.get_running_loop().call_later(rest, self._look)
             return
         _log.warning("nothing is heard of what was sent", seconds=round(quiet, 1))

@@ -32,7 +32,7 @@ def record(path: Path) -> None:
 
         setattr(Replay, name, call)
 
-    write_first("__init__", lambda *_: "anew\n")
+    write_first("__init__", lambda *_: "fresh\n")
     write_first("forward", lambda _policy, step, *_: f"forward {step}\n")
     write_first("backward", lambda _policy, step, *_: f"backward {step}\n")
 
@@ -42,7 +42,7 @@ def worst(lines: Iterable[str]) -> Worst:
     result, in_flight = Worst(), dict[int, None]()
     for line in lines:
         match line.split():
-            case ["anew"]:
+            case ["fresh"]:
                 in_flight.clear()
             case ["forward", step]:
                 in_flight[int(step)] = None

@@ -29,7 +29,7 @@ async def test_faults_of_every_kind_lose_nothing(tmp_path, capsys):
 
 
 def order(text):
-    names = {"a": "anew", "f": "forward", "b": "backward"}
+    names = {"a": "fresh", "f": "forward", "b": "backward"}
     return [" ".join([names[word[0]], word[1:]]) for word in text.split()]
 
 

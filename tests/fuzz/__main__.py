@@ -1,4 +1,4 @@
-"""`make fuzz`: generated messages on every RPC of a trainer, and as many spoilt files shared out among the kinds of file."""
+"""`make fuzz`: generated messages on every RPC of a trainer, and as many damaged files shared out among the kinds of file."""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""How bytes and documents are spoilt, as hypothesis strategies. Knows no format of ours."""
+"""How bytes and documents are damaged, as hypothesis strategies. Knows no format of ours."""
 
 import json
 import re
@@ -65,7 +65,7 @@ absurd_texts = absurd_numbers | st.sampled_from(
 
 
 @st.composite
-def spoilt(draw: st.DrawFn, good: bytes) -> bytes:
+def damaged(draw: st.DrawFn, good: bytes) -> bytes:
     """Bytes that were right once: as they were, cut off, with bits flipped, or with something else put in somewhere."""
     match draw(st.integers(0, 6)):
         case 0:
@@ -116,4 +116,4 @@ def reworded(draw: st.DrawFn, good: Any) -> Any:
 
 def json_files(good: Any) -> st.SearchStrategy[bytes]:
     """Files that once held this document."""
-    return spoilt(json.dumps(good).encode()) | reworded(good).map(partial(json.dumps, default=str)).map(str.encode)
+    return damaged(json.dumps(good).encode()) | reworded(good).map(partial(json.dumps, default=str)).map(str.encode)

@@ -1,4 +1,4 @@
-"""Every kind of file that is read, how it is spoilt, and what reads it; an IsthmusError is all that may come of it."""
+"""Every kind of file that is read, how it is damaged, and what reads it; an IsthmusError is all that may come of it."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ from shared.training import block_state
 from shared.training.stage_state import copy_state, put_back, to_bytes
 from shared.training.step_log import check_steps
 from shared.transport.auth.tokens import Scope, make_token, read_tokens
-from tests.fuzz.damage import absurd_texts, json_files, json_values, reworded, spoilt
+from tests.fuzz.damage import absurd_texts, damaged, json_files, json_values, reworded
 from tests.support.wire import open_request
 
 SESSION_ID = "0123456789abcdef" * 2
@@ -61,7 +61,7 @@ def _a_file(name: str, read: Callable[[Path], object]) -> Callable[[Path, bytes]
 
 
 def _tensor_files(good: bytes) -> st.SearchStrategy[bytes]:
-    """safetensors files: spoilt anywhere, or with another header in front of the same data."""
+    """safetensors files: damaged anywhere, or with another header in front of the same data."""
     header_bytes = struct.unpack("<Q", good[:8])[0]
     header, data = json.loads(good[8 : 8 + header_bytes]), good[8 + header_bytes :]
 
@@ -70,18 +70,18 @@ def _tensor_files(good: bytes) -> st.SearchStrategy[bytes]:
         return struct.pack("<Q", len(text) if length is None else length) + text + data
 
     lengths = st.none() | st.sampled_from([0, 1, 2**31, 2**40, 2**63, 2**64 - 1])
-    return spoilt(good) | st.tuples(lengths, json_files(header)).map(under)
+    return damaged(good) | st.tuples(lengths, json_files(header)).map(under)
 
 
 def _sealed(good: dict[str, Any]) -> st.SearchStrategy[bytes]:
     """Documents that say something else under a right checksum, and ones whose checksum is wrong."""
-    return reworded(good).map(seal) | json_values.map(seal) | spoilt(seal(good)) | json_files(json.loads(seal(good)))
+    return reworded(good).map(seal) | json_values.map(seal) | damaged(seal(good)) | json_files(json.loads(seal(good)))
 
 
 def _config_files(good: str) -> st.SearchStrategy[bytes]:
     keys = st.sampled_from(["data.kwargs.x", "trainer.address", "deployment.staleness", "server.listen", "x", "log"])
     values = st.one_of(absurd_texts, json_values.map(partial(json.dumps, default=str)).map(str.encode))
-    return spoilt(good.encode()) | st.builds(lambda key, value: key.encode() + b" = " + value, keys, values)
+    return damaged(good.encode()) | st.builds(lambda key, value: key.encode() + b" = " + value, keys, values)
 
 
 _EDGE = """
@@ -239,27 +239,27 @@ def kinds() -> Mapping[str, Kind]:
         "profile": Kind(json_files(_PROFILE), _a_file("profile.json", load_profile)),
         "parts of a profile": Kind(json_files(_PARTS), _a_file("profile.json.parts", _read_parts)),
         "time line": Kind(json_files(_TIMELINE), _a_file("timeline.json", _read_timeline)),
-        "Mahimahi trace": Kind(spoilt(_MAHIMAHI), _a_file("trace.up", load_trace)),
+        "Mahimahi trace": Kind(damaged(_MAHIMAHI), _a_file("trace.up", load_trace)),
         "packed trace": Kind(_packed(_MAHIMAHI), _a_file("trace.xz", load_trace)),
-        "Ghent trace": Kind(spoilt(_GHENT), _a_file("trace.log", load_trace)),
-        "CSV trace": Kind(spoilt(_CSV), _a_file("trace.csv", load_trace)),
-        "5G lists": Kind(spoilt(_LISTS_5G), _a_file("trace.txt", lambda path: load_trace(path, 2))),
-        "step log": Kind(spoilt(_STEPS), _a_file("steps.log", check_steps)),
+        "Ghent trace": Kind(damaged(_GHENT), _a_file("trace.log", load_trace)),
+        "CSV trace": Kind(damaged(_CSV), _a_file("trace.csv", load_trace)),
+        "5G lists": Kind(damaged(_LISTS_5G), _a_file("trace.txt", lambda path: load_trace(path, 2))),
+        "step log": Kind(damaged(_STEPS), _a_file("steps.log", check_steps)),
         "edge record": Kind(_sealed(_RECORD), _read_edge_record),
         "trainer record": Kind(_sealed(trainer_record), _read_trainer_record),
         "checkpoint manifest": Kind(_sealed(manifest), read_manifest),
         "checkpoint state": Kind(_tensor_files(stage_file), read_state),
         "block state": Kind(_tensor_files(block_file), read_block),
-        "images": Kind(spoilt(_IMAGES), _a_file("train-images-idx3-ubyte", _read_images)),
+        "images": Kind(damaged(_IMAGES), _a_file("train-images-idx3-ubyte", _read_images)),
     }
 
 
 def _packed(good: bytes) -> st.SearchStrategy[bytes]:
-    return spoilt(lzma.compress(good)) | spoilt(good).map(lzma.compress)
+    return damaged(lzma.compress(good)) | damaged(good).map(lzma.compress)
 
 
 def _token_files(good: str) -> st.SearchStrategy[bytes]:
-    return spoilt(good.encode()) | absurd_texts.map(lambda text: b"[[token]]\nsubject = " + text)
+    return damaged(good.encode()) | absurd_texts.map(lambda text: b"[[token]]\nsubject = " + text)
 
 
 @contextmanager

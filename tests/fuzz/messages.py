@@ -25,7 +25,7 @@ from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, Role, TensorHeader
-from tests.fuzz.damage import json_files, spoilt
+from tests.fuzz.damage import damaged, json_files
 from tests.support.peers.strangers import CONTROL, METHODS, message
 from tests.support.wire import BATCH, FEATURES, SERVICE, batch_packets, block_packets, open_request
 
@@ -183,9 +183,9 @@ def _sealed(body: bytes) -> bytes:
 
 
 def _bodies(of: Message | Packet[Any]) -> st.SearchStrategy[bytes]:
-    """The bytes of a message: whole, with fields that nobody knows, or spoilt."""
+    """The bytes of a message: whole, with fields that nobody knows, or damaged."""
     good = serialize(of)[:-_CHECKSUM_BYTES] if isinstance(of, Packet) else of.SerializeToString()
-    return st.one_of(st.just(good), st.sampled_from(_UNKNOWN).map(lambda more: good + more), spoilt(good))
+    return st.one_of(st.just(good), st.sampled_from(_UNKNOWN).map(lambda more: good + more), damaged(good))
 
 
 _UNKNOWN = [

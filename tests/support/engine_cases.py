@@ -5,7 +5,7 @@ import dataclasses
 from shared.planning import (
     Block,
     Engine,
-    Link,
+    LinkTrace,
     SearchSpace,
     Trace,
     greedy,
@@ -40,7 +40,7 @@ HEAVY = small_profile(blocks=tuple(Block(f"b{i}", 1e7) for i in range(4)))
 def symmetric(*pieces):
     """A link of (seconds, Mbit/s) pieces, both directions alike."""
     trace = Trace.of_durations([seconds for seconds, _ in pieces], [rate * MBIT for _, rate in pieces])
-    return Link(trace, trace)
+    return LinkTrace(trace, trace)
 
 
 def best_for(profile, mbit):

@@ -135,7 +135,7 @@ def fetched(url: str) -> str | None:
 
 @contextmanager
 def looking(fetch: Callable[[], str | None], every_seconds: float = 0.05) -> Iterator[list[str]]:
-    """A reader who looks at something again and again; yields what he has seen so far."""
+    """A reader who looks at something again and again; yields what was seen so far."""
     seen: list[str] = []
     enough = threading.Event()
 

@@ -98,7 +98,7 @@ def batch_of(step: int) -> Batch:
 
 @dataclass
 class Delays:
-    """Seconds of each kind of work, drawn anew for every call."""
+    """Seconds of each kind of work, drawn again for every call."""
 
     edge: Callable[[], float] = lambda: 0.0
     cloud: Callable[[], float] = lambda: 0.0

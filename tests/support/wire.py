@@ -1,4 +1,4 @@
-"""A peer that sends the very bytes it is told to, and the messages that a right edge would send, to be spoilt."""
+"""A peer that sends the very bytes it is told to, and the messages that a right edge would send, to be damaged."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass

@@ -26,7 +26,7 @@ class Caller:
 
 
 ANYONE = Caller("")
-"""The caller where nobody is asked who he is."""
+"""The caller on a port that asks nobody who they are."""
 
 _caller: ContextVar[Caller] = ContextVar("caller", default=ANYONE)
 
@@ -61,7 +61,7 @@ class Authenticator:
         return self._tokens.failure
 
     def judge(self) -> Callable[[Caller, Scope], bool]:
-        """What says whether a caller who was let in may still do what a scope allows; while there is a `failure`, he may."""
+        """What says whether a caller who was let in may still do what a scope allows; during a `failure` every one may."""
         if self._tokens is None or self.failure is not None:
             return lambda _who, _scope: True
         book = self._tokens.get()

@@ -1,7 +1,7 @@
-"""The gate that every call of a server passes before its first message is read: who it is, whether he may, how often.
+"""The gate that every call of a server passes before its first message is read: who calls, whether they may, how often.
 
 One table says which scope a method needs; what is not in it is let in for nobody. Who is let in may be turned out later, when
-his token is withdrawn. Knows nothing of what the methods do.
+their token is withdrawn. Knows nothing of what the methods do.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.status import StatusError, abort
 
 _BUSY_RETRY_SECONDS = 1.0
-"""When a caller with too many calls under way may try again; one of them has ended by then, or he has himself to blame."""
+"""When a caller with too many calls under way may try again; one of them has ended by then, unless the caller holds it open."""
 _CLOSED_RETRY_SECONDS = 5.0
-"""When a caller may try again where the operator has to mend a file first."""
+"""When a caller may try again where the operator has to repair a file first."""
 LOOK_SECONDS = 0.25
 """How often calls under way are judged again. A call is ended when two looks in a row find it withdrawn, because a file that
 is being written may lack a token for a moment; so a subject that is removed is out within half a second."""
@@ -49,8 +49,8 @@ class Gate(grpc.aio.ServerInterceptor):
 
     scopes: the full name of every method ("/package.Service/Method") to the scope it needs; None needs not even a token,
     and is a probe: no limit of a caller keeps it out.
-    calls_per_second: limit of one subject, of one host where nobody is asked who he is, and of what one host gets wrong in
-    saying who it is. calls_at_once: of one subject or host.
+    calls_per_second: limit of one subject, of one host on a port that asks nobody who they are, and of the wrong
+    credentials of one host. calls_at_once: of one subject or host.
     on_refusal: told the method, the peer and the error.
     """
 
@@ -195,7 +195,7 @@ def _key(who: Caller, host: str) -> str:
 def _closed() -> StatusError:
     return StatusError(
         grpc.StatusCode.UNAVAILABLE,
-        "the trainer cannot read its file of tokens (auth.tokens), so it admits nobody new until its operator mends the file",
+        "the trainer cannot read its file of tokens (auth.tokens), so it admits nobody new until its operator repairs the file",
         _CLOSED_RETRY_SECONDS,
     )
 

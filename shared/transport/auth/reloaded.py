@@ -36,7 +36,7 @@ class Reloaded(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """first: the value to begin with where the files cannot be read. Without one, the constructor raises ConfigError.
-        meanwhile: what the log says of the time until a change that cannot be read is mended.
+        meanwhile: what the log says of the time until a change that cannot be read is repaired.
         """
         self._paths = tuple(paths)
         self._read = read

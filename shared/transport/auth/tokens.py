@@ -83,7 +83,7 @@ def read_tokens(path: Path) -> TokenBook:
     """The book of a file. Raises ConfigError; an empty file is one that is being written, for no tokens are a comment."""
     data = read_file(path, KEY)
     if not data.strip():
-        raise ConfigError(f"{KEY}: {path} is empty; a file that shall let nobody in holds a comment that says so")
+        raise ConfigError(f"{KEY}: {path} is empty; a file that is to let nobody in must hold a comment that says so")
     try:
         content = parse_toml(data.decode())
         entries = _TokenFile.model_validate_json(json.dumps(content, default=str)).token

@@ -69,8 +69,10 @@ class SendCredits:
 
 
 class ReceiveLedger:
-    """The receiver's side: counts what arrives. Every chunk is acknowledged, so the sender's chunk size is what sets how
-    finely a slow link is measured and how seldom a fast one is interrupted."""
+    """The receiver's side: counts what arrives, and makes an ack for each chunk.
+
+    An ack covers all bytes before it, so whoever sends the acks may leave out one that a later one follows soon.
+    """
 
     def __init__(self, credit_bytes: int, monotonic_nanoseconds: Callable[[], int] = time.monotonic_ns) -> None:
         self.received_bytes = 0
@@ -78,7 +80,7 @@ class ReceiveLedger:
         self._now = monotonic_nanoseconds
 
     def add(self, count: int) -> Ack:
-        """Count a chunk and return its ack."""
+        """Count a chunk of so many payload bytes and return its ack."""
         self.received_bytes += count
         return Ack(
             received_bytes=self.received_bytes, receiver_nanoseconds=self._now(), credit_bytes=self._credit_bytes

@@ -17,7 +17,7 @@ from tests.support.running import StandardError
 
 ROOT = Path(__file__).resolve().parents[3]
 LONG_SECONDS = 3.0
-"""A machine that stands still for a tenth of a second has not spoilt a measurement of this length."""
+"""A machine that stands still for a tenth of a second does not distort a measurement of this length."""
 needs_link = [pytest.mark.root, pytest.mark.skipif(missing() is not None, reason=f"a shaped link {missing()}")]
 needs_loss = pytest.mark.skipif(missing_for("nft") is not None, reason=f"loss {missing_for('nft')}")
 
@@ -126,7 +126,7 @@ class TestLink:
         with linked_namespaces("test", delay_seconds=delay_seconds) as link:
             measure = Measure(link)
             link.shape(10e6, 10e6)
-            for breaking, mending in (
+            for breaking, restoring in (
                 (lambda: link.lose(1.0, 1.0), lambda: link.lose(0.0, 0.0)),
                 (link.down, link.up),
             ):
@@ -136,7 +136,7 @@ class TestLink:
                 breaking()
                 with pytest.raises(subprocess.TimeoutExpired):
                     running.wait(1.2)
-                mending()
+                restoring()
                 assert measure.wait(running) > 0.05
 
     def test_the_sides_see_each_other_and_nothing_else(self):

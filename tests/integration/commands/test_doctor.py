@@ -39,13 +39,13 @@ async def examined(address, flags):
 
 
 def assert_fails_at(check, findings, *says):
-    """This check must be mended, those before it need not, and those after it were not tried."""
+    """This check must be fixed, those before it need not, and those after it were not tried."""
     assert tuple(findings) == WAY_TO_THE_TRAINER
-    assert findings[check].status is Status.MEND, findings
+    assert findings[check].status is Status.FIX, findings
     for part in says:
         assert part in findings[check].result + findings[check].remedy
     position = WAY_TO_THE_TRAINER.index(check)
-    assert all(findings[before].status is not Status.MEND for before in WAY_TO_THE_TRAINER[:position])
+    assert all(findings[before].status is not Status.FIX for before in WAY_TO_THE_TRAINER[:position])
     if position < WAY_TO_THE_TRAINER.index("token"):
         for after in WAY_TO_THE_TRAINER[position + 1 :]:
             assert (findings[after].status, findings[after].result) == (Status.SKIPPED, f"needs {check}")
@@ -144,7 +144,7 @@ async def test_something_else_that_listens_there():
 def test_the_command_ends_with_its_code_and_names_what_is_broken():
     done = run_agent("doctor", "--json", f"--set=trainer.address={NOBODY}")
     assert done.returncode == ExitCode.UNFIT, done.stderr
-    assert done.stderr == "edge-agent: to be mended before this device can train: connection; the report says how\n"
+    assert done.stderr == "edge-agent: to be fixed before this device can train: connection; the report says how\n"
     statuses = {finding["check"]: finding["status"] for finding in json.loads(done.stdout)}
     assert statuses["python"] == "ok"
-    assert statuses["connection"] == "mend"
+    assert statuses["connection"] == "fix"

@@ -19,7 +19,7 @@ SCRIPTS = {"edge-agent": "edge_agent", "cloud-trainer": "cloud_trainer"}
 
 
 def started(function, *arguments, folder):
-    """The console script of a user who works in `folder` and has it on his PYTHONPATH, as our pages advise."""
+    """The console script of a user who works in `folder` and has it on the PYTHONPATH, as our pages advise."""
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.path.insert(0, '.'); import isthmus; isthmus.{function}()"
     )

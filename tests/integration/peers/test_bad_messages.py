@@ -1,4 +1,4 @@
-"""What no command of ours sends: sessions that cannot be opened and messages that were spoilt, each refused in words."""
+"""What no command of ours sends: sessions that cannot be opened and messages that were damaged, each refused in words."""
 
 import json
 from contextlib import asynccontextmanager

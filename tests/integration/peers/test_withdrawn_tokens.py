@@ -1,4 +1,4 @@
-"""Tokens are withdrawn, replaced and spoilt while a trainer serves: who is out, who stays, and what everybody is told."""
+"""Tokens are withdrawn, replaced and damaged while a trainer serves: who is out, who stays, and what everybody is told."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -228,7 +228,7 @@ def _open_to_all(path):
     path.chmod(0o644)
 
 
-SPOILT = {
+DAMAGES = {
     "mode 644": _open_to_all,
     "empty": lambda path: path.write_text(""),
     "gone": lambda path: path.unlink(),
@@ -249,8 +249,8 @@ def edge_metrics(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("spoils", SPOILT.values(), ids=SPOILT)
-async def test_a_bad_token_file_on_the_edge_ends_no_run_that_goes_on(book, tmp_path, edge_metrics, spoils):
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+async def test_a_bad_token_file_on_the_edge_ends_no_run_that_goes_on(book, tmp_path, edge_metrics, damage):
     token = tmp_path / "token"
     token.touch(mode=0o600)
     token.write_text(book.tokens["ours"])
@@ -262,7 +262,7 @@ async def test_a_bad_token_file_on_the_edge_ends_no_run_that_goes_on(book, tmp_p
 
             def on_progress(progress):
                 if progress.steps == 10:
-                    spoils(token)
+                    damage(token)
                     relay.inject(Fault.DROP)  # the next stream needs a token
                 if progress.steps == 30:
                     seen.append(edge_metrics[0].registry.get_sample_value("isthmus_token_file_broken"))

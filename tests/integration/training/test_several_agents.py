@@ -127,7 +127,7 @@ async def test_one_whose_model_fails_is_alone_with_it(alone):
 
 
 async def harass(peer, ends, begun):
-    """Break the contract in one session after the other, for ever."""
+    """Break the contract in one session after the other, without end."""
     while True:
         session = await peer.open()
         packets = [serialize(packet) for packet in batch_packets(pb.TrainRequest, 0)]
@@ -151,7 +151,7 @@ async def test_one_who_breaks_the_contract_all_the_time_disturbs_nobody(alone, b
             await hostile
     for name, result in zip(AGENTS, results, strict=True):
         assert_same_bits(alone[name], result.module.state_dict())
-    assert len(ends) > 4, "he was there, and went on"
+    assert len(ends) > 4, "the bad peer was there, and went on"
     assert set(ends) <= {
         grpc.StatusCode.DATA_LOSS,
         grpc.StatusCode.INVALID_ARGUMENT,

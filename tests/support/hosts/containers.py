@@ -58,7 +58,7 @@ class Podman:
         try:
             yield name
         finally:
-            # Ample time to end by itself: who is killed just while he ends, podman fails to remove.
+            # Ample time to end by itself: podman fails to remove a container that is killed just while it ends.
             self("rm", "--force", "--volumes", "--time=30", name)
 
     def _run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:

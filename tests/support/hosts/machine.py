@@ -1,7 +1,7 @@
 """A Debian machine for a test: an overlay over a tree that is made once, booted by systemd-nspawn. Needs root.
 
 What is costly to make is kept in run/deploy of the checkout: the tree, and the wheels of requirements.lock, so that the
-machine itself needs no network. `rm -r run/deploy` starts anew.
+machine itself needs no network. `rm -r run/deploy` starts from nothing.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Damaged messages, drawn from a seed: bytes that were spoilt on the way, and right messages that say hostile things.
+"""Damaged messages, drawn from a seed: bytes that were damaged on the way, and right messages that say hostile things.
 
 Each is a `Case`: what a peer sends in one call. A case is refused unless it says that it may be harmless: where nothing
 vouches for the bytes (a call without a checksum, a checksum put under random bytes) they may turn out to mean something.
@@ -139,7 +139,7 @@ class Damage:
         return replace(case, messages=before + case.messages)
 
     def _opening(self) -> Case:
-        """A session that cannot be opened, or a request that was spoilt on the way and has no checksum to tell."""
+        """A session that cannot be opened, or a request that was damaged on the way and has no checksum to tell."""
         draw = self._random
         if draw.random() < 0.5:
             what, data = self._spoilt(open_request().SerializeToString())
@@ -216,10 +216,10 @@ class Damage:
         draw = self._random
         match draw.randrange(4):
             case 0:
-                spoilt = bytearray(good)
+                damaged = bytearray(good)
                 for bit in draw.sample(range(8 * len(good)), draw.choice([1, 1, 2, 8])):
-                    spoilt[bit // 8] ^= 1 << bit % 8
-                return "flipped bits", bytes(spoilt)
+                    damaged[bit // 8] ^= 1 << bit % 8
+                return "flipped bits", bytes(damaged)
             case 1:
                 return "cut off", good[: draw.randrange(len(good))]
             case 2:
@@ -315,9 +315,9 @@ class Damage:
         weight = next(name for name in names if name.endswith("weight"))
         match draw.randrange(7):
             case 0:
-                spoilt = bytearray(good)
-                spoilt[draw.randrange(header_bytes)] ^= 1 << draw.randrange(8)
-                return "a flipped bit in the header of the file", bytes(spoilt), True
+                damaged = bytearray(good)
+                damaged[draw.randrange(header_bytes)] ^= 1 << draw.randrange(8)
+                return "a flipped bit in the header of the file", bytes(damaged), True
             case 1:
                 return "a file cut off", good[: draw.randrange(1, len(good))], False
             case 2:

@@ -164,7 +164,7 @@ class Doorkeeper:
         return Peer(self.credentials(), self.tokens[subject])
 
     def strangers(self, method: str) -> dict[str, Peer]:
-        """Who must not get through to `method`, by what is wrong with him."""
+        """Who must not get through to `method`, by what is wrong with them."""
         token = self.tokens["ours"]
         without_certificate = grpc.ssl_channel_credentials((self._folder / "ca.pem").read_bytes())
         needed = SCOPES[method]

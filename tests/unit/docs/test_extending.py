@@ -17,7 +17,7 @@ from torch import nn
 from shared.codec import codec_of_bits, registry
 from shared.execution.split import Scheme, split_simulation
 from shared.model.chain import build_chain
-from shared.planning import PLANNERS, Link, Rates, SearchSpace, Trace, compare
+from shared.planning import PLANNERS, LinkTrace, Rates, SearchSpace, Trace, compare
 from shared.planning.comparison import CONTESTANTS, run_held
 from shared.training.optimizers import OptimizerConfig
 from shared.training.policies import POLICIES
@@ -138,7 +138,7 @@ def test_a_planner_chooses_and_is_compared(monkeypatch):
     monkeypatch.setitem(CONTESTANTS, "halves", lambda setting: run_held("halves", setting))
     profile, rates = small_profile(), Rates(8e6, 8e6)
     assert PLANNERS["halves"](profile, rates, SearchSpace()).deployment.cut == len(profile) // 2
-    (result,) = compare(profile, Link(Trace.constant(8e6), Trace.constant(8e6)), SearchSpace(), 60.0, ("halves",))
+    (result,) = compare(profile, LinkTrace(Trace.constant(8e6), Trace.constant(8e6)), SearchSpace(), 60.0, ("halves",))
     assert result.run is not None
     assert result.run.start.cut == len(profile) // 2
     assert not result.run.switches, "what it chose is held"

@@ -12,7 +12,7 @@ GOOD, BAD = LinkRates(5e7, 4e7), LinkRates(1e5, 2e5)
 
 
 class Measuring:
-    """What a probe finds next, or a failure, or None to wait for ever."""
+    """What a probe finds next, or a failure, or None to wait without end."""
 
     def __init__(self, *found):
         self._found = list(found)

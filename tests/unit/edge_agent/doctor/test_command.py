@@ -11,22 +11,22 @@ from edge_agent.doctor.device import (
     examine_device,
 )
 from edge_agent.doctor.examine import WAY_TO_THE_TRAINER
-from edge_agent.doctor.finding import Finding, Status, fine, mend
+from edge_agent.doctor.finding import Finding, Status, fine, fix
 from shared.errors import ExitCode, UnfitError
 from tests.conftest import ROOT
 from tests.support.running import edge_config
 
-OK, ADVICE, MEND, SKIPPED = Status.OK, Status.ADVICE, Status.MEND, Status.SKIPPED
+OK, ADVICE, FIX, SKIPPED = Status.OK, Status.ADVICE, Status.FIX, Status.SKIPPED
 FINDINGS = [
     fine("python", "3.11.7"),
     Finding("memory", ADVICE, "400.0 MB free", "end other programs"),
-    mend("name", "[red]gpu[/]: no such name", "correct trainer.address"),
+    fix("name", "[red]gpu[/]: no such name", "correct trainer.address"),
 ]
 
 
 def test_only_what_must_be_mended_ends_with_a_code():
     check_fitness(FINDINGS[:2])
-    with pytest.raises(UnfitError, match="to be mended before this device can train: name") as ended:
+    with pytest.raises(UnfitError, match="to be fixed before this device can train: name") as ended:
         check_fitness(FINDINGS)
     assert ended.value.exit_code is ExitCode.UNFIT
 

@@ -28,12 +28,12 @@ from edge_agent.doctor.device import (
 from edge_agent.doctor.finding import Status
 from tests.support.running import edge_config
 
-OK, ADVICE, MEND, SKIPPED = Status.OK, Status.ADVICE, Status.MEND, Status.SKIPPED
+OK, ADVICE, FIX, SKIPPED = Status.OK, Status.ADVICE, Status.FIX, Status.SKIPPED
 NOON = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
 MOMENT = datetime.timedelta(seconds=1)
 
 
-@pytest.mark.parametrize(("version", "status"), [((3, 10, 14), MEND), ((3, 11, 0), OK), ((3, 14, 1), OK)])
+@pytest.mark.parametrize(("version", "status"), [((3, 10, 14), FIX), ((3, 11, 0), OK), ((3, 14, 1), OK)])
 def test_python_is_as_new_as_the_package_wants(version, status):
     assert check_python(version).status is status
 
@@ -41,7 +41,7 @@ def test_python_is_as_new_as_the_package_wants(version, status):
 @pytest.mark.parametrize(
     ("version", "cuda", "has_gpu", "status"),
     [
-        ("2.5.1", None, False, MEND),
+        ("2.5.1", None, False, FIX),
         ("2.6.0+cpu", None, False, OK),
         ("2.13.0+cu130", "13.0", True, OK),
         ("2.13.0+cpu", None, True, ADVICE),
@@ -60,7 +60,7 @@ def test_more_threads_than_cores_are_too_many():
 
 def test_a_device_that_is_not_there_must_be_mended():
     missing = check_compute(f"cuda:{torch.cuda.device_count()}", 1, 2)
-    assert missing.status is MEND
+    assert missing.status is FIX
     assert "compute.device" in missing.remedy
 
 
@@ -92,7 +92,7 @@ def test_the_flags_are_those_of_the_first_core_by_either_name(tmp_path):
 @pytest.mark.parametrize(
     ("available", "status"),
     [
-        (LEAST_MEMORY_BYTES - 1, MEND),
+        (LEAST_MEMORY_BYTES - 1, FIX),
         (LEAST_MEMORY_BYTES, ADVICE),
         (GOOD_MEMORY_BYTES - 1, ADVICE),
         (GOOD_MEMORY_BYTES, OK),
@@ -106,11 +106,11 @@ def test_memory_has_two_bounds(available, status):
 @pytest.mark.parametrize(
     ("free", "writable", "status"),
     [
-        (LEAST_DISK_BYTES - 1, True, MEND),
+        (LEAST_DISK_BYTES - 1, True, FIX),
         (LEAST_DISK_BYTES, True, ADVICE),
         (GOOD_DISK_BYTES - 1, True, ADVICE),
         (GOOD_DISK_BYTES, True, OK),
-        (GOOD_DISK_BYTES, False, MEND),
+        (GOOD_DISK_BYTES, False, FIX),
     ],
 )
 def test_the_disk_has_two_bounds_and_must_be_writable(free, writable, status):
@@ -124,17 +124,17 @@ def test_the_disk_that_is_looked_at_is_that_of_the_checkpoints(tmp_path, monkeyp
     assert str(place) in found.result
     assert not (tmp_path / "not").exists(), "nothing is made"
     (tmp_path / "file").write_text("")
-    assert check_disk(edge_config(f"checkpoints.location={tmp_path / 'file' / 'x'}")).status is MEND
+    assert check_disk(edge_config(f"checkpoints.location={tmp_path / 'file' / 'x'}")).status is FIX
     assert check_disk(edge_config("checkpoints.location=none")).status is SKIPPED
-    assert check_disk(edge_config("checkpoints.location=memory://x")).status is MEND
+    assert check_disk(edge_config("checkpoints.location=memory://x")).status is FIX
     monkeypatch.setattr(device.os, "access", lambda *_: False)
-    assert check_disk(edge_config(f"checkpoints.location={place}")).status is MEND
+    assert check_disk(edge_config(f"checkpoints.location={place}")).status is FIX
 
 
 @pytest.mark.parametrize(
     ("now", "synchronised", "status"),
     [
-        (NOON - MOMENT, True, MEND),
+        (NOON - MOMENT, True, FIX),
         (NOON, True, OK),
         (NOON, None, OK),
         (NOON, False, ADVICE),

@@ -8,7 +8,7 @@ from edge_agent.doctor.reach import SOON
 from shared.transport.auth.certificates import Identity, issue, make_authority
 from tests.support.running import edge_config
 
-OK, ADVICE, MEND, SKIPPED = Status.OK, Status.ADVICE, Status.MEND, Status.SKIPPED
+OK, ADVICE, FIX, SKIPPED = Status.OK, Status.ADVICE, Status.FIX, Status.SKIPPED
 NOON = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
 
 
@@ -25,7 +25,7 @@ def test_the_agents_own_certificate_is_good_for_a_while(tmp_path):
     now = datetime.datetime.now(datetime.UTC)
     assert judged(SOON.days + 1, now) is OK
     assert judged(SOON.days - 1, now) is ADVICE
-    assert judged(0, now) is MEND
+    assert judged(0, now) is FIX
 
 
 def test_credentials_that_cannot_be_used_must_be_mended(tmp_path):
@@ -33,7 +33,7 @@ def test_credentials_that_cannot_be_used_must_be_mended(tmp_path):
     token.write_text("abc\n")
     token.chmod(0o644)
     open_to_all, access = check_credentials(edge_config(f"trainer.token_file={token}"), NOON)
-    assert (open_to_all.status, access) == (MEND, None)
+    assert (open_to_all.status, access) == (FIX, None)
     assert "chmod 600" in open_to_all.result
     token.chmod(0o600)
     assert check_credentials(edge_config(f"trainer.token_file={token}"), NOON)[0].status is OK

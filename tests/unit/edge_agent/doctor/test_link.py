@@ -15,7 +15,7 @@ from edge_agent.doctor.link import (
 )
 from shared.client.call import Answer
 
-OK, ADVICE, MEND, SKIPPED = Status.OK, Status.ADVICE, Status.MEND, Status.SKIPPED
+OK, ADVICE, FIX, SKIPPED = Status.OK, Status.ADVICE, Status.FIX, Status.SKIPPED
 Code = grpc.StatusCode
 
 

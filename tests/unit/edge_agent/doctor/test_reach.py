@@ -8,7 +8,7 @@ import pytest
 from edge_agent.doctor.finding import Status
 from edge_agent.doctor.reach import SOON, judge_certificate, judge_handshake
 
-OK, ADVICE, MEND, SKIPPED = Status.OK, Status.ADVICE, Status.MEND, Status.SKIPPED
+OK, ADVICE, FIX, SKIPPED = Status.OK, Status.ADVICE, Status.FIX, Status.SKIPPED
 NOON = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
 MOMENT = datetime.timedelta(seconds=1)
 
@@ -42,7 +42,7 @@ def alert(reason):
 )
 def test_a_handshake_that_failed_says_which_side_mends_it(error, remedy):
     judged = judge_handshake(error)
-    assert judged.status is MEND
+    assert judged.status is FIX
     assert remedy in judged.remedy
 
 

@@ -8,7 +8,7 @@ from edge_agent.doctor.trainer import judge_token, judge_version
 from shared.client.call import Answer
 from shared.version import PROTOCOL_VERSION
 
-OK, ADVICE, MEND, SKIPPED = Status.OK, Status.ADVICE, Status.MEND, Status.SKIPPED
+OK, ADVICE, FIX, SKIPPED = Status.OK, Status.ADVICE, Status.FIX, Status.SKIPPED
 Code = grpc.StatusCode
 GOOD = {"train": Answer(Code.FAILED_PRECONDITION), "control": Answer(Code.OK), "read": Answer(Code.NOT_FOUND)}
 
@@ -16,9 +16,9 @@ GOOD = {"train": Answer(Code.FAILED_PRECONDITION), "control": Answer(Code.OK), "
 def test_a_token_is_judged_by_the_calls_that_it_opens():
     assert judge_token(GOOD).status is OK
     unknown = judge_token({**GOOD, "read": Answer(Code.UNAUTHENTICATED, "the token is none of this trainer's")})
-    assert (unknown.status, unknown.result) == (MEND, "the token is none of this trainer's")
+    assert (unknown.status, unknown.result) == (FIX, "the token is none of this trainer's")
     narrow = judge_token({**GOOD, "train": Answer(Code.PERMISSION_DENIED), "control": Answer(Code.PERMISSION_DENIED)})
-    assert (narrow.status, narrow.result) == (MEND, "it lacks the scopes train, control")
+    assert (narrow.status, narrow.result) == (FIX, "it lacks the scopes train, control")
     assert judge_token({**GOOD, "read": Answer(Code.RESOURCE_EXHAUSTED, "too many calls")}).result == "too many calls"
 
 
@@ -26,7 +26,7 @@ def test_a_token_is_judged_by_the_calls_that_it_opens():
     ("code", "details", "status"),
     [
         (Code.FAILED_PRECONDITION, f"...; this trainer speaks {PROTOCOL_VERSION}", OK),
-        (Code.FAILED_PRECONDITION, f"...; this trainer speaks {PROTOCOL_VERSION + 1}", MEND),
+        (Code.FAILED_PRECONDITION, f"...; this trainer speaks {PROTOCOL_VERSION + 1}", FIX),
         (Code.FAILED_PRECONDITION, "something else", SKIPPED),
         (Code.PERMISSION_DENIED, "OpenSession needs a token with the scope train", SKIPPED),
     ],

@@ -1,4 +1,4 @@
-"""What is kept of an unfinished profile is gone on with, or done anew; nothing else comes of it, whatever the file holds."""
+"""What is kept of an unfinished profile is continued, or done again; nothing else comes of it, whatever the file holds."""
 
 import json
 

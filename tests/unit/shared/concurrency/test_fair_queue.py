@@ -1,4 +1,4 @@
-"""Sharing one thread: whatever others ask for, each who asks is served by the time he has used."""
+"""Sharing one thread: whatever others ask for, each is served by the time that it has used."""
 
 import heapq
 import itertools
@@ -19,7 +19,7 @@ class UnaryCalls:
     lanes: int = 1
     begins_seconds: float = 0.0
     served: list[float] = field(default_factory=list)
-    """When each of his jobs began."""
+    """When each of the jobs of this one began."""
 
     @property
     def alone_a_second(self) -> float:
@@ -43,7 +43,7 @@ def simulate(askers, seconds):
         taken = queue.take(now)
         if taken is None or isinstance(taken, Wait):
             until = now + taken.seconds if isinstance(taken, Wait) else seconds
-            assert until > now, "a wait of nothing would turn for ever"
+            assert until > now, "a wait of nothing would turn without end"
             now = min(until, arrivals[0][0]) if arrivals else until
             continue
         name, _ = taken

@@ -11,7 +11,7 @@ from shared.planning import (
     Block,
     Decision,
     Deployment,
-    Link,
+    LinkTrace,
     Rates,
     SearchSpace,
     Trace,
@@ -31,11 +31,11 @@ pieces = st.lists(st.tuples(st.floats(0.5, 60.0), st.just(0.0) | st.floats(1e4, 
     lambda found: any(rate for _, rate in found)
 )
 traces = pieces.map(lambda found: Trace.of_durations([each for each, _ in found], [rate for _, rate in found]))
-links = st.builds(Link, traces, traces, st.just(0.0) | st.floats(0.0, 2.0))
+links = st.builds(LinkTrace, traces, traces, st.just(0.0) | st.floats(0.0, 2.0))
 
 
 class Whims:
-    """Stands for the engine: whatever is drawn, each second anew."""
+    """Stands for the engine: whatever is drawn, another one each second."""
 
     def __init__(self, draw):
         self._draw = draw
@@ -90,7 +90,7 @@ def test_on_a_steady_link_with_one_thing_to_do_the_bound_is_what_is_done():
     )
     for round_trip_seconds in (0.0, 5.0, 60.0):
         rates = Rates(8 * MBIT, 8 * MBIT, round_trip_seconds)
-        link = Link(Trace.constant(rates.uplink), Trace.constant(rates.downlink), round_trip_seconds)
+        link = LinkTrace(Trace.constant(rates.uplink), Trace.constant(rates.downlink), round_trip_seconds)
         for staleness in (0, 3):
             space = SearchSpace((32,), staleness)
             each = greedy(profile, rates, space, 10_000).seconds_per_step
@@ -99,7 +99,7 @@ def test_on_a_steady_link_with_one_thing_to_do_the_bound_is_what_is_done():
 
 
 def test_edge_only_is_what_can_always_be_done():
-    dead = Link(Trace.constant(1.0), Trace.constant(1.0), 10.0)
+    dead = LinkTrace(Trace.constant(1.0), Trace.constant(1.0), 10.0)
     alone = edge_only(small_profile(), AT_8_MBIT).seconds_per_step
     found = most_steps(small_profile(), dead, 10_000.0, SearchSpace(allow_edge_only=False))
     assert found == pytest.approx(10_000.0 / alone, rel=0.01)

@@ -9,7 +9,7 @@ from shared.planning import (
     Deployment,
     Encode,
     Engine,
-    Link,
+    LinkTrace,
     SearchSpace,
     Trace,
     greedy,
@@ -34,7 +34,7 @@ WAITING = small_profile(
 
 
 def far_link(round_trip_seconds):
-    return Link(Trace.constant(5 * MBIT), Trace.constant(20 * MBIT), round_trip_seconds)
+    return LinkTrace(Trace.constant(5 * MBIT), Trace.constant(20 * MBIT), round_trip_seconds)
 
 
 def test_a_long_round_trip_is_bridged_by_batches_in_flight_and_a_short_one_is_waited_for():

@@ -12,7 +12,7 @@ from shared.errors import PlanError
 from shared.planning import (
     Decision,
     Deployment,
-    Link,
+    LinkTrace,
     Rates,
     SearchSpace,
     Trace,
@@ -25,8 +25,8 @@ from shared.planning.simulator import SimulatedPipeline
 from tests.support.planning_cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
 
 
-def constant(link: Rates) -> Link:
-    return Link(Trace.constant(link.uplink), Trace.constant(link.downlink), link.round_trip_seconds)
+def constant(link: Rates) -> LinkTrace:
+    return LinkTrace(Trace.constant(link.uplink), Trace.constant(link.downlink), link.round_trip_seconds)
 
 
 STEADY = constant(AT_8_MBIT)
@@ -67,7 +67,7 @@ def test_one_batch_by_hand():
 
 def test_a_batch_waits_out_an_outage():
     stalls = Trace([0.0, 3.5, 100.0], [8 * MBIT, 0.0])
-    pipeline = SimulatedPipeline(small_profile(), Link(stalls, Trace.constant(8 * MBIT)), Deployment(3, 0, 32))
+    pipeline = SimulatedPipeline(small_profile(), LinkTrace(stalls, Trace.constant(8 * MBIT)), Deployment(3, 0, 32))
     pipeline.step()
     assert pipeline.settled == pytest.approx([100.5 + 0.2 + 1.0])  # half its feature before, half after
 
@@ -114,13 +114,15 @@ class Script:
 def test_the_engine_hears_only_of_the_past():
     rising = Trace([0.0, *(float(i) for i in range(1, 101))], [i * MBIT for i in range(1, 101)])
     script = Script({})
-    simulate(small_profile(), Link(rising, Trace.constant(8 * MBIT)), Deployment(3, 3, 32), 60.0, script, begin=2.0)
+    simulate(
+        small_profile(), LinkTrace(rising, Trace.constant(8 * MBIT)), Deployment(3, 3, 32), 60.0, script, begin=2.0
+    )
     assert [seconds for seconds, *_ in script.heard] == [float(i) for i in range(1, len(script.heard) + 1)]
     assert [uplink for _, _, uplink, _ in script.heard] == pytest.approx(
         [i * MBIT for i in range(1, len(script.heard) + 1)]
     )
     settled = simulate(
-        small_profile(), Link(rising, Trace.constant(8 * MBIT)), Deployment(3, 3, 32), 30.0, begin=2.0
+        small_profile(), LinkTrace(rising, Trace.constant(8 * MBIT)), Deployment(3, 3, 32), 30.0, begin=2.0
     ).steps
     assert script.heard[31][1] == int(settled)
 

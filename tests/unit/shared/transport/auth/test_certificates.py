@@ -113,7 +113,7 @@ def test_an_authority_that_is_not_whole_is_not_replaced(folder):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"),
+    ("damage", "says"),
     [
         (lambda f: (f / "trainer.pem").unlink(), r"tls.certificate: .*trainer.pem cannot be read: No such file"),
         (lambda f: (f / "trainer.pem").write_text("x"), r"tls.certificate: .* holds no certificate in PEM"),
@@ -127,10 +127,10 @@ def test_an_authority_that_is_not_whole_is_not_replaced(folder):
         (lambda f: expire(f), r"tls.certificate: .* expired on 20\d\d-\d\d-\d\d; a new one is needed"),
     ],
 )
-def test_files_that_cannot_be_used(folder, spoil, says):
+def test_files_that_cannot_be_used(folder, damage, says):
     files = TlsFiles(folder / "trainer.pem", folder / "trainer.key", folder / "ca.pem")
     read_material(files)
-    spoil(folder)
+    damage(folder)
     with pytest.raises(ConfigError, match=says):
         read_material(files)
 

@@ -84,7 +84,7 @@ async def test_a_chunk_larger_than_every_bound_goes_alone():
     assert not await waits(credits, GIB)
     assert await waits(credits, 1)
     credits.acknowledge(Ack(received_bytes=GIB, credit_bytes=0))
-    assert not await waits(credits, GIB), "a grant of nothing does not stop the stream for ever"
+    assert not await waits(credits, GIB), "a grant of nothing does not stop the stream for good"
 
 
 async def test_an_ack_wakes_who_waits():
