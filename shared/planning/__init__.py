@@ -13,7 +13,9 @@ from shared.planning.cost import (
 )
 from shared.planning.engine import Decision, Engine, EngineConfig
 from shared.planning.ledger import RiskLimits
+from shared.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
 from shared.planning.outcome import Outcome
+from shared.planning.placement_simulator import PlacementRun, simulate_placement
 from shared.planning.planners import (
     DEFAULT_BITS,
     DEFAULT_HORIZON_STEPS,
@@ -44,6 +46,8 @@ from shared.planning.profile import (
 )
 from shared.planning.rates import parse_rate, parse_seconds
 from shared.planning.simulator import Run, Switch, simulate
+from shared.planning.step_cost import StepCost, step_cost
+from shared.planning.tasks import StepTasks, step_tasks
 from shared.planning.trace_files import load_trace
 from shared.planning.traces import LinkTrace, Trace
 
@@ -59,15 +63,22 @@ __all__ = [
     "PROBE_SECONDS",
     "SCHEMA",
     "Block",
+    "BlockCosts",
+    "BlockSeconds",
+    "CodecCosts",
     "Decision",
     "Deployment",
     "Encode",
     "Engine",
     "EngineConfig",
+    "Linear",
     "LinkTrace",
+    "Message",
+    "OperationCosts",
     "Outcome",
     "Overhead",
     "PhaseSeconds",
+    "PlacementRun",
     "Plan",
     "Planner",
     "Profile",
@@ -76,6 +87,8 @@ __all__ = [
     "RiskLimits",
     "Run",
     "SearchSpace",
+    "StepCost",
+    "StepTasks",
     "Switch",
     "Trace",
     "candidates",
@@ -95,6 +108,9 @@ __all__ = [
     "pipeline_seconds",
     "profile_to_json",
     "simulate",
+    "simulate_placement",
     "steady_seconds",
+    "step_cost",
+    "step_tasks",
     "work_of",
 ]

@@ -6,7 +6,7 @@ Arithmetic on arrays, so that all deployments are costed at once. Knows nothing 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -78,6 +78,16 @@ class PhaseSeconds(NamedTuple):
     def filling(self) -> Floats:
         """Seconds until an empty pipeline is full."""
         return np.maximum(0.0, self.total() - self.longest())
+
+
+class Phases(Protocol):
+    """What the bound on a step asks: at one placement, or at many deployments of two workers at once."""
+
+    def longest(self) -> Floats | float:
+        """T_max."""
+
+    def total(self) -> Floats | float:
+        """T_sum, and the round trips."""
 
 
 class Work(NamedTuple):
@@ -198,7 +208,7 @@ def pipeline_seconds(phases: PhaseSeconds, staleness: int | Ints, horizon_steps:
     return (horizon_steps - 1) * longest + total + (groups - 1) * waiting
 
 
-def steady_seconds(phases: PhaseSeconds, staleness: int | Ints) -> Floats:
+def steady_seconds(phases: Phases, staleness: int | Ints) -> Floats:
     """Seconds per step once the pipeline is full, shape (n,): Eq. 12 over an endless horizon, with the round trip.
 
     It is max(T_max, (T_sum + round trip) / (K + 1)).

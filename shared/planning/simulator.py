@@ -4,6 +4,9 @@ Each phase serves the batches one by one and in order (paper 000, 4.1), so a bat
 before it and of the one K + 1 before it, and no queue of events is needed. A new cut waits until the pipeline is empty and then
 moves the blocks (Alg. 2, lines 11 to 14); bits and K hold from the next batch on. Drives the very engine that the daemon runs,
 and shows it nothing but what the link carried so far.
+
+Of two workers and a link that does not change, `placement_simulator.py` says the same. It runs any placement, but one from
+beginning to end.
 """
 
 import math

@@ -1,8 +1,43 @@
-"""Profiles and links for the tests of planning: strategies, and one small profile whose numbers are easy to follow."""
+"""Profiles, links and costs of placements for the tests of planning: strategies, and cases whose numbers are easy to follow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from shared.planning import Block, Encode, Overhead, Profile, Rates
+from shared.placement import (
+    BlockFacts,
+    Cargo,
+    Crossing,
+    Forward,
+    Link,
+    ModelFacts,
+    Operation,
+    Placement,
+    Rows,
+    Source,
+    Tile,
+    links,
+    two_workers,
+)
+from shared.planning import (
+    Block,
+    BlockCosts,
+    BlockSeconds,
+    CodecCosts,
+    Deployment,
+    Encode,
+    Linear,
+    Message,
+    Overhead,
+    Profile,
+    Rates,
+    StepTasks,
+    step_tasks,
+    work_of,
+)
+from shared.planning.cost import Work
 
 MBIT = 1e6
 
@@ -64,3 +99,97 @@ def profiles(draw, max_blocks: int = 8, complete: bool = False) -> Profile:
         serial_overhead_seconds=draw(st.just(0.0) | seconds),
         round_trip_seconds=draw(st.none() | st.floats(0.0, 2.0)),
     )
+
+
+@dataclass(frozen=True)
+class ProfileCosts:
+    """What a profile says of two workers, as costs of a placement: all that a side computes is in its forward."""
+
+    profile: Profile
+    deployment: Deployment
+    edge: str
+
+    def seconds(self, worker: str, operation: Operation) -> float:
+        if not isinstance(operation, Forward):
+            return 0.0
+        return float(
+            (self._work.computing(serial=self._serial) if worker == self.edge else self._work.cloud_seconds)[0]
+        )
+
+    def message(self, crossing: Crossing, codec: str | None) -> Message:  # noqa: ARG002 - the deployment has the width
+        if crossing.cargo is Cargo.LABEL:
+            return Message(0.0)
+        if crossing.cargo is Cargo.ERROR_GRADIENT:
+            return Message(float(self._work.downlink_bits[0]))
+        awaited = float(self._work.overhead(serial=self._serial)[0])
+        tail_seconds = max(0.0, float(self._work.overhead_seconds[0]) - awaited)
+        return Message(float(self._work.uplink_bits[0]), awaited, tail_seconds)
+
+    @property
+    def _serial(self) -> bool:
+        return self.deployment.staleness == 0
+
+    @property
+    def _work(self) -> Work:
+        return work_of(self.profile, [self.deployment.cut], [self.deployment.bits])
+
+
+def edge_and_trainer(profile: Profile, deployment: Deployment, link: Rates) -> StepTasks:
+    """A step of the two workers that a profile was measured on."""
+    count = len(profile)
+    placement = two_workers(
+        "edge", "trainer", deployment.cut, count, profile.batch_size, staleness=deployment.staleness
+    )
+    model = ModelFacts(tuple(BlockFacts(block.name) for block in profile.blocks))
+    costs = ProfileCosts(profile, deployment, "edge")
+    return step_tasks(placement, model, costs, dict.fromkeys(links(placement, model), link), replays=False)
+
+
+@st.composite
+def block_costs(draw, model: ModelFacts, workers: Sequence[str]) -> BlockCosts:
+    """Any costs of a model; some things cost nothing."""
+    count = len(model.blocks)
+    some = st.just(0.0) | st.floats(0.001, 1.0)
+    linear = st.builds(Linear, some, some)
+    block = st.builds(BlockSeconds, linear, linear, some)
+    sizes = st.just(0.0) | st.floats(1.0, 1e6)
+    return BlockCosts(
+        {worker: tuple(draw(block) for _ in range(count)) for worker in workers},
+        tuple(draw(sizes) for _ in range(count + 1)),
+        tuple(draw(sizes) for _ in range(count)),
+        draw(sizes),
+        {"half": CodecCosts(16.0, draw(linear), draw(linear))},
+        draw(linear),
+    )
+
+
+def chain_step(
+    staleness: int,
+    compute: Sequence[tuple[float, float]],
+    carry: Sequence[tuple[float, float]],
+    round_trip: float = 0.0,
+) -> StepTasks:
+    """A block a worker, one after the other. compute: seconds forward and backward; carry: seconds up and down of each hop."""
+    workers = tuple(f"w{index}" for index in range(len(compute)))
+    whole = Rows(0, 1)
+    placement = Placement(
+        version=0,
+        blocks=len(workers),
+        batch_size=1,
+        workers=workers,
+        tiles=tuple(Tile(worker, index, index + 1, whole) for index, worker in enumerate(workers)),
+        sources=(Source(workers[0], whole),),
+        staleness=staleness,
+    )
+    model = ModelFacts(tuple(BlockFacts(worker) for worker in workers))
+    block = {
+        worker: (BlockSeconds(Linear(forward), Linear(backward), 0.0),) * len(workers)
+        for worker, (forward, backward) in zip(workers, compute, strict=True)
+    }
+    costs = BlockCosts(block, (1.0,) * (len(workers) + 1), (0.0,) * len(workers), 0.0, {}, Linear(0.0))
+    hops = {
+        Link(near, far): Rates(8 / up, 8 / down, round_trip)
+        for (near, far), (up, down) in zip(pairwise(workers), carry, strict=True)
+    }
+    labels = Link(workers[0], workers[-1])
+    return step_tasks(placement, model, costs, {labels: Rates(1.0, 1.0), **hops}, replays=False)

@@ -1,0 +1,153 @@
+"""A run of any placement in virtual time: every worker does its tasks of each step, with K + 1 steps in flight.
+
+A worker does one task at a time and does not interrupt it. A direction of a link carries one message at a time, in the order in
+which they are handed over. On every worker the tasks of a step follow each other, and the same tasks of all steps do, too.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from shared.errors import PlanError
+from shared.planning.tasks import Delivery, Direction, StepTasks, Task
+
+
+@dataclass(frozen=True)
+class PlacementRun:
+    """When the steps of a run were over: moments in seconds from its beginning, by step."""
+
+    settled: tuple[float, ...]
+    """At the last source."""
+    done: tuple[float, ...]
+    """At the last worker."""
+    staleness: int
+
+    def seconds_per_step(self) -> float:
+        """With a full pipeline: without the first half of the run, and without the last K + 1 steps, which drain it.
+
+        PlanError for a run of less than 3 (K + 1) steps.
+        """
+        window = self.staleness + 1
+        last = len(self.done) - window - 1
+        counted = (last + 1) // 2 // window * window
+        if not counted:
+            raise PlanError(f"a run of {len(self.done)} steps never fills the pipeline; it needs {3 * window} at least")
+        return (self.done[last] - self.done[last - counted]) / counted
+
+
+def simulate_placement(step: StepTasks, steps: int) -> PlacementRun:
+    """Do `steps` steps, one or more, from an empty pipeline.
+
+    A source begins step t once it has settled step t - K - 1, and it does so before it takes up what has come of those in
+    flight. Every other worker takes up the oldest step that it can.
+    """
+    ended = _Run(step, steps).run()
+    return PlacementRun(
+        tuple(map(max, zip(*(ended[source] for source in step.sources), strict=True))),
+        tuple(map(max, zip(*ended.values(), strict=True))),
+        step.staleness,
+    )
+
+
+class _Worker:
+    """How far one worker has come, and which task it does next."""
+
+    def __init__(self, tasks: tuple[Task, ...], steps: int, window: int | None) -> None:
+        """window: K + 1 at a source; None where messages alone say when a step begins."""
+        self.tasks = tasks
+        self.done = [0] * len(tasks)
+        """By task, in how many steps it is done: it is due next in the step of this number."""
+        self.arrived = [[0] * task.awaited for task in tasks]
+        """By task and place, in how many steps the message has come."""
+        self.ended: list[float] = []
+        """By step, when the last task was done."""
+        self.busy = False
+        self._steps = steps
+        self._window = window
+
+    def next_task(self) -> int | None:
+        """The task to begin now. One that takes no time, as to take note of a message, does not wait for the worker."""
+        ready = [index for index in range(len(self.tasks)) if self._is_ready(index)]
+        for index in ready:
+            if not self.tasks[index].takes_time:
+                return index
+        if self.busy or not ready:
+            return None
+        if self._window is not None and ready[0] == 0:
+            return 0
+        return min(ready, key=self.done.__getitem__)
+
+    def _is_ready(self, index: int) -> bool:
+        step = self.done[index]
+        if index:
+            begun = step < self.done[index - 1]
+        else:
+            begun = step < self._steps and (self._window is None or step < self.done[-1] + self._window)
+        return begun and all(come > step for come in self.arrived[index])
+
+
+class _Run:
+    """The clock, and what happens at which moment."""
+
+    def __init__(self, step: StepTasks, steps: int) -> None:
+        window = step.staleness + 1
+        self._workers = {
+            name: _Worker(tasks, steps, window if name in step.sources else None)
+            for name, tasks in step.workers.items()
+        }
+        self._carried = defaultdict[Direction, float](float)
+        """Until when each direction is busy with what it was handed."""
+        self._now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        """By their moments, and those of one moment as they were made."""
+        self._made = 0
+
+    def run(self) -> dict[str, list[float]]:
+        """By worker, when each step ended there."""
+        self._begin_all()
+        while self._events:
+            self._now = self._events[0][0]
+            while self._events and self._events[0][0] == self._now:
+                heapq.heappop(self._events)[-1]()
+            self._begin_all()
+        return {name: worker.ended for name, worker in self._workers.items()}
+
+    def _begin_all(self) -> None:
+        for worker in self._workers.values():
+            while (index := worker.next_task()) is not None:
+                self._begin(worker, index)
+
+    def _begin(self, worker: _Worker, index: int) -> None:
+        task = worker.tasks[index]
+        for each in task.deliveries:
+            self._at(self._now + each.after_seconds, partial(self._hand_over, each))
+        if task.takes_time:
+            worker.busy = True
+            self._at(self._now + task.seconds, partial(self._end, worker, index))
+            self._at(self._now + task.seconds + task.tail_seconds, partial(self._free, worker))
+        else:
+            self._end(worker, index)
+
+    def _hand_over(self, delivery: Delivery) -> None:
+        moment = self._now
+        if delivery.carry_seconds > 0.0:
+            moment = max(moment, self._carried[delivery.direction]) + delivery.carry_seconds
+            self._carried[delivery.direction] = moment
+        self._at(moment + delivery.travel_seconds, partial(self._arrive, delivery))
+
+    def _arrive(self, delivery: Delivery) -> None:
+        self._workers[delivery.direction[1]].arrived[delivery.task][delivery.place] += 1
+
+    def _end(self, worker: _Worker, index: int) -> None:
+        worker.done[index] += 1
+        if index == len(worker.tasks) - 1:
+            worker.ended.append(self._now)
+
+    def _free(self, worker: _Worker) -> None:
+        worker.busy = False
+
+    def _at(self, moment: float, event: Callable[[], None]) -> None:
+        self._made += 1
+        heapq.heappush(self._events, (moment, self._made, event))

@@ -1,0 +1,88 @@
+"""The cost of a step at any placement: the seconds of each worker and of each direction of each link, and the bound on a step.
+
+Paper 000 (Eq. 9 to 12) has two workers and so four phases; paper 001 cuts a chain by its slowest part. Both are
+max(T_max, T_sum / (K + 1)) with T over whatever works at the same time, which here is what the tasks of a step say.
+"""
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shared.planning.cost import steady_seconds
+from shared.planning.tasks import Direction, StepTasks
+
+_LONG_AGO = (-math.inf, 0.0)
+_Moment = tuple[float, float]
+"""Seconds from the beginning of a step, and how many of them a message was on the way."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What a step takes."""
+
+    workers: Mapping[str, float]
+    """T of each worker that has a part in a step: seconds of its work."""
+    directions: Mapping[Direction, float]
+    """T of each direction that carries anything: seconds that it is busy."""
+    critical_seconds: float
+    """T_sum: of work and carrying, along the longest way of a batch from a source back to the same source."""
+    round_trip_seconds: float
+    """On the same way: how long messages are on the way besides."""
+    staleness: int
+
+    def longest(self) -> float:
+        """T_max."""
+        return max(*self.workers.values(), *self.directions.values(), 0.0)
+
+    def total(self) -> float:
+        """From the beginning of a step until it is settled, where it waits for no other."""
+        return self.critical_seconds + self.round_trip_seconds
+
+    def bound(self) -> float:
+        """max(T_max, (T_sum + round trips) / (K + 1)): no run does a step in less, over many steps."""
+        return float(steady_seconds(self, self.staleness))
+
+
+def step_cost(step: StepTasks) -> StepCost:
+    """The cost of a step.
+
+    Where several workers have samples, each begins its steps by itself, so the others may be ahead of it: T_sum is that of
+    the source whose own way is the longest, with nothing on it that waits for another source.
+    """
+    workers = {
+        worker: sum(task.seconds + task.tail_seconds for task in tasks) for worker, tasks in step.workers.items()
+    }
+    directions: dict[Direction, float] = {}
+    for tasks in step.workers.values():
+        for delivery in (each for task in tasks for each in task.deliveries):
+            directions[delivery.direction] = directions.get(delivery.direction, 0.0) + delivery.carry_seconds
+    seconds, round_trip_seconds = max(_alone(step, source) for source in step.sources)
+    return StepCost(workers, directions, seconds - round_trip_seconds, round_trip_seconds, step.staleness)
+
+
+def _alone(step: StepTasks, source: str) -> _Moment:
+    """When a step is settled at `source` that began there at 0, where all else was ready and idle long before."""
+    left = {worker: deque(enumerate(tasks)) for worker, tasks in step.workers.items()}
+    free = dict.fromkeys(step.workers, _LONG_AGO) | {source: (0.0, 0.0)}
+    carried = defaultdict[Direction, _Moment](lambda: _LONG_AGO)
+    arrivals = defaultdict[tuple[str, int], list[_Moment]](list)
+    while left[source]:
+        for worker, tasks in left.items():
+            while tasks and len(arrivals[worker, tasks[0][0]]) == tasks[0][1].awaited:
+                index, task = tasks.popleft()
+                begin = max([free[worker], *arrivals[worker, index]])
+                free[worker] = _later(begin, task.seconds)
+                for each in task.deliveries:
+                    moment = _later(begin, each.after_seconds)
+                    if each.carry_seconds > 0.0:
+                        moment = _later(max(moment, carried[each.direction]), each.carry_seconds)
+                        carried[each.direction] = moment
+                    arrivals[each.direction[1], each.task].append(
+                        _later(moment, each.travel_seconds, each.travel_seconds)
+                    )
+    return free[source]
+
+
+def _later(moment: _Moment, seconds: float, travel_seconds: float = 0.0) -> _Moment:
+    return moment[0] + seconds, moment[1] + travel_seconds

@@ -1,0 +1,210 @@
+"""A step as tasks: what the programs of a placement take of workers and links, for the cost model and the simulator.
+
+A task is what a worker does in one go: it waits for messages, computes, and hands messages over. What else stands in a
+program, which rows of which tensor, matters no more here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from shared.errors import PlanError
+from shared.placement import (
+    Backward,
+    Cargo,
+    Crossing,
+    Forward,
+    Link,
+    ModelFacts,
+    Operation,
+    Placement,
+    Program,
+    Receive,
+    Route,
+    Send,
+    Tile,
+    links,
+    program,
+)
+from shared.planning.cost import Rates
+from shared.planning.operation_costs import Message, OperationCosts
+
+Direction = tuple[str, str]
+"""The sender and the receiver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message that a task hands over, and where it is awaited."""
+
+    direction: Direction
+    task: int
+    """Of the receiver."""
+    place: int
+    """Among the messages that the task awaits."""
+    after_seconds: float
+    """From the beginning of the sender's task until it hands the message over."""
+    carry_seconds: float
+    """How long the message keeps its direction of the link busy. One that takes no time passes those that do."""
+    travel_seconds: float
+    """How long each bit is on the way besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker does in one go."""
+
+    awaited: int
+    """How many messages it waits for before it begins."""
+    seconds: float
+    tail_seconds: float
+    """How long it keeps the worker busy afterwards, while the step goes on."""
+    deliveries: tuple[Delivery, ...]
+
+    @property
+    def takes_time(self) -> bool:
+        """Whether it needs the worker: to take note of a message needs nobody."""
+        return self.seconds + self.tail_seconds > 0.0
+
+
+@dataclass(frozen=True)
+class StepTasks:
+    """One step of all workers."""
+
+    workers: Mapping[str, tuple[Task, ...]]
+    """What each worker that has a part in the step does, in this order."""
+    sources: tuple[str, ...]
+    """The workers that have the samples. A step begins with their first tasks and is settled with their last."""
+    staleness: int
+    """K: a source begins a step when the one K + 1 before it is settled there."""
+
+
+def step_tasks(
+    placement: Placement,
+    model: ModelFacts,
+    costs: OperationCosts,
+    rates: Mapping[Link, Rates],
+    *,
+    replays: bool = True,
+) -> StepTasks:
+    """The tasks of one step of a valid placement. PlanError where one of its links has no rates.
+
+    rates: by link; the uplink is the direction away from the worker that is nearer to the edge.
+    replays: whether a stage whose error gradient comes later does its forward again where K > 0. Stashed weights spare that.
+
+    A source that would wait for nobody, because nothing there learns, settles a step when all others have reported that they
+    are done with it, so that K bounds what is in flight there, too.
+    """
+    for link in (needed := links(placement, model)):
+        if link not in rates:
+            raise PlanError(f"the link from {link.dialer!r} to {link.listener!r} has no rates; measure them first")
+    directions = _directions({link: rates[link] for link in needed})
+    writer = _Writer(placement, costs, directions, replays=replays and placement.staleness > 0)
+    programs = {worker: program(placement, model, worker) for worker in placement.workers}
+    workers = writer.tasks({worker: operations for worker, operations in programs.items() if operations})
+    sources = tuple(dict.fromkeys(source.worker for source in placement.sources))
+    _add_reports(workers, sources, directions)
+    return StepTasks({worker: tuple(tasks) for worker, tasks in workers.items()}, sources, placement.staleness)
+
+
+def _directions(rates: Mapping[Link, Rates]) -> dict[Direction, tuple[float, float]]:
+    """Bits per second, and the seconds that a bit is on the way."""
+    directions: dict[Direction, tuple[float, float]] = {}
+    for link, both in rates.items():
+        travel_seconds = both.round_trip_seconds / 2
+        directions[link.dialer, link.listener] = both.uplink, travel_seconds
+        directions[link.listener, link.dialer] = both.downlink, travel_seconds
+    return directions
+
+
+@dataclass(frozen=True)
+class _Writer:
+    placement: Placement
+    costs: OperationCosts
+    directions: Mapping[Direction, tuple[float, float]]
+    replays: bool
+
+    def tasks(self, programs: Mapping[str, Program]) -> dict[str, list[Task]]:
+        stretches = {worker: _stretches(operations) for worker, operations in programs.items()}
+        awaited = {
+            crossing: (task, place)
+            for operations in stretches.values()
+            for task, stretch in enumerate(operations)
+            for place, crossing in enumerate(_received(stretch))
+        }
+        return {
+            worker: [self._task(worker, stretch, _waiting_stages(operations), awaited) for stretch in stretches[worker]]
+            for worker, operations in programs.items()
+        }
+
+    def _task(
+        self, worker: str, stretch: Program, waiting: frozenset[Tile], awaited: Mapping[Crossing, tuple[int, int]]
+    ) -> Task:
+        seconds = tail_seconds = 0.0
+        deliveries = []
+        for operation in stretch:
+            match operation:
+                case Receive(crossing):
+                    seconds += self._message(crossing).receive_seconds
+                case Send(crossing):
+                    message = self._message(crossing)
+                    seconds += message.send_seconds
+                    tail_seconds += message.tail_seconds
+                    direction = crossing.sender, crossing.receiver
+                    bits_per_second, travel_seconds = self.directions[direction]
+                    carry_seconds = message.bits / bits_per_second
+                    deliveries.append(Delivery(direction, *awaited[crossing], seconds, carry_seconds, travel_seconds))
+                case _:
+                    seconds += self.costs.seconds(worker, operation)
+                    if self.replays and isinstance(operation, Backward) and operation.stage in waiting:
+                        seconds += self.costs.seconds(worker, Forward(operation.stage))
+        return Task(len(_received(stretch)), seconds, tail_seconds, tuple(deliveries))
+
+    def _message(self, crossing: Crossing) -> Message:
+        route = Route(crossing.sender, crossing.receiver, crossing.cargo)
+        return self.costs.message(crossing, self.placement.codecs.get(route))
+
+
+def _add_reports(
+    workers: Mapping[str, list[Task]], sources: tuple[str, ...], directions: Mapping[Direction, tuple[float, float]]
+) -> None:
+    """Let each source that waits for nobody wait, at its end of a step, until every other worker is at its own end."""
+    ends = {worker: len(tasks) - 1 for worker, tasks in workers.items()}
+    for source in sources:
+        others = [worker for worker in workers if worker != source]
+        if not others or any(task.awaited for task in workers[source]):
+            continue
+        for place, worker in enumerate(others):
+            end = workers[worker][ends[worker]]
+            # A worker that has no link to the source says it by the way of the session, which nobody measures.
+            _, travel_seconds = directions.get((worker, source), (0.0, 0.0))
+            report = Delivery((worker, source), ends[source] + 1, place, end.seconds, 0.0, travel_seconds)
+            workers[worker][ends[worker]] = replace(end, deliveries=(*end.deliveries, report))
+        workers[source].append(Task(len(others), 0.0, 0.0, ()))
+
+
+def _stretches(operations: Program) -> list[Program]:
+    """A program in parts: a new one begins where a worker waits after it has done anything."""
+    stretches: list[list[Operation]] = []
+    for operation in operations:
+        if not stretches or (isinstance(operation, Receive) and not isinstance(stretches[-1][-1], Receive)):
+            stretches.append([])
+        stretches[-1].append(operation)
+    return [tuple(stretch) for stretch in stretches]
+
+
+def _received(stretch: Program) -> list[Crossing]:
+    return [operation.crossing for operation in stretch if isinstance(operation, Receive)]
+
+
+def _waiting_stages(operations: Program) -> frozenset[Tile]:
+    """The stages that wait for their error gradient: between forward and backward the worker receives more than labels."""
+    forwarded, waiting = set[Tile](), set[Tile]()
+    for operation in operations:
+        match operation:
+            case Forward(stage):
+                forwarded.add(stage)
+            case Backward(stage):
+                forwarded.discard(stage)
+            case Receive(crossing) if crossing.cargo is not Cargo.LABEL:
+                waiting |= forwarded
+    return frozenset(waiting)

@@ -1,0 +1,106 @@
+"""The simulator of any placement: it ends, keeps K, stays above the bound, and of two workers says what theirs says."""
+
+import itertools
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.errors import PlanError
+from shared.placement import links
+from shared.planning import Deployment, LinkTrace, Trace, simulate_placement, step_cost, step_tasks
+from shared.planning.simulator import SimulatedPipeline
+from tests.support.placements import WORKERS, models, placements
+from tests.support.planning_cases import block_costs, chain_step, edge_and_trainer, profiles, rates
+
+part_seconds = st.floats(0.01, 0.1)
+both_ways = st.tuples(part_seconds, part_seconds)
+
+
+@given(data=st.data(), rounds=st.integers(1, 4))
+def test_any_placement_runs_to_its_end_and_never_faster_than_its_bound(data, rounds):
+    model = data.draw(models())
+    placement = data.draw(placements(model))
+    costs = data.draw(block_costs(model, WORKERS))
+    carried = {link: data.draw(rates) for link in links(placement, model)}
+    step = step_tasks(placement, model, costs, carried)
+    steps = rounds * (placement.staleness + 1)
+    run = simulate_placement(step, steps)
+    assert len(run.settled) == len(run.done) == steps
+    assert all(earlier <= later for earlier, later in itertools.pairwise(run.done))
+    assert all(settled <= done for settled, done in zip(run.settled, run.done, strict=True))
+    assert run.done[-1] / steps >= step_cost(step).bound() * (1 - 1e-9)
+
+
+@given(profiles(complete=True), rates, st.integers(1, 8), st.integers(0, 6), st.sampled_from((2, 8, 32)))
+def test_two_workers_settle_when_the_pipeline_of_two_workers_settles(profile, link, cut, staleness, bits):
+    deployment = Deployment(min(cut, len(profile)), staleness, bits)
+    pipeline = SimulatedPipeline(
+        profile,
+        LinkTrace(Trace.constant(link.uplink), Trace.constant(link.downlink), link.round_trip_seconds),
+        deployment,
+    )
+    for _ in range(30):
+        pipeline.step()
+    run = simulate_placement(edge_and_trainer(profile, deployment, link), 30)
+    assert run.settled == pytest.approx(pipeline.settled)
+
+
+@st.composite
+def chains(draw):
+    """Three or four workers whose parts differ by up to ten times, some far away."""
+    count = draw(st.integers(3, 4))
+    return chain_step(
+        0,
+        [draw(both_ways) for _ in range(count)],
+        [draw(both_ways) for _ in range(count - 1)],
+        draw(st.sampled_from((0.0, 0.02))),
+    )
+
+
+def test_a_source_begins_a_batch_before_it_takes_up_a_gradient():
+    step = chain_step(3, [(1.0, 1.0), (0.5, 0.5)], [(0.25, 0.25)])
+    # The gradient of step 0 comes at 2.5, in the forward of step 2, and that of step 3 comes first.
+    assert simulate_placement(step, 8).settled[:2] == pytest.approx((5.0, 7.0))
+
+
+def test_other_workers_take_up_the_oldest_step():
+    step = chain_step(2, [(0.5, 0.5), (1.0, 1.0), (0.25, 0.25)], [(0.125, 0.125)] * 2)
+    # At 2.625 the feature of step 2 has waited for a second in the middle, and the gradient of step 0 for a quarter.
+    assert simulate_placement(step, 6).settled[0] == pytest.approx(2.625 + 1.0 + 0.125 + 0.5)
+
+
+@given(step=chains())
+def test_a_chain_without_staleness_is_at_the_bound(step):
+    assert simulate_placement(step, 6).seconds_per_step() == pytest.approx(step_cost(step).bound())
+
+
+@given(data=st.data())
+def test_a_chain_with_steps_to_spare_is_at_its_slowest_part(data):
+    alone = data.draw(chains())
+    cost = step_cost(alone)
+    step = replace(alone, staleness=math.ceil(2 * cost.total() / cost.longest()))
+    per_step = simulate_placement(step, 12 * (step.staleness + 1)).seconds_per_step()
+    assert per_step == pytest.approx(cost.longest(), rel=0.05)
+
+
+def test_most_chains_are_near_the_bound_at_any_staleness():
+    ratios = []
+    for staleness, number in itertools.product((1, 2, 3, 5), range(25)):
+        draw = random.Random(number)
+        count = draw.choice((3, 4))
+        both = [(draw.uniform(0.01, 0.1), draw.uniform(0.01, 0.1)) for _ in range(2 * count - 1)]
+        step = chain_step(staleness, both[:count], both[count:])
+        ratios.append(simulate_placement(step, 12 * (staleness + 1)).seconds_per_step() / step_cost(step).bound())
+    near = sum(ratio <= 1.05 for ratio in ratios) / len(ratios)
+    assert near > 0.7
+    assert max(ratios) < 1.35
+
+
+def test_a_run_that_is_too_short_has_no_steady_step():
+    step = chain_step(2, [(1.0, 1.0)] * 2, [(1.0, 1.0)])
+    with pytest.raises(PlanError, match="needs 9 at least"):
+        simulate_placement(step, 8).seconds_per_step()
