@@ -5,7 +5,6 @@ its steps in their order, so that whoever follows the same order of segments and
 threads and links: whoever drives it brings what has come, runs one piece of work at a time, and sends what it gave.
 """
 
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,10 +31,10 @@ from shared.placement import (
     Rows,
     Send,
     Sum,
-    Take,
     Update,
     evaluation_program,
     program,
+    segments,
 )
 from shared.training.losses import BatchLoss
 from shared.training.stage import BlockGradients
@@ -98,7 +97,7 @@ class WorkerSteps:
         self._blocks = blocks
         self._training = training
         self._program = (program if training else evaluation_program)(placement, model, worker)
-        self._sent_first, self._segments = _segments(self._program)
+        self._sent_first, self._segments = segments(self._program)
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         self._steps: dict[int, StepInFlight] = {}
 
@@ -284,20 +283,6 @@ class WorkerSteps:
     def _has_rows(self, crossing: Crossing, samples: int) -> bool:
         """Whether anything crosses: not of a part of which a short batch has no sample. Weights cross all the same."""
         return crossing.cargo is Cargo.WEIGHTS or self._scaled(crossing.rows, samples).count > 0
-
-
-def _segments(whole: Program) -> tuple[Program, list[Program]]:
-    """What is sent before anything is computed or has come, and the segments of the rest."""
-    sent_first = tuple(itertools.takewhile(lambda one: isinstance(one, Take | Send), whole))
-    segments: list[list[Operation]] = []
-    last: Operation | None = None
-    for operation in whole[len(sent_first) :]:
-        waits = isinstance(operation, Receive) and not isinstance(last, Receive)
-        if last is None or waits or (isinstance(last, Send) and not isinstance(operation, Send)):
-            segments.append([])
-        segments[-1].append(operation)
-        last = operation
-    return sent_first, [tuple(segment) for segment in segments]
 
 
 def _feature_of(operation: Operation, blocks: int) -> int | None:

@@ -28,6 +28,7 @@ from shared.placement.programs import (
     evaluation_program,
     program,
 )
+from shared.placement.segments import segments
 from shared.placement.tiles import Cargo, Placement, Route, Rows, Source, Tile, two_workers
 from shared.placement.validity import check
 
@@ -65,6 +66,7 @@ __all__ = [
     "loss_rows",
     "parse_placement",
     "program",
+    "segments",
     "stages",
     "two_workers",
     "weight_crossings",
