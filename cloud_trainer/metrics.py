@@ -20,7 +20,7 @@ QUEUES = ("compute", "send")
 
 
 class Queues(Protocol):
-    """Whoever has batches waiting."""
+    """What has batches waiting: a stream that is served."""
 
     @property
     def waiting(self) -> Mapping[str, int]:

@@ -35,9 +35,9 @@ from shared.transport.rpc.reflection import reflect
 
 _log = structlog.get_logger(__name__)
 STOP_GRACE_SECONDS = 1.0
-"""For calls that are under way when the edges have been let go, and then for what is being computed."""
+"""The time for calls that are under way when the edges have left, and again for what is being computed."""
 TIDY_SECONDS = 3600.0
-"""How often sessions are looked for that nobody has gone on with (checkpoints.forget_after_days)."""
+"""How often the trainer looks for sessions that nobody has resumed (checkpoints.forget_after_days)."""
 SWITCH_SECONDS = 0.0005
 """How long a thread may keep the interpreter that others wait for. A step changes threads several times, and beside a model
 that is being built it would wait for Python's usual 5 ms each time."""
@@ -181,7 +181,7 @@ async def _report(manager: ServiceManager, server: TrainerServer) -> None:
 
 
 def _stop_once(stopping: asyncio.Event) -> None:
-    """Begin to stop; whoever signals again means it, and the process ends at once."""
+    """Begin to stop; a second signal ends the process at once."""
     stopping.set()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().remove_signal_handler(number)
@@ -189,7 +189,7 @@ def _stop_once(stopping: asyncio.Event) -> None:
 
 
 def _write_address(path: Path, address: str) -> None:
-    """Whole or not at all: whoever waits for the file must not read half an address."""
+    """Write the file whole or not at all: a reader must not get half an address."""
     scratch = path.with_name(path.name + ".new")
     try:
         scratch.write_text(address + "\n")

@@ -195,7 +195,7 @@ add_config(app, EdgeConfig)
 def _gone_on_with(
     loaded: EdgeConfig, config: Path | None, flags: list[str], session: str | None
 ) -> tuple[EdgeConfig, str | None]:
-    """The configuration to train under, and the kept session to go on with; without a file its record is in the file's place.
+    """The configuration to train under, and the stored session to resume; without a file its record is in the file's place.
 
     loaded: what holds without a session to go on with. session: the only one that is meant, if one is named.
     """

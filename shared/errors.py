@@ -136,7 +136,7 @@ class SessionLostError(RefusedError):
 
 
 class GoneError(RefusedError):
-    """A session that the trainer has nothing of that the edge could go on with."""
+    """A session of which the trainer has nothing from which the edge could go on."""
 
     exit_code = ExitCode.GONE
 

@@ -21,7 +21,7 @@ from shared.transport.stream.framing import MAX_DIMENSIONS
 from shared.wire.isthmus.v1.trainer_pb2 import TrainCopyRequest
 
 _MAX_TEXT_BYTES = 64 * 1024
-"""Of the recipe, and of the model's arguments."""
+"""The longest recipe, and the longest arguments of a model."""
 
 
 class CopyOrder(Section):
@@ -31,9 +31,9 @@ class CopyOrder(Section):
     kwargs_json: str
     recipe: Recipe
     shape: tuple[PositiveInt, ...]
-    """Of a batch of input."""
+    """The shape of a batch of input."""
     dtype: str
-    """Of the input: torch's name of it."""
+    """The type of the input, by torch's name."""
     cut: PositiveInt
     staleness: NonNegativeInt
     codec: str
@@ -49,7 +49,7 @@ class CopyOrder(Section):
     """What its model may take, as a session's."""
     device: str
     threads: NonNegativeInt
-    """Of torch; 0 leaves it to torch."""
+    """Threads of torch; 0 leaves the number to torch."""
 
 
 def order_of(request: TrainCopyRequest, config: TrainerConfig, limits: Limits, device: str) -> CopyOrder:

@@ -67,7 +67,7 @@ class TrainerControl:
     async def list_sessions(
         self, _request: pb.TrainerControlServiceListSessionsRequest
     ) -> pb.TrainerControlServiceListSessionsResponse:
-        """Open sessions, and kept ones."""
+        """Open sessions, and stored ones."""
         sessions = self._open_sessions()
         for status in sessions:
             status.checkpoint_steps.extend(await self._checkpoint_steps(status.session_id))

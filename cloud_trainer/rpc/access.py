@@ -73,7 +73,7 @@ def build_gate(config: TrainerConfig, metrics: TrainerMetrics) -> Gate:
 
 
 def build_probe_gate(config: TrainerConfig, metrics: TrainerMetrics) -> Gate:
-    """The gate of the port that answers probes alone, whoever asks."""
+    """The gate of the port that answers probes alone, and everybody's."""
     server = config.server
 
     def on_refusal(_method: str, _peer: str, error: IsthmusError) -> None:

@@ -34,7 +34,7 @@ class BatchAnnouncements:
         self._expected_labels = first
         """The labels of the batch that is announced or comes next."""
         self._labels: TensorSpec | None = None
-        """Of the batch that is announced; None between two."""
+        """The shape and type of the announced batch's labels; None between two batches."""
         self._announced_features = 0
         self._received: dict[TensorKey, WireTensor] = {}
         self._max_bytes = max_tensor_bytes
@@ -96,7 +96,7 @@ class BatchAnnouncements:
         return ExpectedTensor(self._feature_key(slot), deployment.version, codec, tensor, self._max_bytes)
 
     def _feature_key(self, slot: int) -> TensorKey:
-        """Of the batch that is announced."""
+        """The key of a feature of the announced batch."""
         return self._expected_labels._replace(role=Role.ROLE_FEATURE, block=self.deployment.cut, slot=slot)
 
     def _check_labels(self, labels: TensorSpec) -> None:

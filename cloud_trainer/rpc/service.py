@@ -80,7 +80,7 @@ class TrainerService:
         return TrainerControl(self.sessions, self._store, self._metrics, self.end_session, stopping, str(self._device))
 
     async def tidy(self) -> None:
-        """Remove what is kept of sessions that nobody has gone on with for too long."""
+        """Remove what is stored of sessions that nobody has resumed for too long."""
         after_seconds = self._config.checkpoints.forget_after_days * 86_400
         await self._store.forget_abandoned(after_seconds, self._is_live)
 
@@ -124,7 +124,7 @@ class TrainerService:
         )
 
     async def _reserve_room(self, session_id: str) -> None:
-        """Raises StatusError where no further session of the caller can be kept."""
+        """Raises StatusError where no further session of the caller can be stored."""
         subject = caller().subject
         try:
             if await self._store.reserve_room(session_id, subject, self._is_live):

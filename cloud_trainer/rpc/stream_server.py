@@ -37,7 +37,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import (
 
 Stream = Duplex[TrainResponse, TrainRequest]
 WAITING_WITHOUT_K = 4
-"""Of what no K bounds, so many may wait for the compute thread: checkpoints, and batches where no gradient returns."""
+"""So many items that no K bounds may wait for the compute thread: checkpoints, and batches where no gradient returns."""
 WAITING_REPORTS = 4
 """So many reports may wait for the link; computing waits for room for more."""
 

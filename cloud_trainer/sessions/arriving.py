@@ -17,7 +17,7 @@ class ArrivingBlocks:
         self._count()
 
     def forget(self) -> None:
-        """The blocks of the edge have moved on, so what has come is of no use."""
+        """The edge has trained its blocks further: forget what has come, which is stale now."""
         if self.blocks:
             self.blocks.clear()
             self._count()

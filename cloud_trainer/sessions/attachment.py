@@ -14,7 +14,7 @@ class Attachment:
 
     def __init__(self, session_id: str) -> None:
         self.term = 0
-        """Of the edge that attached last; 0 before the first."""
+        """The term of the edge that attached last; 0 before the first."""
         self.lost_at: float | None = None
         """When its edge was lost, a moment of time.monotonic; None while it is attached, and after it has left in order."""
         self._session_id = session_id

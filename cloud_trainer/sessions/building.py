@@ -31,8 +31,8 @@ from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
 _MAX_RECIPE_CHARACTERS = 64 * 1024
 MAX_REQUEST_BYTES = 256 * 1024
-"""Of all that opens a session: its recipe, its model's arguments and the names of a thousand blocks. It is kept as long as
-the session is."""
+"""The size of all that opens a session: its recipe, its model's arguments and the names of a thousand blocks. It stays in
+memory as long as the session."""
 
 
 def check_request(request: OpenSessionRequest) -> None:

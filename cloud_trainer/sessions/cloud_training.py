@@ -1,6 +1,6 @@
 """The cloud's blocks in training: their stage, the step that they wait for, and what the edge may still ask for of it.
 
-Its methods compute and are called from the compute thread; it knows nothing of streams, nor of who is attached.
+Its methods compute and are called from the compute thread; it knows neither streams nor who is attached.
 """
 
 import time
@@ -127,7 +127,7 @@ class CloudTraining:
     def train(self, batch: CloudBatch, listener: StepListener) -> StepReport:
         """One step. The edge waits for the gradient, so the listener has it before the cloud's own update.
 
-        Raises as `compute` does; only a checkpoint can be gone on with then.
+        Raises as `compute` does; then training can go on from a checkpoint only.
         """
         started = time.monotonic_ns()
         self.answers.forget_arrived(batch.step, batch.deployment.staleness)
@@ -222,7 +222,7 @@ class CloudTraining:
     def restore(self, checkpoint: Checkpoint, lineage: int) -> None:
         """Restore a checkpoint, and begin a new lineage.
 
-        Raises an IsthmusError when it does not fit; the session is of no use then.
+        Raises an IsthmusError when it does not fit; the session must not be used after that.
         """
         try:
             deployment = json_format.ParseDict(checkpoint.facts["deployment"], Deployment())

@@ -32,7 +32,7 @@ class Compute:
         self._codec = SharedWorker("codec")
 
     def of(self, session_id: str) -> Lane:
-        """What computes for a session: `run` for its steps, `aside` for what others need not wait for."""
+        """What computes for a session: `run` for its steps, `aside` for what others do not wait for."""
         return self._steps.of(session_id)
 
     def codec_of(self, session_id: str) -> Lane:

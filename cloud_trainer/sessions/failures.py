@@ -42,7 +42,7 @@ def failures_of_loss(loss: str, outputs: Features, labels: Tensor) -> Iterator[N
     (output,) = outputs
     check_label_shape(loss, TensorSpec.of(output), TensorSpec.of(labels))
     if labels_of(loss) is Labels.CLASSES and not labels.is_floating_point():
-        # On a GPU this would be an assertion of a kernel, after which the whole process can compute no more.
+        # On a GPU this would be an assertion of a kernel, after which the whole process cannot compute any more.
         classes, given = output.shape[1], labels[labels != _IGNORED_CLASS]
         if given.numel() and not 0 <= int(given.min()) <= int(given.max()) < classes:
             raise ProtocolError(

@@ -67,7 +67,7 @@ class Handshake:
         if self._sessions.find(session_id) is session:
             return session, answer
         if session.forgotten:
-            await self._store.forget(session_id)  # the fence has kept its record again
+            await self._store.forget(session_id)  # the fence has written its record again
             raise self._sessions.not_found(session_id)
         raise StatusError(
             grpc.StatusCode.UNAVAILABLE, f"session {session_id} was given up while it was being attached; try again"

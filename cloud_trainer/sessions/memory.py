@@ -14,7 +14,7 @@ from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 MOST_EVALUATIONS = 4
-"""Of one session at one time. An edge has one; one whose connection was lost is held until that is noticed."""
+"""Evaluations of one session at one time. An edge has one; one whose connection was lost counts until that is noticed."""
 MOST_COPYING = 8
 """Calls of one session at one time that copy blocks, to send or to measure them. An edge has four under way, and those of
 a connection that was lost are held until that is noticed."""
@@ -25,7 +25,7 @@ _RETRY_SECONDS = 10.0
 
 
 class SessionMemory:
-    """Of one session. Used on the event loop and, while it waits for the answer, on a thread that computes for the session."""
+    """One session's memory. Used on the event loop and, while that waits for the answer, on a thread that computes for it."""
 
     def __init__(
         self,

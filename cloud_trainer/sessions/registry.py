@@ -29,7 +29,7 @@ class _Place:
     session: Session | None = None
     """None while its model is being built."""
     calls: int = 0
-    """That are using it now."""
+    """Calls that use the session now."""
     expiry: asyncio.TimerHandle | None = None
     """Runs while no call uses it."""
 

@@ -23,7 +23,7 @@ class SessionStatistics:
     sent_bytes: int = 0
     """Payload that has gone down in training."""
     loss: float = 0.0
-    """Of the last step; 0 before the first."""
+    """The loss of the last step; 0 before the first."""
     downlink_bits_per_second: float = 0.0
     """What the way down was measured to carry; 0 while that is not known."""
 
@@ -42,7 +42,7 @@ class Session:
         self.attachment = Attachment(session_id)
         self.statistics = SessionStatistics()
         self.forgotten = False
-        """Closed for good: nothing is kept that could be gone on with."""
+        """Closed for good: nothing is stored from which it could be resumed."""
 
     def check_named(self, session_id: str) -> None:
         """Refuse a message that names another session than the stream that it came on. Raises ProtocolError."""

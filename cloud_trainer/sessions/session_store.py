@@ -43,7 +43,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The most that is kept for one subject."""
+    """The most that is stored for one subject."""
 
     sessions: int
     stored_bytes: int
@@ -71,7 +71,7 @@ class SessionStore:
     async def reserve_room(self, session_id: str, subject: str, is_live: Callable[[str], bool]) -> bool:
         """Reserve room for one more session of a subject until `release_room`; False where the subject has as many as it may.
 
-        Sessions that nobody can go on with give their room up first. is_live: whether a session is in memory, or on its way
+        Sessions that nobody can resume give their room up first. is_live: whether a session is in memory, or on its way
         there. Raises StorageError.
         """
         if not self._learned:
@@ -86,11 +86,11 @@ class SessionStore:
         return True
 
     def release_room(self, session_id: str) -> None:
-        """The session is kept by now, or will not be; nothing happens where no room was reserved."""
+        """The session is stored by now, or will not be; nothing happens where no room was reserved."""
         self._reserved.pop(session_id, None)
 
     def _taken(self, subject: str) -> int:
-        """Sessions of a subject that are kept, and those that will be."""
+        """Sessions of a subject that are stored, and those that will be."""
         reserved = (name for name, owner in self._reserved.items() if owner == subject and name not in self._index)
         return self._index.count(subject) + sum(1 for _ in reserved)
 
@@ -117,7 +117,7 @@ class SessionStore:
         return True
 
     async def listed(self, sees: Callable[[str], bool]) -> dict[str, tuple[Record, list[CheckpointName]]]:
-        """What is kept of the sessions whose subject may be seen, by id. Raises StorageError."""
+        """What is stored of the sessions whose subject may be seen, by id. Raises StorageError."""
         await self.learn()
         found = {}
         for session_id in self._index.seen_by(sees):
@@ -126,7 +126,7 @@ class SessionStore:
         return found
 
     async def learn(self) -> None:
-        """Find out which sessions are kept. Raises StorageError."""
+        """Find out which sessions are stored. Raises StorageError."""
         if self._files is None:
             return
         known = self._index.session_ids  # before the list: what is opened while it is made is not on it
@@ -146,7 +146,7 @@ class SessionStore:
             self._index.put(session_id, entry)
 
     async def record(self, session_id: str) -> Record | None:
-        """What was kept of a session; None where there is nothing to be believed."""
+        """The stored record of a session; None where there is none that can be believed."""
         folder = self._folder(session_id)
         return None if folder is None else await self.disk.run(_read_record, folder)
 
@@ -182,7 +182,7 @@ class SessionStore:
         return True
 
     def _claim(self, session_id: str, before: StoredEntry, after_bytes: int) -> None:
-        """Count what will be kept of a session before it is written, so that others find no room that this takes.
+        """Count what will be stored of a session before it is written, so that others find no room that this takes.
 
         Raises StorageError where it is more than is left.
         """
@@ -207,7 +207,7 @@ class SessionStore:
         return await self.disk.run(folder.checkpoints.load, name)
 
     async def forget(self, session_id: str) -> None:
-        """Remove all that was kept of a session."""
+        """Remove all that is stored of a session."""
         if (folder := self._folder(session_id)) is None:
             return
         try:
@@ -218,7 +218,7 @@ class SessionStore:
             self._index.remove(session_id)
 
     async def forget_abandoned(self, after_seconds: float, is_live: Callable[[str], bool]) -> None:
-        """Remove all sessions that are not live and of which nothing was written for so long; a warning where that fails.
+        """Remove all sessions that are not live and to which nothing was written for so long; a warning where that fails.
 
         is_live: asked on the event loop. A session that comes back while it is judged waits its turn on the disk's thread.
         """
@@ -246,7 +246,10 @@ class SessionStore:
         return True
 
     def _folder(self, session_id: str) -> SessionFolder | None:
-        """None where nothing is kept, and for what is no id of ours: a peer's word must not name a folder elsewhere."""
+        """The folder of a session; None where nothing is stored, and for an id that is not ours.
+
+        A peer chooses the id, and must not name a folder elsewhere by it.
+        """
         if self._files is None or not _SESSION_ID.fullmatch(session_id):
             return None
         return SessionFolder(self._files.folder(session_id), self._keep)

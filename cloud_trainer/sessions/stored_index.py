@@ -1,4 +1,4 @@
-"""Which sessions something is kept of, whose they are and how much it is: what quotas and lists are made from.
+"""Which sessions are stored, whose they are and how large: what quotas and lists are made from.
 
 Knows nothing of files. A session's subject never changes, so its record is read once.
 """
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """Of one session."""
+    """What is known of one stored session."""
 
     subject: str
     stored_bytes: int = 0
     resumable: bool = False
-    """Whether there is a checkpoint, without which nobody can go on with it."""
+    """Whether there is a checkpoint, without which nobody can resume it."""
 
 
 class StoredIndex:
-    """By session id. Used on the event loop."""
+    """The stored sessions by their ids. Used on the event loop."""
 
     def __init__(self) -> None:
         self._entries: dict[str, StoredEntry] = {}
@@ -27,16 +27,16 @@ class StoredIndex:
         return session_id in self._entries
 
     def put(self, session_id: str, entry: StoredEntry) -> None:
-        """Something is kept of a session from now on, or it is another amount."""
+        """Something is stored of a session from now on, or the amount has changed."""
         self._entries[session_id] = entry
 
     def remove(self, session_id: str) -> None:
-        """Nothing is kept of it any more; nothing happens where nothing was."""
+        """Nothing is stored of it any more; nothing happens where nothing was."""
         self._entries.pop(session_id, None)
 
     @property
     def session_ids(self) -> set[str]:
-        """The sessions that something is kept of."""
+        """The sessions of which something is stored."""
         return set(self._entries)
 
     def seen_by(self, sees: Callable[[str], bool]) -> list[str]:
@@ -48,13 +48,13 @@ class StoredIndex:
         return sum(entry.subject == subject for entry in self._entries.values())
 
     def total_bytes(self, subject: str) -> int:
-        """That are kept for a subject."""
+        """The bytes that are stored for a subject."""
         return sum(entry.stored_bytes for entry in self._entries.values() if entry.subject == subject)
 
     def entry(self, session_id: str) -> StoredEntry | None:
-        """What is known of a session; None where nothing is kept of it."""
+        """What is known of a session; None where nothing is stored of it."""
         return self._entries.get(session_id)
 
     def useless(self, subject: str) -> list[str]:
-        """The sessions of a subject that nobody can go on with from what is kept."""
+        """The sessions of a subject of which too little is stored to resume them."""
         return [name for name, entry in self._entries.items() if entry.subject == subject and not entry.resumable]

@@ -40,7 +40,7 @@ from shared.wire.isthmus.v1 import trainer_pb2
 _log = structlog.get_logger(__name__)
 
 PLANNER_NAMES = (*PLANNERS, FIXED)
-"""Whom a run may be told to follow."""
+"""The planners that a run may be told to follow."""
 INTERVAL_SECONDS = 1.0
 TELLING_STEPS = 20
 """After which a stream that says nothing of the link's rates will not say it: what a step sends is little for such a link."""
@@ -58,7 +58,7 @@ class Changes(Protocol):
 
 
 class DecisionLoop:
-    """For one run. Everything is called on its event loop."""
+    """The decisions of one run. Everything is called on its event loop."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from shared.errors import IsthmusError
 _log = structlog.get_logger(__name__)
 
 PERIOD_SECONDS = 60.0
-"""From the beginning of one probe to that of the next."""
+"""The time from the beginning of one probe to that of the next."""
 MOST_SECONDS = 30.0
 """What a probe may take; on a link that works it takes about two."""
 CALL_SECONDS = 5.0
@@ -53,14 +53,14 @@ class LinkRates:
 
 
 class LinkProbe:
-    """For one decision loop, on its event loop. The clock is the caller's."""
+    """The probes of one decision loop, on its event loop. The clock is the caller's."""
 
     def __init__(self, measure: Callable[[], Awaitable[LinkRates]]) -> None:
         self._measure = measure
         self._task: asyncio.Task[None] | None = None
         self._due_seconds = -math.inf
         self.found = LinkRates()
-        """By the last probes since `forget`."""
+        """What the last probes since `forget` found."""
 
     def want(self, seconds: float) -> None:
         """Training leaves the link alone: probe where that is due, the first time at once. Call about once a second."""

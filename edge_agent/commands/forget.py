@@ -1,4 +1,4 @@
-"""`edge-agent forget`: removes what this device keeps of a session, for one that will not be gone on with."""
+"""`edge-agent forget`: removes what this device keeps of a session, for one that nobody will resume."""
 
 from typing import Annotated
 

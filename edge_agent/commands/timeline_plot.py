@@ -21,7 +21,7 @@ _BAR_HEIGHT = 0.72
 _LABELLED_SHARE = 0.016
 """Share of the width from which a bar has room for the number of its step."""
 _OUTLINED_SHARE = 0.006
-"""From which it has room for an outline that parts it from its neighbours."""
+"""The share of the width from which a span has room for an outline."""
 _SEEN_SHARE = 0.0015
 """Shorter ones are drawn as if they were so long, or nobody would see them."""
 

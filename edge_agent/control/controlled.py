@@ -47,7 +47,7 @@ class Controlled:
         self.pinning.begin(run.session.experiment.chain, run.deployer, decisions)
 
     def leave(self) -> None:
-        """That run is no more; another may begin."""
+        """The run has ended; another may begin."""
         self.run = None
 
     def end(self) -> None:

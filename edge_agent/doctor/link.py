@@ -12,7 +12,7 @@ from shared.codec import codec_of_bits
 
 ROUND_TRIPS = 10
 LONG_ROUND_TRIP_SECONDS = 0.05
-"""From here on a step at K = 0, which waits for a round trip, is slow because of it."""
+"""A round trip from which on a step at K = 0, which waits for it, is slow."""
 NARROW_BITS_PER_SECOND = 2e6
 """Below it a feature of a megabyte is four seconds under way."""
 _NARROW_CODEC = codec_of_bits(4, like="fp32")

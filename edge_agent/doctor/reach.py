@@ -14,7 +14,7 @@ from edge_agent.doctor.finding import Finding, advise, fine, fix
 from shared.config import is_loopback
 
 CONNECT_SECONDS = 5.0
-"""For each thing that is waited for: a connection, a handshake, and the trainer's first word after it."""
+"""The time for each thing that is waited for: a connection, a handshake, and the trainer's first word after it."""
 SOON = datetime.timedelta(days=30)
 """A certificate that ends within it is better renewed now."""
 

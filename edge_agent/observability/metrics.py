@@ -13,7 +13,7 @@ QUEUES = ("compute", "send", "apply")
 
 
 class EngineMetrics:
-    """Of the decision engine: an honest one shows its error."""
+    """What the decision engine predicts, and beside it what was measured, so that its error shows."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.decisions = Counter(

@@ -17,7 +17,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport
 
 
 class RunObserver(RunListener):
-    """Listens to the runs of one agent, of which each begins where the one before left nothing."""
+    """Listens to the runs of one agent: another begins from the first step where one has left nothing to go on from."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RunObserver(RunListener):
         self._stream: Stream | None = None
         self._step_done_seconds: float | None = None
         self.activity_news = asyncio.Event()
-        """Set when the activity has changed; whoever waits for it clears it."""
+        """Set when the activity has changed; the task that waits for it clears it."""
 
     def opened(self, session: OpenSession, pipeline: Pipeline) -> None:
         """A session is open; `pipeline` is what will train in it."""

@@ -45,7 +45,7 @@ class Window:
 
 
 def choose_window(spans: Sequence[Span], steps: int, first_step: int | None = None) -> Window:
-    """A window of so many steps, or of fewer when there are no more.
+    """A window of so many steps, or of all where there are fewer.
 
     first_step: where it begins; None takes a stretch of typical length, the median of all that begin after the first
     quarter of the run and are not near a pause, as at the end of an epoch. Raises ConfigError for a step that is not in

@@ -45,7 +45,7 @@ class Calibrated:
 
     max_staleness: int
     min_bits: dict[int, int]
-    """By cut."""
+    """The fewest bits within the budget, by cut."""
     baseline: tuple[float, ...]
     """Accuracies of the whole serial training, one a seed."""
 
@@ -102,7 +102,7 @@ class _Judge:
         return lost <= allowed + _ROUNDING
 
     async def whole(self, candidate: Candidate) -> bool:
-        """At full length."""
+        """Judge a candidate by a training of full length."""
         return await self.holds(candidate, WHOLE)
 
     async def halve_staleness(self, cut: int, most: int) -> int:

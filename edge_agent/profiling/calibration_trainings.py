@@ -41,7 +41,7 @@ class CalibrationSettings:
     budget_points: float = 1.0
     """Accuracy that may be lost, in points of 100."""
     epochs: int = 5
-    """Of a whole training, to which its schedule is fitted; most trainings are a half of it or less."""
+    """The length of a whole training, which its schedule fits; most trainings stop at half of it or before."""
     seeds: int = 3
     """Trainings of each candidate, with training.seed and the seeds after it."""
     most_staleness: int = 8

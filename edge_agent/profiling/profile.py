@@ -126,7 +126,7 @@ class Profiler:
     ) -> tuple[Overhead, float]:
         """What a real step takes of the edge beyond T1: with late gradients, and at K = 0, where it idles in between.
 
-        From the last cut that is split, where the edge computes most, up to the first at which it bounds a step no more.
+        From the last cut that is split, where the edge computes most, up to the first at which it does not bound a step.
         Each with and without compression: what its bytes cost, a cut cannot tell from what else is different there.
         At K = 0 at the first cut, where the edge computes least: the pace of a device drifts, and of little it is little.
         None where nothing learns there.

@@ -14,7 +14,7 @@ from shared.config import Section
 
 _log = structlog.get_logger(__name__)
 Seconds = Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
-"""Of each repeat."""
+"""The seconds of each repeat."""
 
 
 class MeasuredCut(Section):
@@ -46,7 +46,7 @@ class Measurements(Part):
     """What was measured."""
 
     cuts: dict[str, MeasuredCut] = Field(default={})
-    """By the number of the cut."""
+    """What was measured, by the number of the cut."""
 
 
 P = TypeVar("P", bound=Part)

@@ -1,1 +1,1 @@
-"""The agent's sessions: opened or resumed with the trainer, called, and kept on this device."""
+"""The agent's sessions: opened or resumed with the trainer, called, and stored on this device."""

@@ -60,7 +60,7 @@ def resume_session(
     retry: Retry,
     step_log: Path | None = None,
 ) -> OpenSession:
-    """Go on with a kept session; attaching shows whether the trainer has it still. Blocks. Raises StorageError."""
+    """Resume a stored session; attaching shows whether the trainer has it still. Blocks. Raises StorageError."""
     log = _open_log(step_log, stored.record)
     _log.info("session resumed", session=stored.record.session_id, steps=experiment.steps)
     return OpenSession(stored, client, experiment, workers, retry, log)

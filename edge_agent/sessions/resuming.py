@@ -1,4 +1,4 @@
-"""Which kept session a run goes on with, and whether its settings let it: what decides the result must be as it was.
+"""Which stored session a run resumes, and whether its settings let it: what decides the result must be as it was.
 
 A session's record holds the whole configuration that it was begun with. Knows nothing of the trainer.
 """
@@ -51,7 +51,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Go on with a kept session: the named one, or the newest of this experiment; with none unnamed, begin one."""
+    """Resume a stored session: the named one, or the newest of this experiment; with none unnamed, begin one."""
 
     session_id: str | None = None
 
@@ -99,7 +99,7 @@ def prepare(
 ) -> tuple[Experiment, StoredSession | None]:
     """The experiment of a run, and the session that it goes on with, which nobody else has then. Blocks.
 
-    Raises ConfigError, DataError, ModelError or StorageError for what cannot be trained, or not be gone on with.
+    Raises ConfigError, DataError, ModelError or StorageError for what cannot be trained or resumed.
     """
     chosen = choose_session(folder, lambda _: config, resume.session_id) if resume is not None else None
     stored = None

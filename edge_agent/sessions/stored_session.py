@@ -26,7 +26,7 @@ from shared.runtime import SessionFolder
 
 _LOCK = "lock"
 _LOCK_FORMAT = "hhqqi"
-"""Of C's struct flock: type, whence, start, length, process."""
+"""The fields of C's struct flock: type, whence, start, length, process."""
 _WHOLE_FILE = struct.pack(_LOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
@@ -41,7 +41,7 @@ class SessionRecord(Section):
     schedule_steps: int
     """The length of the training as the schedule of the learning rate sees it, on both sides and for good."""
     start_digest: str | None
-    """Of the file that the first weights are from (training.start_from)."""
+    """The digest of the file that the first weights are from (training.start_from)."""
     trainer: str
     model: str
     total_steps: int
@@ -88,20 +88,20 @@ def _recorded(value: Any) -> Any:
 
 
 class StoredSession:
-    """A session of this process; nobody else has it open. Without a folder nothing is kept."""
+    """A session of this process; nobody else has it open. Without a folder nothing is stored."""
 
     def __init__(self, record: SessionRecord, files: LocalFiles | None, keep: int) -> None:
         self.record = record
         self._folder = SessionFolder(files, keep) if files is not None else None
         self.session_term = self._folder.term() if self._folder is not None else 0
-        """Of the last attempt to attach; 0 before the first."""
+        """The term of the last attempt to attach; 0 before the first."""
         self.store = self._folder.checkpoints if self._folder is not None else None
         self._files = files
         self._lock: IO[bytes] | None = None
         self._whole: set[CheckpointName] = set()
 
     def begin(self) -> None:
-        """Keep a new session from now on. Raises StorageError, and nothing is kept then."""
+        """Store a new session from now on. Raises StorageError, and nothing is stored then."""
         try:
             self._write()
         except StorageError:
@@ -113,7 +113,7 @@ class StoredSession:
 
     @classmethod
     def reopen(cls, folder: LocalFiles, session_id: str, keep: int) -> Self | None:
-        """A session that was kept; None when there is nothing to be believed or another process has it."""
+        """A stored session; None where none can be believed, or another process has it."""
         files = folder.folder(session_id)
         record = _record(SessionFolder(files, keep))
         if record is None:
@@ -150,7 +150,7 @@ class StoredSession:
         return sorted(self._whole, reverse=True)
 
     def damaged(self, name: CheckpointName) -> None:
-        """This checkpoint cannot be gone on with after all: an older one counts. Raises StorageError."""
+        """This checkpoint cannot be used after all: an older one counts. Raises StorageError."""
         self._whole.discard(name)
         if self.store is not None:
             self.store.remove(name)
@@ -196,7 +196,7 @@ def sessions_folder(config: EdgeConfig) -> LocalFiles | None:
 
 
 def stored_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, CheckpointName | None, bool]]:
-    """Every session that is kept: its record, its newest checkpoint, and whether a process has it open."""
+    """Every stored session: its record, its newest checkpoint, and whether a process has it open."""
     for session_id in sorted(folder.folders()) if folder is not None else []:
         assert folder is not None
         files = folder.folder(session_id)
@@ -206,7 +206,7 @@ def stored_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, 
 
 
 def forget_session(folder: LocalFiles | None, session_id: str) -> None:
-    """Remove all that is kept of a session. Raises ConfigError when nothing is or a process has it open, StorageError."""
+    """Remove all that is stored of a session. Raises ConfigError when nothing is or a process has it open, StorageError."""
     if folder is None or session_id not in folder.folders():
         raise ConfigError(f"nothing is kept of a session {session_id!r} here (see `edge-agent sessions`)")
     files = folder.folder(session_id)
@@ -240,7 +240,7 @@ def _locked(path: Path) -> IO[bytes] | None:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock of a folder. It is asked for and not taken, or whoever wants it now would be refused."""
+    """Whether somebody holds the lock of a folder. It only asks: taking the lock would refuse a process that wants it now."""
     try:
         with (path / _LOCK).open("rb") as handle:
             answer = fcntl.fcntl(handle, fcntl.F_OFD_GETLK, _WHOLE_FILE)

@@ -1,4 +1,4 @@
-"""What the trainer says besides error gradients, handed to whom it concerns."""
+"""What the trainer says besides error gradients, handed to the part that it concerns."""
 
 import structlog
 

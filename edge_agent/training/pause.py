@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Pause:
-    """Asked for by an operator, kept by the run. Used on the event loop."""
+    """An operator asks for it, and the run stands still for it. Used on the event loop."""
 
     def __init__(self, boundary: StepBoundary, shutdown: Shutdown) -> None:
         self.boundary = boundary

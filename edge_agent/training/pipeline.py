@@ -68,7 +68,7 @@ class Pipeline:
         self._to_compute = asyncio.Event()
         """Set when a batch may start or a gradient can be applied, perhaps."""
         self._to_send = asyncio.Event()
-        """Set when there is more to send, or no more comes."""
+        """Set when there is more to send, or all has been forwarded."""
         self._warned_of_no_gradient = False
 
     @property

@@ -81,7 +81,7 @@ class Recovery:
         self._checkpointer = checkpointer
         self._attempts = _Attempts()
         self._is_whole = False
-        """Whether the state in memory is that of a step, and so can be gone on with."""
+        """Whether the state in memory is that of a step, so that training can go on from it."""
 
     @property
     def stream(self) -> Stream:
@@ -89,12 +89,12 @@ class Recovery:
         return self._training_stream.stream
 
     async def attach_first(self, *, resumed: bool) -> Reattached | TrainerRestored:
-        """Attach the first stream of a run. resumed: with no state but what was kept."""
+        """Attach the first stream of a run. resumed: with no state but the checkpoints."""
         self._is_whole = not resumed
         return await self._attach()
 
     async def attach_to_restore(self) -> TrainerRestored:
-        """Attach with no state but what was kept: that in memory is of no use."""
+        """Attach with no state but the checkpoints: what is in memory must not be used."""
         self._is_whole = False
         outcome = await self._attach()
         assert isinstance(outcome, TrainerRestored), "a trainer that goes on from memory was refused"
@@ -208,6 +208,6 @@ def _is_refusal(failure: IsthmusError) -> bool:
 
 
 def _can_be_mended(failure: IsthmusError) -> bool:
-    """Whether the session may be gone on with after `failure`."""
+    """Whether the session may go on after `failure`."""
     passing = isinstance(failure, UnreachableError | ProtocolError | SessionLostError) or _is_refusal(failure)
     return passing and not isinstance(failure, FencedError | GoneError)

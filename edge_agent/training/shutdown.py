@@ -38,7 +38,7 @@ class Shutdown:
             self._end()
 
     def cancel_no_more(self) -> None:
-        """The task has ended by itself, or goes on with what has to be done in any case: it is cancelled no more."""
+        """The task has ended by itself, or goes on with what has to be done in any case: it is not cancelled any more."""
         self._task = None
         if self._cancelling is not None:
             self._cancelling.cancel()

@@ -9,7 +9,7 @@ from edge_agent.training.listener import Activity
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 NEWEST_WEIGHT = 0.1
-"""Of the newest value in what is shown as of late: about the last ten steps."""
+"""The weight of the newest value in a recent mean, which then covers about the last ten steps."""
 
 
 class Timing:
@@ -66,7 +66,7 @@ class Statistics:
     accuracy: float | None = None
     test_loss: float | None = None
     staleness: int = 0
-    """Of the gradient that was applied last."""
+    """The staleness of the gradient that was applied last."""
     bytes_up: int = 0
     bytes_down: int = 0
     uplink_bits_per_second: float | None = None
@@ -82,7 +82,7 @@ class Statistics:
     downlink: Timing = field(default_factory=Timing)
     """T4."""
     step: Timing = field(default_factory=Timing)
-    """From one finished step to the next, while steps follow one another."""
+    """The time from one finished step to the next, while steps follow one another."""
 
     @property
     def cut(self) -> int:

@@ -217,7 +217,7 @@ class TrainingRun:
     async def _bring_last_good_home(self) -> bool:
         """Fill the user's module from the newest checkpoint of both sides that is finite; False where none can be had.
 
-        What is in memory is of no use: it was updated after the loss that told.
+        What is in memory cannot be used: it was updated after the loss that showed it.
         """
         stored = self.session.stored
         self._activity.begin(Activity.FINISHING)
@@ -242,7 +242,7 @@ class TrainingRun:
         return TrainingResult(Summary.of(self._statistics, seconds, chain, cut, diverged_at_step), chain.module)
 
     async def _leave(self) -> None:
-        """The run ends before it is done: free what the trainer holds in memory, and what it keeps if that is of no use."""
+        """The run ends before it is done: free what the trainer holds, and what it stores unless the run can be resumed."""
         self.training_stream.drop()
         await self.checkpointer.stop()
         await self.session.abandon()

@@ -84,7 +84,7 @@ class Window:
         self.started = self.forwarded = self.sent = self.settled = step
         self._gradient = self._announced_gradient = self._report = step
         self._announced_slots = 0
-        """Of the step whose gradients are announced next: those that are announced already."""
+        """How many gradients of the step that is announced next are announced already."""
 
     def begin(self, *, gradients_return: bool) -> None:
         """A stretch of steps begins, with nothing in flight."""

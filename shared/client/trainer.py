@@ -237,7 +237,7 @@ class TrainerClient:
                     method(packets(idle_timeout), metadata=self._access.metadata())
                 )
         except asyncio.CancelledError:
-            # To gRPC a source that fails is a call that was cancelled, no more.
+            # gRPC reports a source that fails as a call that was cancelled, and nothing else.
             for failure in failures:
                 raise failure from failure.__cause__
             raise

@@ -28,7 +28,7 @@ Stream = Duplex[pb.TrainRequest, pb.TrainResponse]
 
 
 class Trainer(Protocol):
-    """Whom the stream goes to (shared.client.trainer)."""
+    """The trainer that the stream goes to (shared.client.trainer)."""
 
     address: str
     call_timeout_seconds: float
@@ -45,7 +45,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamListener:
-    """Whom a training stream asks and tells.
+    """What a training stream asks and tells while it runs.
 
     accept: judges what the trainer announces, before memory is taken for it. owed: the oldest step that the trainer has
     still to answer; a trainer that owes one and says nothing is given up after a while. delivered: told of every tensor that

@@ -19,10 +19,10 @@ class Encoded:
     codec: str
     """Name by which `codec_by_name` finds the decoder."""
     dtype: torch.dtype
-    """Of the tensor before encoding, and again after decoding."""
+    """The type of the tensor before encoding, and again after decoding."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """Of the original tensor, in elements: strides choose kernels, and kernels choose bits."""
+    """The strides of the original tensor, in elements: strides choose kernels, and kernels choose bits."""
     payload: memoryview
     """Contiguous bytes, format 'B'. May be the tensor's own memory, so neither is written to before it is sent."""
 

@@ -15,7 +15,7 @@ from shared.errors import IsthmusError, ProtocolError, RefusedError, Unreachable
 
 CONNECT_SECONDS = 5.0
 SOON_SECONDS = 30.0
-"""For calls that are answered at once."""
+"""The time for calls that are answered at once."""
 S = TypeVar("S")
 _OPTIONS = [("grpc.enable_http_proxy", 0)]  # what is called is this machine
 

@@ -5,7 +5,7 @@ from rich.table import Column
 
 
 def session_column() -> Column:
-    """For the ids of a table: one is copied from there, so it is shown whole, whatever the width."""
+    """A column of session ids: users copy them from there, so they are shown whole at every width."""
     return Column("session", min_width=32, no_wrap=True)
 
 

@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 _MOST_CALLS = 64
 """Under way at one time on the local server; each may be a Watch."""
 _MOST_BYTES = 1024 * 1024
-"""Of a message; the contract with its comments is the largest."""
+"""The largest message, which is the contract with its comments."""
 _GRACE_SECONDS = 1.0
 _KEEPALIVE_SECONDS = 60.0
 

@@ -19,7 +19,7 @@ from shared.model.features import Features, FeatureSpecs, call_module
 from shared.model.random_state import random_state
 
 Behaviour = tuple[float, ...]
-"""Of one block; empty where it cannot run on made-up numbers."""
+"""The numbers of one block; empty where it cannot run on made-up inputs."""
 
 _SAMPLES = 3
 _PROJECTIONS = 7
@@ -27,7 +27,7 @@ _PERIOD = 65_521
 """How many different made-up numbers there are. A prime, so that the rows of no usual matrix are alike."""
 _TOLERANCE = 1e-3
 _NARROW_TOLERANCE = 3e-2
-"""For blocks whose outputs have two bytes an element."""
+"""The tolerance for blocks whose outputs have two bytes an element."""
 _UNIT = math.sqrt(3.0)
 """Gives numbers that are spread evenly from -1 to 1 a variance of 1."""
 

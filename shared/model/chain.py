@@ -197,7 +197,7 @@ def _declared_blocks(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
 
 
 def _names(module: nn.Module, blocks: Sequence[nn.Module]) -> list[str]:
-    """For each block its qualified name, or that of the first submodule with parameters, or its place."""
+    """The name of each block: its qualified name, or that of the first submodule with parameters, or its place."""
     qualified = {part: name for name, part in module.named_modules()}
     names: list[str] = []
     for index, block in enumerate(blocks):

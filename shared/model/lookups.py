@@ -16,7 +16,7 @@ from shared.model.random_state import random_state
 from shared.model.spec import TensorSpec
 
 _NOTICEABLE = 1e-5
-"""Of the largest number of an output: less is rounding."""
+"""A share of the largest number of an output; a smaller difference is rounding."""
 
 
 def leading_lookups(blocks: Sequence[nn.Module], inputs: FeatureSpecs, persistent: frozenset[int]) -> int:

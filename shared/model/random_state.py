@@ -16,7 +16,7 @@ from torch import Tensor
 _DEFAULT_GENERATORS = threading.Lock()
 """Held while the default generators are borrowed: stages may share a process, and F.dropout takes no generator."""
 _NEXT = threading.Lock()
-"""Held by whoever is the next to borrow them, so that threads take turns."""
+"""Held by the thread that borrows the generators, so that threads take turns."""
 _nesting = threading.local()
 
 

@@ -129,7 +129,7 @@ def _single_tensors(trace: TracedForward, positions: dict[fx.Node, int]) -> dict
 
 
 def _waiting(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, list[fx.Node]]]:
-    """For each position the values from before it that are used at it or behind it."""
+    """Each position, with the values from before it that are used at it or after it."""
     last_use: dict[fx.Node, int] = {}
     for position, node in enumerate(trace.nodes[:-1]):
         yield position, list(last_use)
@@ -139,7 +139,7 @@ def _waiting(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tu
 
 
 def _whole_calls(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
-    """Node ranges of the calls that are never cut: of each class of which some instance passes a tensor by a part of itself.
+    """Node ranges of the calls that are never cut: all calls of a class that in some call passes a tensor by a part of itself.
 
     So a residual block without a skip stays as whole as its siblings, and a chain of blocks is opened.
     """

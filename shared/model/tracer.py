@@ -154,7 +154,7 @@ def trace_in_mode(root: nn.Module, leaves: Leaves, *, training: bool) -> Tracer:
 
 
 def tensor_shapes(tracer: Tracer, example: Tensor) -> list[torch.Size | None]:
-    """For each node of the graph the shape of its value, None for what is no tensor. Raises OpaqueError.
+    """The shape of the value of each node of the graph, None for what is no tensor. Raises OpaqueError.
 
     The caller keeps buffers, and has put the module in the mode in which it was traced.
     """

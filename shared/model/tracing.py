@@ -49,7 +49,7 @@ class TracedForward:
     constants: dict[str, Tensor]
     """Tensors that the forward made without looking at its input, by the target of the node that reads them."""
     leaf_reasons: list[str]
-    """For each kind of submodule that could not be traced: where and why."""
+    """Where and why a submodule could not be traced, one sentence for each kind."""
 
     def attribute(self, node: fx.Node) -> Any:
         """The live value that a `get_attr` node reads."""

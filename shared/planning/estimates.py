@@ -21,7 +21,7 @@ MODEL_STEPS = 20.0
 """Weight of the model, in steps, where its speed is held against the steps that were done."""
 
 COMPUTE_WEIGHT = 0.2
-"""Of the newest measurement of T1 and T3 in their means."""
+"""The weight of the newest measurement of T1 and T3 in their means."""
 
 
 class Mean:

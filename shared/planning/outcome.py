@@ -10,7 +10,7 @@ class Outcome:
     predicted_seconds_per_step: float
     """As the decision had it, from the rates until then; NaN when the deployment was not of the engine's choice."""
     modelled_seconds_per_step: float
-    """By the cost model, from the rates seen since."""
+    """What the cost model says, from the rates seen since."""
     measured_seconds_per_step: float
     steps: int
 

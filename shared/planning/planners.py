@@ -194,8 +194,8 @@ PLANNERS: dict[str, Planner] = {
     "jointdnn": jointdnn,
     EDGE_ONLY: edge_only,
 }
-"""By name. A run follows `greedy` as the link changes; what another planner chooses is held. `FIXED` stands beside them
-where the deployment is given rather than chosen."""
+"""The planners by name. A run follows `greedy` as the link changes; what another planner chooses is held. `FIXED` stands beside
+them where the deployment is given rather than chosen."""
 
 
 def _plan(

@@ -81,7 +81,7 @@ class Trace:
             return start
         passes, rest = divmod(self.bits_until(start) + bits, self._carried_bits[-1])
         if rest <= ROUNDING * self._carried_bits[-1]:
-            # The last bit of a pass: it was carried when the pass had no more to carry, not when the pass was over.
+            # The last bit of a pass: it was carried when the pass had nothing left to carry, not when the pass was over.
             passes, rest = passes - 1, self._carried_bits[-1]
         after = bisect_left(self._carried_bits, rest)
         within = self.times_seconds[after] - (self._carried_bits[after] - rest) / self.bits_per_second[after - 1]
@@ -108,5 +108,5 @@ class LinkTrace:
 
     @property
     def duration_seconds(self) -> float:
-        """Of the longer direction."""
+        """The duration of the longer direction."""
         return max(self.uplink.duration_seconds, self.downlink.duration_seconds)

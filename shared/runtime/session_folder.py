@@ -1,4 +1,4 @@
-"""What of a session outlives the process, on either side: a record, the term of whoever attached last, and checkpoints.
+"""What of a session outlives the process, on either side: a record, the term of the last attach, and checkpoints.
 
 A record is a small sealed document; what it says is each side's own. A term is taken by creating an empty file, which is never
 written to, so that of two processes on one store, or two agents with one term, one gets it. Its methods block; a thread of
@@ -32,7 +32,7 @@ class SessionFolder:
         return None if data is None else unseal(data)
 
     def term(self) -> int:
-        """The highest that was taken; 0 before the first. Raises StorageError."""
+        """The highest term that was taken; 0 before the first. Raises StorageError."""
         return max(self._terms(), default=0)
 
     def take_term(self, term: int) -> bool:
@@ -50,7 +50,7 @@ class SessionFolder:
         return True
 
     def total_bytes(self) -> int:
-        """Of all that is kept. Raises StorageError."""
+        """The size of all that is stored. Raises StorageError."""
         return sum(self._files.sizes().values())
 
     def written_at(self) -> float | None:

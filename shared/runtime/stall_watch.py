@@ -26,7 +26,7 @@ class StallWatch:
         self._timer = asyncio.get_running_loop().call_later(limit_seconds, self._look)
 
     def stop(self) -> None:
-        """Watch no more; nothing happens where the watch has ended."""
+        """End the watch; nothing happens where it has ended."""
         self._timer.cancel()
 
     def _look(self) -> None:

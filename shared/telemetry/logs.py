@@ -14,7 +14,7 @@ from structlog.types import Processor
 
 Level = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)
-"""From the least severe on."""
+"""The levels, the least severe first."""
 
 
 def configure_logs(

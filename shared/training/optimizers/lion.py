@@ -1,7 +1,7 @@
 """Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", Algorithm 2): the sign of a momentum.
 
-Half of Adam's state. Every weight moves by the learning rate, so that wants to be three to ten times smaller than Adam's,
-and the weight decay as many times larger.
+Half of Adam's state. Every weight moves by the learning rate, which should therefore be three to ten times smaller than
+Adam's, and the weight decay as many times larger.
 """
 
 from collections.abc import Callable

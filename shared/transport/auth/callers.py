@@ -37,7 +37,7 @@ def caller() -> Caller:
 
 
 def set_caller(who: Caller) -> None:
-    """For the rest of this task; called once a call, by who lets it in."""
+    """Set the caller for the rest of this task; whatever lets a call in calls this once."""
     _caller.set(who)
 
 

@@ -31,7 +31,7 @@ LOOK_SECONDS = 0.25
 is being written may lack a token for a moment; so a subject that is removed is out within half a second."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
-"""Of a method; None where the server has no such method."""
+"""The handler of a method; None where the server has no such method."""
 Refused = Callable[[str, str, IsthmusError], None]
 
 

@@ -1,6 +1,6 @@
 """What files say, read again when they change: certificates are rotated and tokens withdrawn without a restart.
 
-Knows nothing of what is in them. Nothing polls: whoever needs the value asks for it, and asking costs a stat a file.
+Knows nothing of what is in them. Nothing polls: a caller that needs the value asks for it, and asking costs a stat a file.
 """
 
 import threading

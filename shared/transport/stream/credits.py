@@ -1,4 +1,4 @@
-"""How much may be under way: no more than the receiver grants, and no more and no sooner than keeps the link full.
+"""How much may be under way: at most what the receiver grants, and not more or sooner than keeps the link full.
 
 Without the second bound a slow link queues seconds of data ahead of everything else that shares it. Bytes are payload
 bytes, counted from the beginning of a stream in one direction, so a lost or repeated ack does no harm.
@@ -16,7 +16,7 @@ UNPACED_BYTES = 32 * 1024
 BURST_SECONDS = 0.004
 """What may be written at once, in time of the link: timers are late by a millisecond or two."""
 LONGEST_PAUSE_SECONDS = 0.1
-"""Of a chunk. Whatever rate was measured, the stream goes on."""
+"""How long a chunk waits at most, so that the stream goes on whatever rate was measured."""
 
 
 class SendCredits:
@@ -71,7 +71,7 @@ class SendCredits:
 class ReceiveLedger:
     """The receiver's side: counts what arrives, and makes an ack for each chunk.
 
-    An ack covers all bytes before it, so whoever sends the acks may leave out one that a later one follows soon.
+    An ack covers all bytes before it, so the sender of acks may leave out one that a later one follows soon.
     """
 
     def __init__(self, credit_bytes: int, monotonic_nanoseconds: Callable[[], int] = time.monotonic_ns) -> None:

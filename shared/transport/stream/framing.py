@@ -8,7 +8,7 @@ from shared.errors import ProtocolError
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
 MAX_DIMENSIONS = 8
-"""Of a tensor (see `TensorHeader.shape`); refused before anybody walks through a million of them."""
+"""The most dimensions of a tensor (see `TensorHeader.shape`); refused before anybody walks through a million of them."""
 MOST_TENSORS = 8
 """Under way on one stream at one time (see `Frame`); what they may hold together is for who judges announcements."""
 
@@ -76,7 +76,7 @@ def chunks(tensor: WireTensor, chunk_bytes: int, sender_nanoseconds: int = 0) ->
 
 @dataclass(slots=True)
 class _Partial:
-    """A tensor of which more is to come."""
+    """A tensor that has come in part."""
 
     first: Frame
     buffer: memoryview

@@ -58,7 +58,7 @@ class LinkRate:
 
     @property
     def loop_seconds(self) -> float:
-        """From a write to its ack without the queue, whatever delays the ack: the median of the last; 0 before the first."""
+        """The time from a write to its ack without the queue: the median of the last; 0 before the first."""
         return median(self._loops) if self._loops else 0.0
 
     def idle(self) -> None:

@@ -18,9 +18,9 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 MOST_HEADER_BYTES = 512 * 1024
-"""Of a message without its payload. What opens a session is the largest that an edge has to say."""
+"""The largest message without its payload. What opens a session is the largest that an edge has to say."""
 _MOST_FIELDS = 64
-"""Of a streamed message, at its top: each is looked at."""
+"""The most fields of a streamed message, at its top: each is looked at."""
 PAYLOAD_FIELD = 14
 _LENGTH_DELIMITED, _FIXED64 = 2, 1
 _PAYLOAD_TAG = PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED

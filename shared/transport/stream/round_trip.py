@@ -9,7 +9,7 @@ from collections import deque
 MEMORY_SECONDS = 10.0
 """How long an ack is remembered: after that, the way may have become longer for good."""
 LARGEST_SHARE = 0.1
-"""Of an ack's time that its chunk may have taken on the link: where it is more, the time says what the link carries."""
+"""The share of an ack's time that its chunk may take on the link: with more, the time says what the link carries."""
 SHORT_SECONDS = 0.001
 """What a chunk may take on the link whatever its share: less than it takes to look at a chunk."""
 SMALL_BYTES = 4096
