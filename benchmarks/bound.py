@@ -28,7 +28,7 @@ from edge_agent.experiment.building import Experiment
 from shared.config import load_config
 from shared.training.losses import LossHead
 from shared.training.policies import POLICIES
-from shared.training.stage import Stage
+from shared.training.stage import Stage, lone_stage
 
 GOAL = 1.05
 BATCH = 32
@@ -115,8 +115,9 @@ def computers_alone(chosen: list[str], staleness: int, steps: int = 12) -> tuple
     """Median seconds of T1 and T3: the stages of that configuration in a loop, in this process, without link or codec."""
     experiment = Experiment(load_config(EdgeConfig, None, chosen, environ={}))
     chain, cut = experiment.chain, experiment.deployment.cut
-    policy = POLICIES["replay"](experiment.stage)
-    cloud = Stage(chain, cut, len(chain.blocks), experiment.recipe, torch.device("cpu"))
+    stage = Stage(experiment.held, 0, cut)
+    policy = POLICIES["replay"](stage)
+    cloud = lone_stage(chain, cut, len(chain.blocks), experiment.recipe, torch.device("cpu"))
     head = LossHead("cross_entropy", None)
     edge_seconds, cloud_seconds = [], []
     for batch in experiment.loader.iterate(0, steps):
@@ -128,7 +129,7 @@ def computers_alone(chosen: list[str], staleness: int, steps: int = 12) -> tuple
         cloud.update(batch.step)
         computed = time.perf_counter()
         policy.backward(batch.step, gradients)
-        experiment.stage.update(batch.step)
+        stage.update(batch.step)
         edge_seconds.append(time.perf_counter() - computed + forwarded - began)
         cloud_seconds.append(computed - forwarded)
     return Spread.of(edge_seconds).median, Spread.of(cloud_seconds).median

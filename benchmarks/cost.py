@@ -37,7 +37,7 @@ from edge_agent import train
 from shared.config import LinkConfig
 from shared.model.chain import build_chain
 from shared.training.recipe import Recipe
-from shared.training.stage import Stage
+from shared.training.stage import Stage, lone_stage
 from shared.training.stage_state import copy_state
 from shared.training.step_log import StepLog
 
@@ -140,7 +140,7 @@ def large_stage() -> Stage:
     recipe = Recipe(
         optimizer=run.optimizer, schedule=run.schedule, loss=run.loss, seed=0, steps_per_epoch=1, total_steps=STEPS
     )
-    return Stage(build_chain(module, torch.randn(BATCH, 3, 1, 1)), 0, 2, recipe, torch.device("cpu"))
+    return lone_stage(build_chain(module, torch.randn(BATCH, 3, 1, 1)), 0, 2, recipe, torch.device("cpu"))
 
 
 def alone(folder: Path) -> Alone:
@@ -162,7 +162,7 @@ def alone(folder: Path) -> Alone:
         edge.applied(number, payloads[(2 * number + 1) % BUFFERS])
 
     stage = large_stage()
-    measured = Alone(timed(checksums), timed(step_logs), timed(lambda _number: copy_state(stage)))
+    measured = Alone(timed(checksums), timed(step_logs), timed(lambda _number: copy_state(stage.held)))
     edge.close()
     trainer.close()
     return measured

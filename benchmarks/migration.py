@@ -56,8 +56,8 @@ class Row:
 
 def moved_bytes() -> int:
     """Of the blocks between the two cuts, as they travel."""
-    stage = Experiment(load_config(EdgeConfig, None, flags("localhost:1", Deployment(FAR, 0, 32), 1), environ={})).stage
-    return sum(tensor.nbytes for index in range(NEAR, FAR) for tensor in stage.block_tensors(index).values())
+    held = Experiment(load_config(EdgeConfig, None, flags("localhost:1", Deployment(FAR, 0, 32), 1), environ={})).held
+    return sum(tensor.nbytes for index in range(NEAR, FAR) for tensor in held.block_tensors(index).values())
 
 
 def pauses(ends: Sequence[float], staleness: int) -> tuple[list[float], list[float]]:

@@ -25,7 +25,7 @@ from edge_agent.experiment.building import Experiment
 from shared.config import load_config
 from shared.planning import Deployment
 from shared.training.losses import LossHead
-from shared.training.stage import Stage
+from shared.training.stage import lone_stage
 
 OPTIMIZERS = {
     "sgd, momentum 0.9": ('training.optimizer.name="sgd"', "training.optimizer.momentum=0.9"),
@@ -54,7 +54,7 @@ def states(settings: tuple[str, ...]) -> dict[int, list[Tensor]]:
     steps = FROM_STEP + max(STEPS_AHEAD)
     config = load_config(EdgeConfig, None, [*flags("127.0.0.1:1", Deployment(1, 0, 32), steps), *settings], environ={})
     experiment = Experiment(config)
-    stage = Stage(experiment.chain, 0, len(experiment.chain.blocks), experiment.recipe, experiment.stage.device)
+    stage = lone_stage(experiment.chain, 0, len(experiment.chain.blocks), experiment.recipe, experiment.held.device)
     head = LossHead(experiment.recipe.loss, None)
     found: dict[int, list[Tensor]] = {}
     for batch in experiment.loader.iterate(0, steps):
@@ -64,7 +64,7 @@ def states(settings: tuple[str, ...]) -> dict[int, list[Tensor]]:
         stage.update(batch.step)
         ahead = batch.step + 1 - FROM_STEP
         if ahead in (0, *STEPS_AHEAD):
-            tensors = (stage.block_tensors(block.index).values() for block in experiment.chain.blocks)
+            tensors = (stage.held.block_tensors(block.index).values() for block in experiment.chain.blocks)
             found[ahead] = [tensor.detach().clone() for block in tensors for tensor in block]
     return found
 

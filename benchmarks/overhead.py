@@ -29,7 +29,7 @@ from shared.telemetry.logs import configure_logs
 from shared.training.losses import LossHead
 from shared.training.policies import Replay
 from shared.training.recipe import Recipe
-from shared.training.stage import Stage
+from shared.training.stage import lone_stage
 from shared.transport.rpc.malloc import keep_message_memory
 
 BATCH = 32
@@ -75,7 +75,7 @@ def alone_seconds(channels: int, size: int, idle_seconds: float) -> tuple[list[f
         optimizer=run.optimizer, schedule=run.schedule, loss=run.loss, seed=0, steps_per_epoch=1, total_steps=STEPS
     )
     cpu = torch.device("cpu")
-    stage, cloud = Stage(chain, 0, 1, recipe, cpu), Stage(chain, 1, 2, recipe, cpu)
+    stage, cloud = lone_stage(chain, 0, 1, recipe, cpu), lone_stage(chain, 1, 2, recipe, cpu)
     edge = Replay(stage)
     head = LossHead("cross_entropy", None)
     edge_seconds, cloud_seconds = [], []

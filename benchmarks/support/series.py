@@ -25,7 +25,7 @@ from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.training.losses import LossHead
-from shared.training.stage import Stage
+from shared.training.stage import lone_stage
 from shared.transport.rpc.malloc import keep_message_memory
 
 NO_MOVES: Mapping[int, int] = {}
@@ -119,7 +119,7 @@ def trained_alone(config: EdgeConfig, on_begun: Callable[[], object]) -> Trainin
         torch.set_num_threads(config.compute.threads)
     experiment = Experiment(config)
     chain = experiment.chain
-    stage = Stage(chain, 0, len(chain.blocks), experiment.recipe, experiment.stage.device)
+    stage = lone_stage(chain, 0, len(chain.blocks), experiment.recipe, experiment.held.device)
     head = LossHead(experiment.recipe.loss, None)
     ends = []
     for batch in experiment.loader.iterate(0, experiment.steps):

@@ -71,7 +71,7 @@ async def send_block(
     index = session.training.check_owned(block)
 
     def serialized() -> bytes:
-        tensors = session.training.stage.block_tensors(index)
+        tensors = session.training.held.block_tensors(index)
         if weights_only:
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer/")}
         return block_state.serialize(tensors)

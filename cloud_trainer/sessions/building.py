@@ -20,10 +20,10 @@ from shared.model.footprint import estimate_training_bytes, state_bytes, state_c
 from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
 from shared.training import block_state
+from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead
 from shared.training.optimizers import optimizer_bytes
 from shared.training.recipe import Recipe
-from shared.training.stage import Stage
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
 from shared.transport.stream.framing import MAX_DIMENSIONS
@@ -121,7 +121,7 @@ def build_session(
             f"block {names[index]!r} of {factory!r} computes something else on the trainer than on the edge, though it has the "
             "same name: both sides must have the same version of the model's code",
         )
-    stage = Stage(chain, request.deployment.cut, len(chain.blocks), recipe, on)
+    held = HeldBlocks(chain, recipe, on, range(request.deployment.cut, len(chain.blocks)))
     step_log = None if step_log_folder is None else StepLog(step_log_folder, session_id, "trainer")
-    training = CloudTraining(session_id, stage, head, request.deployment, memory, step_log)
+    training = CloudTraining(session_id, held, head, request.deployment, memory, step_log)
     return Session(session_id, request, training, memory)

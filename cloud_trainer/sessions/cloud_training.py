@@ -24,10 +24,11 @@ from shared.model.chain import Chain
 from shared.model.features import Features, FeatureSpecs, Gradients
 from shared.training import block_state
 from shared.training.device import synchronise
+from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
 from shared.training.measure import seconds_of, stage_step
 from shared.training.recipe import Recipe
-from shared.training.stage import Graph, Stage, with_zeros
+from shared.training.stage import Graph, Stage, lone_stage, with_zeros
 from shared.training.stage_state import copy_state, element_bytes, put_back
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
@@ -74,14 +75,15 @@ class CloudTraining:
     def __init__(
         self,
         session_id: str,
-        stage: Stage,
+        held: HeldBlocks,
         head: LossHead,
         deployment: Deployment,
         memory: SessionMemory,
         step_log: StepLog | None = None,
     ) -> None:
         """step_log: where every update is written down, if anywhere."""
-        self.stage = stage
+        self.held = held
+        self.stage = _stage(held, deployment)
         self.deployment = deployment
         self.next_step = 0
         self.lineage = 0
@@ -102,12 +104,12 @@ class CloudTraining:
     @property
     def chain(self) -> Chain:
         """The whole model."""
-        return self.stage.chain
+        return self.held.chain
 
     @property
     def recipe(self) -> Recipe:
         """How it is trained."""
-        return self.stage.recipe
+        return self.held.recipe
 
     @property
     def feature_specs(self) -> FeatureSpecs:
@@ -217,7 +219,7 @@ class CloudTraining:
     def copy(self) -> tuple[CheckpointName, dict[str, Any], dict[str, Tensor]]:
         """The state between two steps, to be written while training goes on: its name, facts and tensors."""
         facts = {"deployment": json_format.MessageToDict(self.deployment)}
-        return CheckpointName(self.lineage, self.next_step), facts, copy_state(self.stage)
+        return CheckpointName(self.lineage, self.next_step), facts, copy_state(self.held)
 
     def restore(self, checkpoint: Checkpoint, lineage: int) -> None:
         """Restore a checkpoint, and begin a new lineage.
@@ -230,7 +232,8 @@ class CloudTraining:
             self._memory.permit(deployment)
         except (KeyError, TypeError, json_format.ParseError) as cause:
             raise StorageError(f"checkpoint {checkpoint.name}: its deployment cannot be read") from cause
-        put_back(self.stage, deployment.cut, len(self.chain.blocks), checkpoint.data)
+        put_back(self.held, range(deployment.cut, len(self.chain.blocks)), checkpoint.data)
+        self.stage = _stage(self.held, deployment)
         self.deployment = deployment
         self.next_step, self.lineage = checkpoint.name.step, lineage
         if self._step_log is not None:
@@ -273,7 +276,8 @@ class CloudTraining:
                 f"step {self.next_step}" + (f" without blocks {missing}" if missing else ""),
             )
         arriving = {index: state for index, state in self._arriving.blocks.items() if index >= deployment.cut}
-        self.stage.move(deployment.cut, len(self.chain.blocks), arriving)
+        self.held.hold(range(deployment.cut, len(self.chain.blocks)), arriving)
+        self.stage = _stage(self.held, deployment)
         self._arriving.forget()
         self.deployment = deployment
         self._detached = False
@@ -281,10 +285,10 @@ class CloudTraining:
     def take_block(self, index: int, tensors: block_state.BlockTensors, *, aside: bool) -> None:
         """Take a block's state: at once, or aside until the cut moves. Raises ProtocolError if it does not fit."""
         block = self.chain.blocks[index]
-        if self.stage.first <= index < self.stage.stop:
-            self.stage.load_block(index, tensors)
+        if index in self.held.indices:
+            self.held.load_block(index, tensors)
         elif aside and not block_state.is_static(block):
-            self.stage.check_block(index, tensors)
+            self.held.check_block(index, tensors)
             self._arriving.put(index, tensors)
         else:
             block_state.restore(block, None, None, tensors)
@@ -310,7 +314,7 @@ class CloudTraining:
             raise ProtocolError(f"{repeats} repeats were asked for; 1 to {_MAX_REPEATS} can be")
         self.measured = True
         needs_gradient = self.chain.gradients_return(cut)
-        stage = Stage(self.chain, cut, len(self.chain.blocks), self.recipe, self.stage.device)
+        stage = lone_stage(self.chain, cut, len(self.chain.blocks), self.recipe, self.stage.device)
         step = stage_step(stage, self.chain.features[cut], input_gradient=needs_gradient)
 
         def measured() -> float:
@@ -318,3 +322,8 @@ class CloudTraining:
                 return seconds_of(step)
 
         return measured
+
+
+def _stage(held: HeldBlocks, deployment: Deployment) -> Stage:
+    """The cloud's blocks under a deployment."""
+    return Stage(held, deployment.cut, len(held.chain.blocks))

@@ -15,9 +15,9 @@ from shared.errors import ConfigError
 from shared.model.build import build_checked_chain, check_cut
 from shared.model.spec import TensorSpec
 from shared.training.device import choose_device, prepare_device
+from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import check_labels
 from shared.training.recipe import Recipe
-from shared.training.stage import Stage
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 
@@ -74,7 +74,7 @@ class Experiment:
         self._check_widths()
         device = choose_device(config.compute.device)
         prepare_device(device, deterministic=config.compute.deterministic)
-        self.stage = Stage(self.chain, 0, cut, self.recipe, device)
+        self.held = HeldBlocks(self.chain, self.recipe, device, range(cut))
 
     def _check_widths(self) -> None:
         """Refuse to narrow features of float64 where nobody asked for less than exact ones. Raises ConfigError."""
@@ -100,7 +100,7 @@ class Experiment:
     def begin_with(self, deployment: Deployment) -> None:
         """Begin with another deployment than the configuration's. Raises ModelError for a cut out of range."""
         check_cut(deployment.cut, self.chain)
-        self.stage.move(0, deployment.cut, {})
+        self.held.hold(range(deployment.cut), {})
         self.deployment = deployment
 
     @property

@@ -97,7 +97,7 @@ class DeviceCopies:
 
     def _copy(self, experiment: Experiment, candidate: Candidate, recipe: Recipe) -> Copy:
         scheme = scheme_of(self._config, candidate)
-        return Copy(experiment.chain, candidate.cut, recipe, scheme, experiment.stage.device)
+        return Copy(experiment.chain, candidate.cut, recipe, scheme, experiment.held.device)
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         data = self._config.data

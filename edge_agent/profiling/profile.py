@@ -43,7 +43,7 @@ from shared.model.features import specs_bytes
 from shared.planning.profile import FLOAT32_BITS, NO_OVERHEAD, Block, Encode, Overhead, Profile, profile_to_json
 from shared.training import block_state
 from shared.training.measure import measure_replay, measure_stage, timed
-from shared.training.stage import Stage
+from shared.training.stage import Stage, lone_stage
 
 _log = structlog.get_logger(__name__)
 
@@ -119,7 +119,7 @@ class Profiler:
 
     def _stage(self, cut: int) -> Stage:
         experiment = self._experiment
-        return Stage(experiment.chain, 0, cut, experiment.recipe, experiment.stage.device)
+        return lone_stage(experiment.chain, 0, cut, experiment.recipe, experiment.held.device)
 
     async def _overheads(
         self, client: TrainerClient, done: dict[int, MeasuredCut], encode: Fit
@@ -170,7 +170,7 @@ class Profiler:
         stage = self._stage(len(experiment.chain.blocks))
         measure_stage(stage, experiment.chain.features[0], input_gradient=False, repeats=1)
         return [
-            0 if block_state.is_static(block) else sum(t.nbytes for t in stage.block_tensors(block.index).values())
+            0 if block_state.is_static(block) else sum(t.nbytes for t in stage.held.block_tensors(block.index).values())
             for block in experiment.chain.blocks
         ]
 

@@ -24,7 +24,7 @@ from shared.client.trainer import TrainerClient
 from shared.client.training_call import Stream
 from shared.codec import FeedbackMode
 from shared.errors import IsthmusError
-from shared.training.policies import POLICIES
+from shared.training.policies import Replay
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.trainer_pb2 import StepReport, TrainResponse
 
@@ -103,8 +103,8 @@ async def _train(
     stop_step = WARM_UP_STEPS + steps + staleness
     window = Window()
     watch = _Watch(window)
-    stage, feedback = experiment.stage, FeedbackMode(config.deployment.feedback)
-    compute = EdgeCompute(stage, lambda: POLICIES["replay"](stage), feedback, workers)
+    feedback = FeedbackMode(config.deployment.feedback)
+    compute = EdgeCompute(experiment.held, Replay, feedback, workers)
     live = LiveDeployment(experiment.deployment, watch)
     pipeline = Pipeline(compute, window, live, StepBoundary(), watch, _ignore)
     session = await open_session(client, experiment, workers, Retry(0))

@@ -19,6 +19,7 @@ from shared.model.chain import Block
 from shared.tensor_wire import encode_tensor, slot_codec, to_wire
 from shared.training import block_state
 from shared.training.losses import narrowed
+from shared.training.stage import Stage
 from shared.training.step_log import StepLog
 from shared.transport.stream.framing import TensorKey, WireTensor, block_key
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -78,14 +79,14 @@ class OpenSession:
 
     async def evaluate(self, test: EvaluationLoader, deployment: pb.Deployment) -> pb.EvaluateResponse:
         """Evaluate `test` with the weights of now, as deployed; the pipeline must be drained."""
-        raw = codec_by_name("raw")
+        raw, stage = codec_by_name("raw"), Stage(self.experiment.held, 0, deployment.cut)
 
         async def tensors() -> AsyncIterator[WireTensor]:
             number, batches = 1, test.iterate()
             while (batch := await self.workers.load.run(next, batches, None)) is not None:
                 labels = TensorKey(0, Role.ROLE_LABEL, batch=number)
                 yield to_wire(raw.encode(narrowed(batch.labels)), labels, deployment.version)
-                features = await self.workers.compute.run(self.experiment.stage.evaluate, (batch.inputs,))
+                features = await self.workers.compute.run(stage.evaluate, (batch.inputs,))
                 for slot, feature in enumerate(features):
                     codec = slot_codec(deployment.codec, feature.dtype)
                     encoding = await encode_tensor(feature, codec, self.workers.codec)

@@ -18,7 +18,7 @@ from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.training_stream import TrainingStream
 from shared.checkpoint import CheckpointName
 from shared.errors import IsthmusError, StoppedError, StorageError, UnreachableError
-from shared.training.stage import Stage
+from shared.training.held_blocks import HeldBlocks
 from shared.training.stage_state import copy_state, to_bytes
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -113,7 +113,7 @@ class Checkpointer:
         due = self._asked or (every is not None and step % every == 0)
         return due and self._stored.store is not None and (step > self._last_step or bool(self._ordered))
 
-    async def take(self, step: int, training_stream: TrainingStream, stage: Stage, facts: dict[str, Any]) -> None:
+    async def take(self, step: int, training_stream: TrainingStream, held: HeldBlocks, facts: dict[str, Any]) -> None:
         """Copy the edge's state and ask for the trainer's half; both are written while training goes on.
 
         Where the link is down or the last one is still being written, it stays due.
@@ -129,7 +129,7 @@ class Checkpointer:
             _deliver(self._ordered, name)
             return
         self._taken_for, self._ordered = self._ordered, []
-        state = await self._workers.compute.run(copy_state, stage)
+        state = await self._workers.compute.run(copy_state, held)
         request = pb.TakeCheckpoint(name=pb.CheckpointName(lineage=name.lineage, step=step))
         if (shared := self._stored.shared) is not None:
             request.shared.CopyFrom(pb.CheckpointName(lineage=shared.lineage, step=shared.step))

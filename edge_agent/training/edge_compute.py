@@ -10,6 +10,7 @@ from shared.codec import Codec, Encoded, FeedbackMode, compensate, compression_e
 from shared.model.features import Features, Gradients
 from shared.tensor_wire import decode_tensor, encode_tensor, slot_codec
 from shared.training.device import synchronise
+from shared.training.held_blocks import HeldBlocks
 from shared.training.policies import BackwardPolicy
 from shared.training.stage import Stage
 from shared.training.stage_state import element_bytes
@@ -22,23 +23,24 @@ class EdgeCompute:
 
     def __init__(
         self,
-        stage: Stage,
-        make_policy: Callable[[], BackwardPolicy],
+        held: HeldBlocks,
+        make_policy: Callable[[Stage], BackwardPolicy],
         feedback: FeedbackMode,
         workers: Workers,
         step_log: StepLog | None = None,
     ) -> None:
-        """make_policy: a policy of `stage` with no batch in it. step_log: where each applied gradient is written down."""
-        self._stage = stage
+        """step_log: where each applied gradient is written down."""
+        self._held = held
         self._make_policy = make_policy
-        self._policy = make_policy()
+        self.begin(0)
         self._feedback = feedback
         self._workers = workers
         self._step_log = step_log
 
-    def restart(self) -> None:
-        """Forget every batch that was forwarded and not applied."""
-        self._policy = self._make_policy()
+    def begin(self, cut: int) -> None:
+        """A stretch of steps begins, with the blocks before `cut` here and nothing in flight."""
+        self._stage = Stage(self._held, 0, cut)
+        self._policy = self._make_policy(self._stage)
 
     @property
     def gradients_return(self) -> bool:

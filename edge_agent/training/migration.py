@@ -34,19 +34,19 @@ async def migrate(
     it could not be done, or the blocks were still under way after `give_up_seconds`; then both sides are as they were.
     """
     started = time.monotonic()
-    stage, compute = session.experiment.stage, session.workers.compute
+    held, compute = session.experiment.held, session.workers.compute
     try:
         async with asyncio.timeout(give_up_seconds):
             arriving = await _transfer(session, old, new)
     except TimeoutError:
         raise UnreachableError(f"the blocks were still under way after {give_up_seconds:.1f} s") from None
-    await compute.run(stage.take_in, new.cut, arriving)
+    await compute.run(held.take_in, range(new.cut), arriving)
     try:
         await session.commit_migration(next_step, new)
     except BaseException:
-        await compute.run(stage.let_go)
+        await compute.run(held.let_go)
         raise
-    await compute.run(stage.move, 0, new.cut, {})
+    await compute.run(held.hold, range(new.cut), {})
     seconds = time.monotonic() - started
     _log.info("cut moved", step=next_step, from_cut=old.cut, to_cut=new.cut, seconds=round(seconds, 3))
     return seconds
@@ -54,10 +54,10 @@ async def migrate(
 
 async def _transfer(session: OpenSession, old: Deployment, new: Deployment) -> dict[int, block_state.BlockTensors]:
     """Send what leaves the edge; returns what comes to it, by block and by name."""
-    chain, stage = session.experiment.chain, session.experiment.stage
+    chain, held = session.experiment.chain, session.experiment.held
 
     async def upload(block: Block) -> None:
-        await session.upload_block(block, stage.block_tensors(block.index), old.version)
+        await session.upload_block(block, held.block_tensors(block.index), old.version)
 
     async def download(block: Block) -> block_state.BlockTensors:
         return await session.download_block(block, weights_only=False)

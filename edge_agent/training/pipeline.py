@@ -94,6 +94,7 @@ class Pipeline:
         too. Raises the first IsthmusError that a new stream does not remove; the window is empty then, too.
         """
         self._batches, self._stop_step, self._all_forwarded = batches, stop_step, False
+        self._compute.begin(self._deployment.now.cut)
         self._window.begin(gradients_return=self._compute.gradients_return)
         try:
             await run_together(self._compute_all(batches), self._talk(streams))

@@ -133,7 +133,7 @@ class Recovery:
         try:
             checkpoint = await workers.disk.run(stored.store.load, name)
             check_cut(to.deployment.cut, experiment.chain)
-            await workers.compute.run(put_back, experiment.stage, 0, to.deployment.cut, checkpoint.data)
+            await workers.compute.run(put_back, experiment.held, range(to.deployment.cut), checkpoint.data)
         except StorageError as failure:
             _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
             await workers.disk.run(stored.damaged, name)

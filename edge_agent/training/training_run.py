@@ -27,7 +27,7 @@ from edge_agent.training.training_stream import TrainingStream
 from edge_agent.training.window import Window
 from shared.codec import FeedbackMode
 from shared.errors import DivergedError, IsthmusError, SessionLostError, StoppedError, StorageError
-from shared.training.policies import POLICIES, BackwardPolicy
+from shared.training.policies import POLICIES
 
 _log = structlog.get_logger(__name__)
 
@@ -55,7 +55,8 @@ class TrainingRun:
         self._window = Window(session.first_step)
         self._live = LiveDeployment(experiment.deployment, listener, experiment.staleness_changes)
         feedback = FeedbackMode(config.deployment.feedback)
-        self._compute = EdgeCompute(experiment.stage, self._make_policy, feedback, session.workers, session.step_log)
+        policy = POLICIES[config.deployment.backward]
+        self._compute = EdgeCompute(experiment.held, policy, feedback, session.workers, session.step_log)
         self.checkpointer = Checkpointer(config.checkpoints, session.stored, session.workers, boundary, listener)
         self._messages = TrainerMessages(LossJudge(config.training.on_nan), self.checkpointer, boundary)
         self.pipeline = Pipeline(self._compute, self._window, self._live, boundary, listener, self._messages.take)
@@ -146,7 +147,6 @@ class TrainingRun:
         outcome = await self._recovery.restore(to)
         if isinstance(outcome, TrainerRestored):
             return outcome
-        self._compute.restart()
         self._evaluations.step = outcome.facts.get("evaluated_step", 0)
         self._listener.rolled_back(outcome.step)
         return None
@@ -166,7 +166,7 @@ class TrainingRun:
     async def _checkpoint(self) -> None:
         started = time.monotonic()
         facts = {"evaluated_step": self._evaluations.step}
-        await self.checkpointer.take(self._window.started, self.training_stream, self._experiment.stage, facts)
+        await self.checkpointer.take(self._window.started, self.training_stream, self._experiment.held, facts)
         self._listener.checkpoint_taken(time.monotonic() - started)
 
     async def _leave_checkpoint(self) -> None:
@@ -261,6 +261,3 @@ class TrainingRun:
         except (IsthmusError, TimeoutError) as failure:
             self.training_stream.drop()
             _log.warning("the trainer was not told that the run is done", reason=str(failure) or "it did not answer")
-
-    def _make_policy(self) -> BackwardPolicy:
-        return POLICIES[self._experiment.config.deployment.backward](self._experiment.stage)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shared.model.chain import Block
 from shared.training import block_state
-from shared.training.stage import BlockGradients
+from shared.training.held_blocks import BlockGradients
 
 BlockPart = dict[str, Tensor]
 """`gradient/NAME` of each parameter that a gradient has reached, and `buffer/NAME` and `transient/NAME`."""

@@ -8,17 +8,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from shared.codec import FeedbackMode
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.feedback import Feedback, decoded, errors_of
 from shared.execution.model_facts import facts_of
 from shared.execution.pieces import features_of, rows_of
 from shared.execution.steps import Load, Outgoing, Work, WorkerSteps
 from shared.model.chain import Chain
-from shared.placement import Cargo, Placement, Route
+from shared.placement import Cargo, Placement, Route, held_blocks
+from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import BatchLoss, whole_loss
+from shared.training.recipe import Recipe
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and labels."""
@@ -35,18 +37,21 @@ class Simulation:
     """A session under one placement. The blocks of the chains are trained in place."""
 
     def __init__(
-        self, chains: Mapping[str, Chain], placement: Placement, method: Method, feedback: FeedbackMode
+        self, chains: Mapping[str, Chain], placement: Placement, recipe: Recipe, method: Method, device: torch.device
     ) -> None:
         """chains: of each worker; where no block is shared, they may be one and the same."""
         self._placement = placement
         self._staleness = placement.staleness
         model = facts_of(next(iter(chains.values())))
-        blocks = {name: PlacedBlocks(chains[name], placement, model, name, method) for name in placement.workers}
+        held = {
+            name: HeldBlocks(chains[name], recipe, device, held_blocks(placement, name)) for name in placement.workers
+        }
+        blocks = {name: PlacedBlocks(held[name], placement, model, name, method) for name in placement.workers}
         self._steps = {name: WorkerSteps(placement, model, name, blocks[name]) for name in placement.workers}
         self._judges = {
             name: WorkerSteps(placement, model, name, blocks[name], training=False) for name in placement.workers
         }
-        self._feedback = {name: Feedback(feedback, steps.receives) for name, steps in self._steps.items()}
+        self._feedback = {name: Feedback(method.feedback, steps.receives) for name, steps in self._steps.items()}
         self._sources = {source.worker: source.rows for source in placement.sources}
         self._losses: dict[int, list[BatchLoss]] = {}
 

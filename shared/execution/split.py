@@ -34,5 +34,6 @@ def split_simulation(chain: Chain, cut: int, recipe: Recipe, scheme: Scheme, dev
         Route(EDGE, TRAINER, Cargo.FEATURE): scheme.codec,
         Route(TRAINER, EDGE, Cargo.ERROR_GRADIENT): scheme.downlink_codec,
     }
-    method = Method(recipe, LossHead(recipe.loss, None), scheme.backward, device)
-    return Simulation(dict.fromkeys((EDGE, TRAINER), chain), replace(placement, codecs=codecs), method, scheme.feedback)
+    method = Method(LossHead(recipe.loss, None), scheme.backward, scheme.feedback)
+    chains = dict.fromkeys((EDGE, TRAINER), chain)
+    return Simulation(chains, replace(placement, codecs=codecs), recipe, method, device)

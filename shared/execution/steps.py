@@ -36,8 +36,8 @@ from shared.placement import (
     program,
     segments,
 )
+from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
-from shared.training.stage import BlockGradients
 
 Load = Gradients | BlockPart
 """What crosses: tensors slot by slot, or those of a block by name."""
@@ -254,7 +254,7 @@ class WorkerSteps:
             case Cargo.LABEL:
                 return gathered(state.labels, rows)
             case Cargo.ERROR_GRADIENT:
-                boundary = self._blocks.chain.features[crossing.index]
+                boundary = self._blocks.held.chain.features[crossing.index]
                 found = gathered(state.gradients[crossing.index], rows)
                 return tuple(map(_or_zeros, found, boundary, [rows.count] * len(boundary)))
             case Cargo.WEIGHT_GRADIENT:

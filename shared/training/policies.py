@@ -110,8 +110,8 @@ class Stash:
         """See `BackwardPolicy`."""
         if not self._stage.gradients_return:
             return self._stage.forward_only(step, inputs)
-        if self._weights is None or self._copied_version != self._stage.weights_version:
-            self._weights, self._copied_version = self._stage.copy_weights(), self._stage.weights_version
+        if self._weights is None or self._copied_version != self._stage.held.weights_version:
+            self._weights, self._copied_version = self._stage.copy_weights(), self._stage.held.weights_version
         if self._history:
             _renew_buffers(self._stage)
         graph = self._stage.forward(step, inputs, input_gradient=self._input_gradient, weights=self._weights)

@@ -1,8 +1,10 @@
-"""The state of a stage as data: what a checkpoint holds of one side, copied at a step boundary, and put back.
+"""The state of the blocks that a worker holds, as data: its part of a checkpoint, copied at a step boundary and put back.
 
 Blocks without trainable parameters and buffers are left out: training does not change them, so whoever builds the model
 again has them again. Random states need no place: they follow from seed, step and block (`random_state`).
 """
+
+from collections.abc import Collection
 
 import safetensors
 import safetensors.torch
@@ -11,16 +13,16 @@ from torch import Tensor
 
 from shared.errors import StorageError
 from shared.training import block_state
-from shared.training.stage import Stage
+from shared.training.held_blocks import HeldBlocks
 
 
-def copy_state(stage: Stage) -> dict[str, Tensor]:
+def copy_state(held: HeldBlocks) -> dict[str, Tensor]:
     """A copy, in this machine's memory, of all that training changes: `BLOCK/` and the names of `block_state.collect`."""
     return {
         f"{block.index}/{name}": tensor.to("cpu", copy=True)
-        for block in stage.blocks
+        for block in held.blocks
         if not block_state.is_static(block)
-        for name, tensor in stage.block_tensors(block.index).items()
+        for name, tensor in held.block_tensors(block.index).items()
     }
 
 
@@ -29,8 +31,8 @@ def to_bytes(state: dict[str, Tensor]) -> bytes:
     return safetensors.torch.save({name: tensor.contiguous() for name, tensor in state.items()})
 
 
-def put_back(stage: Stage, first: int, stop: int, data: bytes) -> None:
-    """Run blocks [first, stop) from now on, in the state that `data` holds.
+def put_back(held: HeldBlocks, indices: Collection[int], data: bytes) -> None:
+    """Hold these blocks from now on, in the state that `data` has.
 
     Raises StorageError when it is no safetensors file or not of these blocks, ProtocolError when a tensor does not fit.
     """
@@ -42,11 +44,10 @@ def put_back(stage: Stage, first: int, stop: int, data: bytes) -> None:
     for entry, tensor in tensors.items():
         index, _, name = entry.partition("/")
         states.setdefault(index, {})[name] = tensor
-    chain_blocks = stage.chain.blocks[first:stop]
-    expected = {str(block.index) for block in chain_blocks if not block_state.is_static(block)}
+    expected = {str(index) for index in indices if not block_state.is_static(held.chain.blocks[index])}
     if states.keys() != expected:
         raise StorageError(f"a checkpoint holds blocks {sorted(states)}; blocks {sorted(expected)} are needed")
-    stage.move(first, stop, {int(index): state for index, state in states.items()})
+    held.hold(indices, {int(index): state for index, state in states.items()})
 
 
 def element_bytes(tensor: Tensor) -> memoryview:

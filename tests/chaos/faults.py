@@ -70,7 +70,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
     ("trainer", Fault.KILL_IN_MIGRATION): (
         "cloud_trainer.sessions.cloud_training:CloudTraining.take_block",
         "cloud_trainer.sessions.cloud_training:CloudTraining.migrate",
-        "shared.training.stage:Stage.move",
+        "shared.training.held_blocks:HeldBlocks.hold",
     ),
     ("trainer", Fault.KILL_IN_CHECKPOINT): ("cloud_trainer.sessions.cloud_training:copy_state", _FSYNC, _RENAME),
     ("trainer", Fault.DISK_FULL): (_FSYNC,),

@@ -208,7 +208,7 @@ def kinds() -> Mapping[str, Kind]:
     session = build_session(open_request(), SESSION_ID, ["shared.model.zoo"], limits, torch.device("cpu"))
     block = session.training.chain.blocks[1]
     block_file = block_state.serialize(block_state.collect(block, None))
-    stage_file = to_bytes(copy_state(session.training.stage))
+    stage_file = to_bytes(copy_state(session.training.held))
     facts = {"deployment": {"version": "2", "cut": 1, "codec": "fp32", "downlinkCodec": "fp32"}}
 
     def read_manifest(folder: Path, data: bytes) -> object:
@@ -222,7 +222,7 @@ def kinds() -> Mapping[str, Kind]:
     def read_state(folder: Path, data: bytes) -> object:
         store = CheckpointStore(LocalFiles(folder), 1)
         store.save(NAME, facts, data)
-        return put_back(session.training.stage, 1, 3, store.load(NAME).data)
+        return put_back(session.training.held, range(1, 3), store.load(NAME).data)
 
     def read_block(_folder: Path, data: bytes) -> object:
         return block_state.check(block, session.training.recipe.optimizer, block_state.deserialize(data))

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.model_facts import facts_of
-from shared.execution.simulation import Turn
+from shared.execution.simulation import Simulation, Turn
 from shared.execution.steps import Outgoing, WorkerSteps
 from shared.model.chain import Chain, build_chain
 from shared.model.features import Features
 from shared.model.random_state import random_state
-from shared.placement import ModelFacts, Placement, Tile
+from shared.placement import ModelFacts, Placement, Tile, held_blocks
+from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import LossHead
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
-from shared.training.stage import BlockGradients
 
 CPU, INPUTS, WIDTH, CLASSES = torch.device("cpu"), 5, 6, 3
 
@@ -72,8 +72,12 @@ def batch_of(step: int, samples: int) -> tuple[Tensor, Tensor]:
         return torch.randn(samples, INPUTS), torch.randint(CLASSES, (samples,))
 
 
-def method(told: Recipe, backward: str = "replay") -> Method:
-    return Method(told, LossHead(told.loss, None), backward, CPU)
+def method(backward: str = "replay") -> Method:
+    return Method(LossHead("cross_entropy", None), backward)
+
+
+def simulation(chains: dict[str, Chain], placement: Placement, told: Recipe, backward: str = "replay") -> Simulation:
+    return Simulation(chains, placement, told, method(backward), CPU)
 
 
 def state_of(chains: dict[str, Chain], placement: Placement) -> dict[str, Tensor]:
@@ -91,15 +95,15 @@ MODEL_FACTS = {name: facts_of(chain_of(built(name))) for name in MODELS}
 class WatchedBlocks(PlacedBlocks):
     """Notes how old the weights were that each forward used."""
 
-    def __init__(self, chain: Chain, placement: Placement, model: ModelFacts, worker: str, told: Method) -> None:
-        super().__init__(chain, placement, model, worker, told)
+    def __init__(self, held: HeldBlocks, placement: Placement, model: ModelFacts, worker: str, how: Method) -> None:
+        super().__init__(held, placement, model, worker, how)
         self.staleness: list[int] = []
         self._updated: dict[int, int] = defaultdict(lambda: -1)
 
     def forward(self, step: int, tile: Tile, inputs: Features, *, weights_stay: bool) -> Features:
         """See `PlacedBlocks`."""
         self.staleness += [
-            step - 1 - self._updated[block] for block in tile.blocks if self.chain.blocks[block].trainable
+            step - 1 - self._updated[block] for block in tile.blocks if self.held.chain.blocks[block].trainable
         ]
         return super().forward(step, tile, inputs, weights_stay=weights_stay)
 
@@ -118,14 +122,23 @@ class WatchedBlocks(PlacedBlocks):
 class LooseSession:
     """All workers of a placement; dice decide whose work, and whose message, comes next. Nothing is encoded."""
 
-    def __init__(self, module: nn.Module, placement: Placement, told: Method, dice: random.Random) -> None:
+    def __init__(
+        self, module: nn.Module, placement: Placement, told: Recipe, backward: str, dice: random.Random
+    ) -> None:
         self.chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
         self.turns: list[Turn] = []
         self.most_in_flight = 0
         self._placement, self._dice = placement, dice
         model = facts_of(next(iter(self.chains.values())))
         self.blocks = {
-            worker: WatchedBlocks(self.chains[worker], placement, model, worker, told) for worker in placement.workers
+            worker: WatchedBlocks(
+                HeldBlocks(self.chains[worker], told, CPU, held_blocks(placement, worker)),
+                placement,
+                model,
+                worker,
+                method(backward),
+            )
+            for worker in placement.workers
         }
         self._steps = {
             worker: WorkerSteps(placement, model, worker, self.blocks[worker]) for worker in placement.workers

@@ -42,6 +42,7 @@ from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients, specs_bytes
 from shared.model.random_state import random_state
 from shared.tensor_wire import slot_codec, to_wire
+from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead
 from shared.training.optimizers import OptimizerConfig
 from shared.training.policies import POLICIES
@@ -226,22 +227,24 @@ class VirtualSplit(RunListener):
         self.on_forward: Callable[[int], None] = lambda _step: None
         self._delays = delays = delays or Delays()
         agreed = Deployment(**{"cut": CUT, "codec": "fp32", "downlink_codec": "fp32", **(deployment or {})})
-        self.stage = Stage(make_chain(), 0, agreed.cut, RECIPE, CPU)
-        self.module = self.stage.chain.module
+        self.held = HeldBlocks(make_chain(), RECIPE, CPU, range(agreed.cut))
+        self.stage = Stage(self.held, 0, agreed.cut)
+        self.module = self.held.chain.module
         head, chain = LossHead(RECIPE.loss, None), make_chain()
         memory = SessionMemory(LIMITS, 0, 0, 1 << 30, list(map(specs_bytes, chain.features)))
-        stage = Stage(chain, agreed.cut, len(chain.blocks), RECIPE, CPU)
-        self.training = _RecordedTraining("s", stage, head, agreed, memory)
+        held = HeldBlocks(chain, RECIPE, CPU, range(agreed.cut, len(chain.blocks)))
+        self.training = _RecordedTraining("s", held, head, agreed, memory)
         self.training.record = self.record
         self.session = Session("s", OpenSessionRequest(), self.training, memory)
         self._cloud_workers = InlineWorker(delays.cloud), InlineWorker(delays.codec)
         self._workers = Workers(
             InlineWorker(delays.edge), InlineWorker(delays.codec), InlineWorker(delays.load), InlineWorker()
         )
-        self.policy = POLICIES[policy](self.stage)
         self.window, self.boundary = Window(), StepBoundary()
         self.deployment = LiveDeployment(agreed, self, staleness_changes)
-        compute = EdgeCompute(self.stage, lambda: _RecordedPolicy(self.policy, self), feedback, self._workers)
+        compute = EdgeCompute(
+            self.held, lambda stage: _RecordedPolicy(POLICIES[policy](stage), self), feedback, self._workers
+        )
         self.pipeline = Pipeline(compute, self.window, self.deployment, self.boundary, self, lambda _message: None)
 
     @property

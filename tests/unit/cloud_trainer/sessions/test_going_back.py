@@ -10,7 +10,7 @@ from shared.errors import IsthmusError, ProtocolError
 from shared.model.chain import build_chain
 from shared.training.optimizers import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
-from shared.training.stage import Stage
+from shared.training.stage import lone_stage
 from shared.training.stage_state import copy_state, put_back, to_bytes
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Fence
 from tests.support.models.remembering import remembering
@@ -26,7 +26,7 @@ def session():
 
 
 def checkpoint(session, facts):
-    return Checkpoint(CheckpointName(1, 7), facts, to_bytes(copy_state(session.training.stage)))
+    return Checkpoint(CheckpointName(1, 7), facts, to_bytes(copy_state(session.training.held)))
 
 
 def test_it_goes_on_with_the_deployment_of_the_checkpoint(session):
@@ -39,7 +39,7 @@ def test_it_goes_on_with_the_deployment_of_the_checkpoint(session):
 def test_it_goes_on_without_a_block_where_the_checkpoint_has_none(session):
     held = session.training.block_digests()
     session.training.restore(Checkpoint(CheckpointName(1, 7), {"deployment": RIGHT | {"cut": 3}}, to_bytes({})), 5)
-    assert copy_state(session.training.stage) == {}
+    assert copy_state(session.training.held) == {}
     assert session.training.block_digests() == held
     with pytest.raises(ProtocolError, match="block 2 is not in the cloud; none is"):
         session.training.check_owned(2)
@@ -73,10 +73,10 @@ def test_a_checkpoint_holds_the_buffers_that_no_state_dict_has():
         optimizer=OptimizerConfig(), schedule=ScheduleConfig(), loss="mse", seed=1, steps_per_epoch=5, total_steps=5
     )
     one, other = (
-        Stage(build_chain(remembering(), torch.ones(4, 64)), 1, 3, recipe, torch.device("cpu")) for _ in range(2)
+        lone_stage(build_chain(remembering(), torch.ones(4, 64)), 1, 3, recipe, torch.device("cpu")) for _ in range(2)
     )
     one.forward_only(0, (torch.randn(4, 16),))
-    put_back(other, 1, 3, to_bytes(copy_state(one)))
+    put_back(other.held, range(1, 3), to_bytes(copy_state(one.held)))
     for ours, theirs in zip(one.blocks, other.blocks, strict=True):
         assert int(theirs.module.seen) == 1
         assert torch.equal(ours.module.mean, theirs.module.mean)

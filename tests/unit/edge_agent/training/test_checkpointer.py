@@ -12,7 +12,7 @@ from edge_agent.training.step_boundary import StepBoundary
 from shared.checkpoint import CheckpointName
 from shared.errors import UnreachableError
 from shared.model.chain import build_chain
-from shared.training.stage import Stage
+from shared.training.held_blocks import HeldBlocks
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.virtual import InlineWorker
 from tests.support.virtual_split import RECIPE, small_network
@@ -47,12 +47,12 @@ class Link:
 
 
 @pytest.fixture
-def stage():
+def held():
     chain = build_chain(small_network(), torch.randn(4, 6))
-    return Stage(chain, 0, 2, RECIPE, torch.device("cpu"))
+    return HeldBlocks(chain, RECIPE, torch.device("cpu"), range(2))
 
 
-async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_stays_due(stage):
+async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_stays_due(held):
     stored, link, boundary = Stored(), Link(), StepBoundary()
     inline = InlineWorker()
     checkpointer = Checkpointer(
@@ -66,12 +66,12 @@ async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_stays_d
     checkpointer.ask()
     assert boundary.wanted
     link.down = True
-    await checkpointer.take(5, link, stage, {})
+    await checkpointer.take(5, link, held, {})
     assert not stored.saved, "a half of which the trainer knows nothing is of no use"
     assert checkpointer.due(6)
     assert checkpointer.next_stop_step(5, 100) == 6, "at the next step, and not after another hour"
     link.down = False
-    await checkpointer.take(6, link, stage, {})
+    await checkpointer.take(6, link, held, {})
     assert link.asked == [6]
     assert not checkpointer.due(7)
     checkpointer.note_checkpointed(pb.Checkpointed(name=pb.CheckpointName(step=6), written=True))

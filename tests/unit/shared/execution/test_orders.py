@@ -8,12 +8,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shared.codec import FeedbackMode
 from shared.errors import ConfigError
-from shared.execution.simulation import Simulation
 from shared.placement import Placement, Rows, Source, Tile, check
 from shared.training.policies import POLICIES
-from tests.support.placed import MODEL_FACTS, LooseSession, batch_of, built, chain_of, method, recipe, state_of
+from tests.support.placed import MODEL_FACTS, LooseSession, batch_of, built, chain_of, recipe, simulation, state_of
 from tests.support.placements import EVERYBODY, divisions, placements
 from tests.support.plain import assert_same_bits
 
@@ -57,14 +55,14 @@ def any_placements(draw):
 def test_an_order_of_events_decides_every_bit(placement, policy, dice):
     told, module = recipe("adam"), built("dropping")
     batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
-    session = LooseSession(module, placement, method(told, policy), random.Random(dice.random()))
+    session = LooseSession(module, placement, told, policy, random.Random(dice.random()))
     session.train(batches)
     assert session.most_in_flight <= placement.staleness + 1
     for blocks in session.blocks.values():
         assert all(0 <= staleness <= placement.staleness for staleness in blocks.staleness)
     replayed = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
-    simulation = Simulation(replayed, placement, method(told, policy), FeedbackMode.BATCH)
-    simulation.replay(session.turns, iter(batches))
+    simulated = simulation(replayed, placement, told, policy)
+    simulated.replay(session.turns, iter(batches))
     assert_same_bits(state_of(replayed, placement), state_of(session.chains, placement))
 
 
@@ -74,8 +72,8 @@ def test_without_staleness_the_order_decides_nothing(placement, dice):
     placement = replace(placement, staleness=0)
     told, module = recipe("sgd"), built("dropping")
     batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
-    session = LooseSession(module, placement, method(told), random.Random(dice.random()))
+    session = LooseSession(module, placement, told, "replay", random.Random(dice.random()))
     session.train(batches)
     in_turn = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
-    Simulation(in_turn, placement, method(told), FeedbackMode.BATCH).train(0, STEPS, iter(batches))
+    simulation(in_turn, placement, told).train(0, STEPS, iter(batches))
     assert_same_bits(state_of(in_turn, placement), state_of(session.chains, placement))

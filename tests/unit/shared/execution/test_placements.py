@@ -7,12 +7,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shared.codec import FeedbackMode
 from shared.errors import ConfigError
-from shared.execution.simulation import Simulation
 from shared.placement import check
 from shared.training.optimizers import OPTIMIZERS
-from tests.support.placed import MODEL_FACTS, MODELS, batch_of, built, chain_of, method, recipe, state_of
+from tests.support.placed import MODEL_FACTS, MODELS, batch_of, built, chain_of, recipe, simulation, state_of
 from tests.support.placements import EVERYBODY, placements
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
@@ -45,9 +43,9 @@ def test_any_placement_computes_what_one_process_with_its_tiles_does(case, optim
     module = built(name)
     chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
     plain = PlainTiles(list(module), placement, told)
-    simulation = Simulation(chains, placement, method(told), FeedbackMode.BATCH)
+    simulated = simulation(chains, placement, told)
     batches = [batch_of(step, count) for step, count in enumerate(samples)]
-    losses = simulation.train(0, STEPS, iter(batches))
+    losses = simulated.train(0, STEPS, iter(batches))
     expected = [plain.step(step, *batch) for step, batch in enumerate(batches)]
     assert [loss.samples for loss in losses] == samples
     assert [loss.loss for loss in losses] == pytest.approx(expected, rel=1e-6)

@@ -9,9 +9,9 @@ from torch import nn
 from shared.model.chain import build_chain
 from shared.training import block_state
 from shared.training.device import prepare_device
+from shared.training.held_blocks import HeldBlocks
 from shared.training.optimizers import OPTIMIZERS, OptimizerConfig, build_optimizer, state_layout
 from shared.training.recipe import Recipe, ScheduleConfig
-from shared.training.stage import Stage
 
 CPU, META, CUDA = torch.device("cpu"), torch.device("meta"), torch.device("cuda")
 
@@ -107,13 +107,13 @@ def test_a_block_that_leaves_is_put_back_on_the_host_and_one_that_stays_is_not_t
     recipe = Recipe(
         optimizer=OptimizerConfig(), schedule=ScheduleConfig(), loss="mse", seed=0, steps_per_epoch=1, total_steps=1
     )
-    stage = Stage(chain, 0, 1 if taken_in else 3, recipe, CPU)
+    held = HeldBlocks(chain, recipe, CPU, range(1 if taken_in else 3))
     if taken_in:
-        stage.take_in(3, {})
+        held.take_in(range(3), {})
     for layer in layers:
         layer.placed.clear()
     if taken_in:
-        stage.let_go()
+        held.let_go()
     else:
-        stage.move(0, 1, {})
+        held.hold(range(1), {})
     assert [layer.placed for layer in layers] == [[], [CPU], [CPU]]

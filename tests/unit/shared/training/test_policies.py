@@ -15,7 +15,7 @@ from shared.model.zoo import bilstm, residual_cnn
 from shared.training.optimizers import OptimizerConfig
 from shared.training.policies import POLICIES, Replay, Stash
 from shared.training.recipe import Recipe, ScheduleConfig
-from shared.training.stage import Stage
+from shared.training.stage import Stage, lone_stage
 from tests.support.plain import PlainEdge, assert_same_bits, plain_optimizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -122,7 +122,7 @@ def gradient_of(step: int, feature: Tensor) -> Tensor:
 
 
 def stage_of(module: nn.Module, example: Tensor, cut: int = 2, optimizer: OptimizerConfig = OPTIMIZERS[0]) -> Stage:
-    return Stage(build_chain(module, example), 0, cut, recipe(optimizer), CPU)
+    return lone_stage(build_chain(module, example), 0, cut, recipe(optimizer), CPU)
 
 
 @st.composite
@@ -176,7 +176,7 @@ def traced_stage() -> tuple[Stage, Chain]:
     with random_state("residual"):
         module = residual_cnn(width=4, blocks=2, dropout=0.3)
     chain = build_chain(module, torch.zeros(BATCH, 1, 8, 8))
-    return Stage(chain, 0, 2, recipe(), CPU), chain
+    return lone_stage(chain, 0, 2, recipe(), CPU), chain
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -227,7 +227,7 @@ def test_the_replay_at_unchanged_weights_recomputes_the_feature_bit_for_bit():
     stage.update(0)
     assert torch.equal(outputs[2], features[0])
     assert not torch.equal(features[0], features[1])
-    stage.load_block(0, {name: tensor.clone() for name, tensor in stage.block_tensors(0).items()})
+    stage.held.load_block(0, {name: tensor.clone() for name, tensor in stage.held.block_tensors(0).items()})
     replay.backward(1, (torch.ones_like(features[1]),))
     stage.update(1)
     assert not torch.equal(outputs[3], features[1]), "the weights of now are not those of then"
@@ -262,7 +262,7 @@ def test_frozen_blocks_have_no_backward(policy, frozen, backwards):
     # A counter runs when a gradient passes it: to its own linear layer's parameters or to blocks before it.
     for parameter in (p for block in module[:frozen] for p in block.parameters()):
         parameter.requires_grad_(False)
-    stage = Stage(build_chain(module, torch.zeros(BATCH, 8)), 0, 3, recipe(), CPU)
+    stage = lone_stage(build_chain(module, torch.zeros(BATCH, 8)), 0, 3, recipe(), CPU)
     chosen = POLICIES[policy](stage)
     frozen_before = copy.deepcopy(module[:frozen].state_dict())
     features = [chosen.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
@@ -354,7 +354,7 @@ def test_parameters_read_outside_of_submodules_learn(policy):
         module = Functional()
     plain = copy.deepcopy(module)
     chain = build_chain(module, torch.zeros(BATCH, 8))
-    stage = Stage(chain, 0, len(chain.blocks), recipe(), CPU)
+    stage = lone_stage(chain, 0, len(chain.blocks), recipe(), CPU)
     chosen = POLICIES[policy](stage)
     outputs = [chosen.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
     chosen.backward(0, (torch.ones_like(outputs[0]),))
@@ -374,7 +374,7 @@ def test_a_gradient_out_of_order_is_a_defect():
 
 def test_a_stage_of_no_blocks_hands_on_what_it_is_given():
     chain = build_chain(build("normed"), batch_of("normed", 0))
-    stage = Stage(chain, 3, 3, recipe(), CPU)
+    stage = lone_stage(chain, 3, 3, recipe(), CPU)
     outputs, gradient = torch.randn(BATCH, 3), torch.randn(3, BATCH).t()
     for wanted in (True, False):
         graph = stage.forward(0, (outputs,), input_gradient=wanted)

@@ -13,7 +13,7 @@ from shared.training.losses import LossHead
 from shared.training.measure import measure_replay, measure_stage
 from shared.training.policies import POLICIES
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
-from shared.training.stage import Stage, with_zeros
+from shared.training.stage import Stage, lone_stage, with_zeros
 from shared.training.stage_state import copy_state, put_back, to_bytes
 from tests.support.models.tuples import CLASSES, CUTS, WIDTH, Tupled, tupled, tupled_chain
 from tests.support.plain import (
@@ -64,7 +64,7 @@ def whole(steps: int = STEPS) -> dict[str, Tensor]:
 def both(module: Tupled, cut: int) -> tuple[Stage, Stage]:
     """The two sides of a cut through `module`."""
     chain = tupled_chain(module, BATCH)
-    return Stage(chain, 0, cut, RECIPE, CPU), Stage(chain, cut, len(chain.blocks), RECIPE, CPU)
+    return lone_stage(chain, 0, cut, RECIPE, CPU), lone_stage(chain, cut, len(chain.blocks), RECIPE, CPU)
 
 
 def train(edge: Stage, cloud: Stage, policy: str, steps: range) -> None:
@@ -92,18 +92,20 @@ def test_two_stages_train_as_the_whole_does(cut, policy):
 def test_the_cut_moves_and_both_sides_restart_without_changing_a_bit(policy):
     """Forward over a cut that three tensors cross, back over one that two cross, and again from a checkpoint of both sides."""
     edge, cloud = apart(1, seeds=(0, 1))
-    cloud.move(1, 4, {index: both(tupled(), 1)[1].block_tensors(index) for index in (1, 2, 3)})
+    cloud.held.hold(range(1, 4), {index: both(tupled(), 1)[1].held.block_tensors(index) for index in (1, 2, 3)})
     train(edge, cloud, policy, range(2))
     for cut, steps in ((3, range(2, 4)), (2, range(4, 5))):
         before = edge.stop
-        leaving = {index: dict(cloud.block_tensors(index)) for index in range(before, cut)}
-        coming = {index: dict(edge.block_tensors(index)) for index in range(cut, before)}
-        edge.move(0, cut, leaving)
-        cloud.move(cut, 4, coming)
+        leaving = {index: dict(cloud.held.block_tensors(index)) for index in range(before, cut)}
+        coming = {index: dict(edge.held.block_tensors(index)) for index in range(cut, before)}
+        edge.held.hold(range(cut), leaving)
+        cloud.held.hold(range(cut, 4), coming)
+        edge, cloud = Stage(edge.held, 0, cut), Stage(cloud.held, cut, 4)
         train(edge, cloud, policy, steps)
     restarted = apart(1, seeds=(2, 3))
     for old, new in zip((edge, cloud), restarted, strict=True):
-        put_back(new, old.first, old.stop, to_bytes(copy_state(old)))
+        put_back(new.held, old.held.indices, to_bytes(copy_state(old.held)))
+    restarted = Stage(restarted[0].held, 0, edge.stop), Stage(restarted[1].held, edge.stop, 4)
     train(*restarted, policy, range(5, STEPS))
     trained = {}
     for stage in restarted:
@@ -148,14 +150,14 @@ def test_integers_have_no_gradient_and_take_none():
     gradients = cloud.backward(graph, (torch.ones_like(graph.outputs[0]),))
     assert [gradient is None for gradient in gradients] == [False, True]
     assert edge.gradients_return
-    assert edge.chain.gradient_slots(3) == (0,)
-    assert edge.chain.gradient_slots(2) == (0, 1)
+    assert edge.held.chain.gradient_slots(3) == (0,)
+    assert edge.held.chain.gradient_slots(2) == (0, 1)
 
 
 def test_a_stage_in_the_middle_sums_what_comes_back_to_a_tensor_that_it_hands_on():
     """Block 1 passes `skip` through: its error gradient is that of what comes behind, with the strides that it had."""
     chain = tupled_chain(tupled(), BATCH)
-    middle = Stage(chain, 1, 2, RECIPE, CPU)
+    middle = lone_stage(chain, 1, 2, RECIPE, CPU)
     x, skip = torch.randn(BATCH, WIDTH), torch.randn(BATCH, 2)
     graph = middle.forward(0, (x, skip), input_gradient=True)
     at_skip = torch.randn(2, BATCH).t()
@@ -167,7 +169,7 @@ def test_a_stage_in_the_middle_sums_what_comes_back_to_a_tensor_that_it_hands_on
 
 def test_a_stage_of_no_blocks_hands_every_tensor_on():
     chain = tupled_chain(tupled(), BATCH)
-    stage = Stage(chain, 2, 2, RECIPE, CPU)
+    stage = lone_stage(chain, 2, 2, RECIPE, CPU)
     features = torch.randn(BATCH, WIDTH), torch.randn(BATCH, 2), torch.ones(BATCH, WIDTH, dtype=torch.int64)
     gradients = torch.randn(BATCH, WIDTH), torch.randn(BATCH, 2), None
     graph = stage.forward(0, features, input_gradient=True)
@@ -189,6 +191,6 @@ def test_where_no_gradient_comes_to_a_float_zeros_go_back():
 @pytest.mark.parametrize("cut", CUTS)
 def test_either_side_of_such_a_cut_can_be_measured(cut):
     edge, cloud = both(tupled(), cut)
-    features = edge.chain.features
+    features = edge.held.chain.features
     assert len(measure_replay(edge, features[0], repeats=2)) == 2
     assert len(measure_stage(cloud, features[cut], input_gradient=True, repeats=2)) == 2

@@ -1,0 +1,159 @@
+"""The blocks whose weights a worker holds, each with its optimizer: brought, updated, given away, whole or not at all.
+
+A block learns the same wherever it is: its gradient is clipped and its optimizer state is kept by itself, and its learning rate
+follows from the step. Called from one thread.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from shared.errors import ModelError
+from shared.model.chain import Block, Chain
+from shared.training import block_state
+from shared.training.block_failures import failures_of
+from shared.training.optimizers import build_optimizer
+from shared.training.recipe import Recipe
+from shared.training.schedule import learning_rate
+
+BlockGradients = dict[str, Tensor]
+"""The gradient of a block: by the parameter's name in the whole module; none where no gradient reaches it."""
+
+
+class HeldBlocks:
+    """Blocks of a chain on one device, with their optimizers."""
+
+    def __init__(self, chain: Chain, recipe: Recipe, device: torch.device, indices: Iterable[int] = ()) -> None:
+        self.chain = chain
+        self.recipe = recipe
+        self.device = device
+        self.weights_version = 0
+        """Rises whenever weights change."""
+        self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        self._held: tuple[int, ...] = ()
+        self._taken_in: tuple[int, ...] = ()
+        self.hold(indices, {})
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """The blocks that are held, in order."""
+        return self._held
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The same, themselves."""
+        return tuple(self.chain.blocks[index] for index in self._held)
+
+    def hold(self, indices: Iterable[int], arriving: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Hold these blocks from now on; those that leave take their optimizers with them.
+
+        arriving: the states of blocks that come from elsewhere. Raises ProtocolError, and changes nothing, if one of
+        them does not fit.
+        """
+        self._check_all(arriving)
+        wanted = tuple(sorted(indices))
+        here = {*self._held, *self._taken_in}
+        for index in here.difference(wanted):
+            self._release(index)
+        self._held, self._taken_in = wanted, ()
+        for index in wanted:
+            if index not in here:
+                self._place(index)
+            if index in arriving:
+                self.load_block(index, arriving[index])
+
+    def take_in(self, indices: Iterable[int], arriving: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Hold these blocks too, in the states that arrive, so that a `hold` of them needs no more memory.
+
+        `let_go` undoes it. Raises ProtocolError when a state does not fit, ModelError when there is no room; then nothing is
+        taken in.
+        """
+        self._check_all(arriving)
+        new = tuple(index for index in indices if index not in self._held)
+        try:
+            for index in new:
+                self._taken_in += (index,)
+                self._place(index)
+                if index in arriving:
+                    self.load_block(index, arriving[index])
+        except (MemoryError, RuntimeError) as cause:
+            self.let_go()
+            raise ModelError(f"there is no room here for the blocks {_named(new)}: {cause}") from cause
+
+    def let_go(self) -> None:
+        """Give up what was taken in."""
+        for index in self._taken_in:
+            self._release(index)
+        self._taken_in = ()
+
+    def update(self, index: int, step: int) -> None:
+        """Clip the gradient that backwards have left in a block, step its optimizer at the rate of `step`, and drop it."""
+        block, optimizer, clip_norm = (
+            self.chain.blocks[index],
+            self._optimizers.get(index),
+            self.recipe.optimizer.clip_norm,
+        )
+        if optimizer is None:
+            return
+        if clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], clip_norm, foreach=False)
+        optimizer.param_groups[0]["lr"] = learning_rate(self.recipe, step)
+        with failures_of("the update of", block):
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        self.weights_version += 1
+
+    def apply(self, index: int, step: int, gradient: BlockGradients) -> None:
+        """Update a block by this gradient."""
+        for name, parameter in self.chain.blocks[index].named_parameters().items():
+            parameter.grad = gradient.get(name)
+        self.update(index, step)
+
+    def take_gradients(self, indices: Collection[int]) -> dict[int, BlockGradients]:
+        """What backwards have left, by block; the parameters have no gradient afterwards."""
+        taken: dict[int, BlockGradients] = {}
+        for index in indices:
+            of_block = taken.setdefault(index, {})
+            for name, parameter in self.chain.blocks[index].named_parameters().items():
+                if parameter.grad is not None:
+                    of_block[name], parameter.grad = parameter.grad, None
+        return taken
+
+    def block_tensors(self, index: int) -> block_state.BlockTensors:
+        """The state of a block that is held, not copied."""
+        return block_state.collect(self.chain.blocks[index], self._optimizers.get(index))
+
+    def check_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse a state that does not fit one of the chain's blocks under this recipe. Raises ProtocolError."""
+        block_state.check(self.chain.blocks[index], self.recipe.optimizer, tensors)
+
+    def load_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
+        """Replace the state of a block that is held. Raises ProtocolError, and changes nothing, if it does not fit."""
+        block_state.restore(self.chain.blocks[index], self._optimizers.get(index), self.recipe.optimizer, tensors)
+        self.weights_version += 1
+
+    def take_weights(self, index: int, tensors: Mapping[str, Tensor]) -> None:
+        """Go on with parameters and buffers from the owner of a block. Raises ProtocolError, as `load_block` does."""
+        block_state.restore(self.chain.blocks[index], None, None, tensors)
+        self.weights_version += 1
+
+    def _check_all(self, arriving: Mapping[int, Mapping[str, Tensor]]) -> None:
+        for index, tensors in arriving.items():
+            self.check_block(index, tensors)
+
+    def _place(self, index: int) -> None:
+        block = self.chain.blocks[index]
+        block.module.to(self.device)
+        parameters = [parameter for parameter in block.named_parameters().values() if parameter.requires_grad]
+        if parameters:
+            self._optimizers[index] = build_optimizer(parameters, self.recipe.optimizer)
+
+    def _release(self, index: int) -> None:
+        """What leaves must not hold a GPU's memory."""
+        self._optimizers.pop(index, None)
+        self.chain.blocks[index].module.to("cpu")
+
+
+def _named(indices: tuple[int, ...]) -> str:
+    return ", ".join(map(str, indices))
