@@ -11,28 +11,15 @@ from shared.planning.cost import (
     steady_seconds,
     work_of,
 )
-from shared.planning.engine import Decision, Engine, EngineConfig
-from shared.planning.ledger import RiskLimits
+from shared.planning.engine import Decision, Engine, EngineConfig, Outcome, RiskLimits
 from shared.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
-from shared.planning.outcome import Outcome
 from shared.planning.placement_simulator import PlacementRun, simulate_placement
-from shared.planning.planners import (
-    DEFAULT_BITS,
-    DEFAULT_HORIZON_STEPS,
-    EDGE_ONLY,
-    FIXED,
-    GREEDY,
-    PLANNERS,
-    Plan,
-    Planner,
-    SearchSpace,
-    candidates,
-    edge_only,
-    first_deployment,
-    fixed,
-    greedy,
-    jointdnn,
-)
+from shared.planning.planners.edge_only import edge_only
+from shared.planning.planners.fixed import fixed
+from shared.planning.planners.greedy import first_deployment, greedy
+from shared.planning.planners.jointdnn import jointdnn
+from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS, Plan, Planner
+from shared.planning.planners.registry import EDGE_ONLY, FIXED, GREEDY, PLANNERS
 from shared.planning.profile import (
     FLOAT32_BITS,
     SCHEMA,
@@ -46,6 +33,7 @@ from shared.planning.profile import (
 )
 from shared.planning.rates import parse_rate, parse_seconds
 from shared.planning.simulator import Run, Switch, simulate
+from shared.planning.space import DEFAULT_BITS, SearchSpace, candidates
 from shared.planning.step_cost import StepCost, step_cost
 from shared.planning.tasks import StepTasks, step_tasks
 from shared.planning.trace_files import load_trace

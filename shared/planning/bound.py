@@ -11,8 +11,8 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.cost import Bools, Floats, Rates, Work
-from shared.planning.planners import SearchSpace, candidates
 from shared.planning.profile import FLOAT32_BITS, Profile
+from shared.planning.space import SearchSpace, candidates
 from shared.planning.traces import LinkTrace, Trace
 
 ROUNDING = 1e-9

@@ -11,10 +11,12 @@ from shared.errors import PlanError
 from shared.planning.bound import most_steps
 from shared.planning.cost import Deployment, Rates
 from shared.planning.engine import Engine, EngineConfig
-from shared.planning.estimates import LEAST_RATE
-from shared.planning.planners import GREEDY, PLANNERS, SearchSpace, candidates, first_deployment, greedy
+from shared.planning.engine.estimates import LEAST_RATE
+from shared.planning.planners.greedy import first_deployment, greedy
+from shared.planning.planners.registry import GREEDY, PLANNERS
 from shared.planning.profile import Profile
 from shared.planning.simulator import Run, simulate
+from shared.planning.space import SearchSpace, candidates
 from shared.planning.traces import LinkTrace
 
 PROBE_SECONDS = 5.0

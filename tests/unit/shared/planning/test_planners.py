@@ -1,5 +1,6 @@
 """Planners against trying everything, in exact arithmetic, and their rules of what may be chosen."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -9,12 +10,17 @@ from hypothesis import strategies as st
 from shared.errors import PlanError
 from shared.planning import (
     FLOAT32_BITS,
+    GREEDY,
+    PLANNERS,
     Block,
     Deployment,
     Encode,
+    LinkTrace,
     Profile,
     Rates,
     SearchSpace,
+    Trace,
+    compare,
     edge_only,
     first_deployment,
     fixed,
@@ -24,6 +30,7 @@ from shared.planning import (
 from tests.support.planning_cases import AT_8_MBIT, profiles, rates, small_profile
 
 widths = st.lists(st.integers(1, FLOAT32_BITS), min_size=1, max_size=4, unique=True).map(tuple)
+each_planner = pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS)
 spaces = st.builds(SearchSpace, bits=widths, staleness=st.none() | st.integers(0, 6), allow_edge_only=st.booleans())
 
 
@@ -224,14 +231,33 @@ def test_a_space_out_of_range_is_refused(space, said):
         greedy(small_profile(), AT_8_MBIT, space)
 
 
+@each_planner
 @pytest.mark.parametrize(("horizon", "from_cut"), [(0, None), (-1, None), (1, 0), (1, 5)])
-def test_a_start_out_of_range_is_refused(horizon, from_cut):
-    for planner in (
-        lambda *rest: greedy(small_profile(), AT_8_MBIT, None, *rest),
-        lambda *rest: jointdnn(small_profile(), AT_8_MBIT, SearchSpace(allow_edge_only=False), *rest),
-    ):
-        with pytest.raises(PlanError, match="it must be 1 or more" if horizon < 1 else "it must be from 1 to 4"):
-            planner(horizon, from_cut)
+def test_a_start_out_of_range_is_refused(planner, horizon, from_cut):
+    with pytest.raises(PlanError, match="it must be 1 or more" if horizon < 1 else "it must be from 1 to 4"):
+        planner(small_profile(), AT_8_MBIT, None, horizon, from_cut)
+
+
+@each_planner
+@given(profiles(complete=True), rates, st.integers(1, 500), st.data())
+def test_every_planner_says_what_its_deployment_costs(planner, profile, link, horizon, data):
+    profile = replace(profile, min_bits=None)
+    from_cut = data.draw(st.none() | st.integers(1, len(profile)))
+    plan = planner(profile, link, None, horizon, from_cut)
+    only = SearchSpace((plan.deployment.bits,), plan.deployment.staleness, plan.deployment.cut)
+    costs = exact_costs(profile, link, only, horizon, from_cut)
+    assert plan.seconds_per_step * horizon + plan.migration_seconds == pytest.approx(
+        float(costs[plan.deployment]), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in PLANNERS if name != GREEDY])
+def test_what_another_planner_than_greedy_chose_is_held(name):
+    profile = small_profile()
+    (result,) = compare(profile, LinkTrace(Trace.constant(8e6), Trace.constant(8e6)), SearchSpace(), 60.0, (name,))
+    assert result.run is not None
+    assert result.run.start == PLANNERS[name](profile, AT_8_MBIT, SearchSpace()).deployment
+    assert not result.run.switches
 
 
 def test_edge_only_that_was_not_measured_is_refused():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.planning.ledger import Ledger, RiskLimits
+from shared.planning.engine.ledger import Ledger, RiskLimits
 
 HOME, OTHER = 0, 1
 WAY = np.array([0.0, 5.0])

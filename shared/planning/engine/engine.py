@@ -3,11 +3,8 @@
 The planners say what is best for given rates; the engine adds what they leave out (paper 000, 4.4 and 4.5): rates are noisy,
 the profile ages, a change costs, and the link may be back in a moment. Its rules:
 
-- Deployments are compared by the steps each would have done over the last minute (estimates.py), every one with the largest K
-  allowed: what K is for on a link that fluctuates, no steady cost model sees. Beside it stands K = 0, which spares the replay:
-  where that takes longer than link and trainer together, it is the fastest.
-- The horizon over which a change must pay is Eq. 14's: steps between events, an event being that today's deployment becomes,
-  or ceases to be, worse than the best by the margin. A state that has lasted longer is expected to last as long again.
+- Deployments (candidates.py) are compared by the steps each would have done over the last minute (estimates.py).
+- A change, with its way (transitions.py), must pay over the steps until the next event (horizon.py).
 - What may be risked, and what is proven and no risk, the ledger says (ledger.py): of deployments, and of experts that follow
   the link from one to another (experts.py).
 
@@ -16,58 +13,28 @@ came of it. Until then it only listens.
 """
 
 import math
-from dataclasses import dataclass, field
-from types import EllipsisType
 
 import numpy as np
 
-from shared.planning.cost import Bools, Deployment, Floats, Rates, migration_seconds, work_of
-from shared.planning.estimates import Estimates
-from shared.planning.experts import Experts
-from shared.planning.ledger import PROFIT, Ledger, RiskLimits
-from shared.planning.outcome import Outcome, Tally
-from shared.planning.planners import DEFAULT_HORIZON_STEPS, SearchSpace, candidates
+from shared.planning.cost import Deployment, Floats, Rates
+from shared.planning.engine.candidates import Candidates
+from shared.planning.engine.config import EngineConfig
+from shared.planning.engine.decision import Decision
+from shared.planning.engine.estimates import Estimates
+from shared.planning.engine.experts import Experts
+from shared.planning.engine.horizon import Horizon
+from shared.planning.engine.ledger import PROFIT, Ledger
+from shared.planning.engine.outcome import Outcome, Tally
+from shared.planning.engine.transitions import Transitions
 from shared.planning.profile import Profile
+from shared.planning.space import SearchSpace
 
 FIRST_INTERVAL_SECONDS = 1.0
 """Taken for the time before the first observation."""
 
-Index = int | EllipsisType
-"""One candidate, or all of them."""
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """How eager the engine is."""
-
-    margin: float = 0.05
-    """Part of the time per step that a change must save over the horizon, its own cost included."""
-    dwell_seconds: float = 5.0
-    """Least time between changes."""
-    window_seconds: float = 60.0
-    """Time constant of the means by which deployments are compared."""
-    horizon_beta: float = 0.8
-    """Weight of the past in Eq. 14."""
-    limits: RiskLimits = field(default_factory=RiskLimits)
-
-
-@dataclass(frozen=True)
-class Decision:
-    """A proposal to change the deployment."""
-
-    deployment: Deployment
-    seconds_per_step: float
-    """Predicted with it, from the last minute's rates."""
-    staying_seconds_per_step: float
-    """Predicted without the change."""
-    migration_seconds: float
-    """Predicted way of the blocks over the link; 0 when the cut stays."""
-    abandon_after_seconds: float
-    """When the blocks are still under way after so long, go back to the old deployment; infinite when they have to arrive."""
-
 
 class Engine:
-    """The state between observations. Arrays are over the candidates: all of the search space, and today's deployment."""
+    """The state between observations."""
 
     def __init__(
         self,
@@ -87,9 +54,9 @@ class Engine:
         )
         self._seconds: float | None = None
         self._changed_seconds = self._steady_seconds = -math.inf
-        self._step = self._event_step = 0
-        self._horizon_steps = float(DEFAULT_HORIZON_STEPS)
-        self._is_running = self._is_behind = False
+        self._step = 0
+        self._horizon = Horizon(self._config.margin, self._config.horizon_beta)
+        self._is_running = False
         self._proposal: Decision | None = None
         self._is_for_good = False
         self._tally = Tally(math.nan)
@@ -101,19 +68,13 @@ class Engine:
         When today's deployment is not of the space, the next observation proposes the best that is, whatever it costs.
         """
         self._space = space
-        once, choices = candidates(self._profile, space), space.best_staleness(self._profile)
-        self._work = once if len(choices) == 1 else once.joined(once)
-        self._staleness = np.repeat(np.array(choices, dtype=np.int64), len(once.cuts))
-        self._allowed = np.ones(len(self._staleness), dtype=np.bool_)
-        if not self._same(self.deployment).any():
-            self._work = self._work.joined(work_of(self._profile, [self.deployment.cut], [self.deployment.bits]))
-            self._staleness = np.append(self._staleness, self.deployment.staleness)
-            self._allowed = np.append(self._allowed, False)
-        self._current = self._index(self.deployment)
-        self._estimates.consider(self._work, self._staleness, self._current)
+        self._candidates = Candidates(self._profile, space, self.deployment)
+        self._current = self._candidates.index(self.deployment)
+        self._estimates.consider(self._candidates.work, self._candidates.staleness, self._current)
+        self._transitions = Transitions(self._profile, self._candidates, self._estimates)
         # The ledger's contenders are the candidates and, after them, the experts.
-        self._experts = Experts(self._current, self._staleness, self._config.dwell_seconds)
-        self._ledger = Ledger(self._config.limits, self._current, len(self._allowed) + len(self._experts))
+        self._experts = Experts(self._current, self._candidates.staleness, self._config.dwell_seconds)
+        self._ledger = Ledger(self._config.limits, self._current, len(self._candidates) + len(self._experts))
 
     def observe(
         self,
@@ -133,9 +94,11 @@ class Engine:
         with today's deployment. None leaves what was known.
         """
         if self._seconds is None:
-            self._seconds, self._step, self._event_step = seconds - FIRST_INTERVAL_SECONDS, step, step
+            self._seconds, self._step = seconds - FIRST_INTERVAL_SECONDS, step
+            self._horizon.begin(step)
         if step < self._step:  # the run went back to a checkpoint, and does these steps again
-            self._step, self._event_step = step, min(step, self._event_step)
+            self._step = step
+            self._horizon.go_back(step)
         since, self._seconds = seconds - self._seconds, seconds
         done_steps, self._step = step - self._step, step
         if since <= 0.0:
@@ -143,11 +106,11 @@ class Engine:
         self._estimates.note_compute(edge_seconds, cloud_seconds, self._current)
         self._estimates.note_link(since, uplink, downlink, round_trip_seconds, self._current)
         self._count(since, done_steps)
-        self._note_event()
+        self._horizon.note(step, self._estimates.mean_speeds, self._candidates.allowed, self._current)
         if self._proposal is not None:
             return None
         self._is_for_good = False
-        if not self._allowed[self._current]:
+        if not self._candidates.allowed[self._current]:
             self._leave()
         elif seconds - self._changed_seconds >= self._config.dwell_seconds:
             self._choose()
@@ -161,7 +124,7 @@ class Engine:
     @property
     def home(self) -> Deployment:
         """The deployment that losses are counted against: what the run began with, or what has proved to be better for good."""
-        return self._deployment_at(self._ledger.home)
+        return self._candidates[self._ledger.home]
 
     def rested(self, seconds: float) -> None:
         """Training stood still until now for reasons of its own, an evaluation or a checkpoint: that time does not count."""
@@ -179,10 +142,10 @@ class Engine:
             self._ledger.forget()
             self._experts.begin(self._current)
         else:
-            if not self._same(deployment).any():
+            if deployment not in self._candidates:
                 self.constrain(self._space)
-            self._current = self._index(deployment)
-            if self._is_for_good or not is_proposed or not self._allowed[self._ledger.home]:
+            self._current = self._candidates.index(deployment)
+            if self._is_for_good or not is_proposed or not self._candidates.allowed[self._ledger.home]:
                 self._make_home()
         filling_seconds = 0.0
         if self._seconds is not None:  # an operator may be there before the first observation
@@ -193,20 +156,6 @@ class Engine:
     def outcome(self) -> Outcome | None:
         """What came of the last change, for the record of predictions; None until a step was done since."""
         return self._tally.outcome()
-
-    def _deployment_at(self, index: int) -> Deployment:
-        return Deployment(int(self._work.cuts[index]), int(self._staleness[index]), int(self._work.bits[index]))
-
-    def _index(self, deployment: Deployment) -> int:
-        return int(np.flatnonzero(self._same(deployment))[0])
-
-    def _same(self, deployment: Deployment) -> Bools:
-        same: Bools = self._same_but_staleness(deployment) & (self._staleness == deployment.staleness)
-        return same
-
-    def _same_but_staleness(self, deployment: Deployment) -> Bools:
-        same: Bools = (self._work.cuts == deployment.cut) & (self._work.bits == deployment.bits)
-        return same
 
     def _remaining_steps(self) -> float:
         """Still to come; as many as were done where that is not known."""
@@ -221,43 +170,33 @@ class Engine:
         if self._proposal is None and self._seconds is not None and self._seconds >= self._steady_seconds:
             estimates.note_steps(seconds, done_steps, self._current)
         is_at_home = self._proposal is None and self._current == self._ledger.home
-        played = self._experts.play(seconds, estimates.speeds, self._allowed, self._ways_now)
+        played = self._experts.play(seconds, estimates.speeds, self._candidates.allowed, self._transitions.seconds_now)
         self._ledger.record(seconds, np.append(estimates.speeds, played), done_steps, is_at_home=is_at_home)
         self._tally.add(seconds, seconds * float(estimates.speeds[self._current]), done_steps)
 
-    def _note_event(self) -> None:
-        """Eq. 14, on events only."""
-        margin = self._config.margin / 2 if self._is_behind else self._config.margin
-        speeds = self._estimates.mean_speeds
-        is_behind = bool(speeds[self._current] < (1.0 - margin) * speeds[self._allowed].max())
-        if is_behind != self._is_behind:
-            beta = self._config.horizon_beta
-            self._horizon_steps = beta * self._horizon_steps + (1.0 - beta) * (self._step - self._event_step)
-            self._is_behind, self._event_step = is_behind, self._step
-
     def _leave(self) -> None:
         """Propose the best deployment that is allowed; where only K is not, the best K with the rest as it is."""
-        costs = self._costs(self._way_seconds(self._current, ...))
-        nearest = self._allowed & self._same_but_staleness(self.deployment)
+        costs = self._costs(self._transitions.seconds(self._current, ...))
+        nearest = self._candidates.allowed & self._candidates.same_but_staleness(self.deployment)
         self._is_for_good = True
-        self._propose(int(np.argmin(np.where(nearest if nearest.any() else self._allowed, costs, np.inf))))
+        self._propose(int(np.argmin(np.where(nearest if nearest.any() else self._candidates.allowed, costs, np.inf))))
 
     def _choose(self) -> None:
         """Follow a proven expert, go to what is proven to pay, go home when that pays or must be, or try what may be risked."""
         home, current, speeds = self._ledger.home, self._current, self._estimates.speeds
-        there, back = self._way_seconds(current, ...), self._way_seconds(..., home)
+        there, back = self._transitions.seconds(current, ...), self._transitions.seconds(..., home)
         # Steps of home are what the account counts. The way back is gone when the link has changed, and that is seen late.
         home_speed = max(float(speeds[home]), float(self._estimates.mean_speeds[home]))
         remaining_steps = self._remaining_steps()
         available = self._ledger.available_steps(remaining_steps)
         contenders = np.append(there, there[self._experts.places])
         gains, expert_gains = np.split(self._ledger.gains(contenders, remaining_steps), [len(there)])
-        if self._follow(expert_gains, float(gains[self._allowed].max()), there, home_speed):
+        if self._follow(expert_gains, float(gains[self._candidates.allowed].max()), there, home_speed):
             return
         if gains[current] > 0.0:
             self._make_home()
             return
-        proven = int(np.argmax(np.where(self._allowed & (there > 0.0), gains, 0.0)))
+        proven = int(np.argmax(np.where(self._candidates.allowed & (there > 0.0), gains, 0.0)))
         if there[proven] > 0.0 and gains[proven] > 0.0:
             self._is_for_good = True
             # Half-way is worth nothing: to be given up only when the way takes all that is to be gained, its profit included.
@@ -266,21 +205,22 @@ class Engine:
         back_steps = home_speed * (2.0 * back + (back > 0.0) * self._config.dwell_seconds)
         costs = self._costs(there)
         if speeds[home] > speeds[current]:
-            usual_back_seconds = float(self._way_seconds(current, home, self._estimates.usual))
+            usual_back_seconds = float(self._transitions.seconds(current, home, self._estimates.usual))
             is_short = available < back_steps[current] and self._ledger.regrets(current, usual_back_seconds)
             if is_short or costs[home] < costs[current]:
                 self._propose(home)
                 return
-        if not self._is_behind:
+        if not self._horizon.is_behind:
             return
-        only_fills = self._same_but_staleness(self.deployment) & (self._staleness > self.deployment.staleness)
+        fills_more = self._candidates.staleness > self.deployment.staleness
+        only_fills = self._candidates.same_but_staleness(self.deployment) & fills_more
         is_paid = (available >= home_speed * there + back_steps) | (there == 0.0) | only_fills
         # Who sends nothing suffers from no link. What a way back takes over one that dies no account foresees, so nothing is
         # tried from there, only what is proven is done.
-        sends = self._work.uplink_bits > 0.0
+        sends = self._candidates.work.uplink_bits > 0.0
         is_paid &= (sends[home] & sends[current]) | ~sends
         is_paid[home] = True
-        best = int(np.argmin(np.where(self._allowed & is_paid, costs, np.inf)))
+        best = int(np.argmin(np.where(self._candidates.allowed & is_paid, costs, np.inf)))
         if costs[best] < (1.0 - self._config.margin) * costs[current]:
             # What is given up costs what was waited for: no more than the account can pay.
             self._propose(best, math.inf if best == home else available / home_speed)
@@ -309,40 +249,18 @@ class Engine:
         self._ledger.set_home(self._current)
         self._experts.begin(self._current)
 
-    def _ways_now(self, start: int) -> Floats:
-        return self._way_seconds(start, ..., self._estimates.now)
-
     def _costs(self, there_seconds: Floats) -> Floats:
         """Seconds that the horizon would take with each candidate, the way there included (Eq. 15)."""
-        horizon_steps = max(1.0, self._horizon_steps, self._step - self._event_step)
-        horizon_steps = min(horizon_steps, max(1.0, self._total_steps - self._step))
+        horizon_steps = self._horizon.steps(self._step, self._total_steps)
         costs: Floats = horizon_steps / self._estimates.mean_speeds + there_seconds
         return costs
 
-    def _way_seconds(self, start: Index, end: Index, *rates: Rates) -> Floats:
-        """Seconds until blocks have moved and the pipeline is full, by the given rates or those of now and the mean: the most.
-
-        Another K counts as well: on the way to a smaller one and back the pipeline runs empty once.
-        """
-        ways = []
-        for each in rates or (self._estimates.now, self._estimates.mean):
-            phases = self._estimates.phases(each)
-            ways.append(self._move_seconds(start, end, each) + phases.filling()[end])
-        moves = (self._work.cuts[start] != self._work.cuts[end]) | (self._staleness[start] != self._staleness[end])
-        return np.where(moves, np.max(ways, axis=0), 0.0)
-
-    def _move_seconds(self, start: Index, end: Index, rates: Rates) -> Floats:
-        return migration_seconds(self._profile, self._work.cuts[start], self._work.cuts[end], rates)
-
     def _propose(self, index: int, abandon_after_seconds: float = math.inf) -> None:
         estimates = self._estimates
-        move_seconds = max(
-            float(self._move_seconds(self._current, index, rates)) for rates in (estimates.now, estimates.mean)
-        )
         self._proposal = Decision(
-            self._deployment_at(index),
+            self._candidates[index],
             1.0 / float(estimates.mean_speeds[index]),
             1.0 / float(estimates.mean_speeds[self._current]),
-            move_seconds,
+            self._transitions.moving_seconds(self._current, index),
             abandon_after_seconds,
         )

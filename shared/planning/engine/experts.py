@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shared.planning.cost import Bools, Floats, Ints
-from shared.planning.estimates import Mean
+from shared.planning.engine.estimates import Mean
 
 Ways = Callable[[int], Floats]
 """Seconds from one candidate to each, shape (n,), at the rates of now."""

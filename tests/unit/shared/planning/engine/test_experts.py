@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.planning.experts import RULES, Expert, Rule
+from shared.planning.engine.experts import RULES, Expert, Rule
 
 QUICK = Rule(memory_seconds=0.01, payback_seconds=30.0)
 ANYWHERE = np.array([True, True])

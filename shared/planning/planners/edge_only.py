@@ -1,0 +1,18 @@
+"""Training on the edge alone."""
+
+from shared.planning.cost import Deployment, Rates
+from shared.planning.planners.fixed import fixed
+from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS, Plan
+from shared.planning.profile import FLOAT32_BITS, Profile
+from shared.planning.space import SearchSpace
+
+
+def edge_only(
+    profile: Profile,
+    rates: Rates,
+    space: SearchSpace | None = None,  # noqa: ARG001 - there is nothing to choose
+    horizon_steps: int = DEFAULT_HORIZON_STEPS,
+    from_cut: int | None = None,
+) -> Plan:
+    """What training on the edge alone costs."""
+    return fixed(profile, rates, Deployment(len(profile), 0, FLOAT32_BITS), horizon_steps, from_cut)

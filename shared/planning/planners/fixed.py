@@ -1,0 +1,19 @@
+"""A deployment that is given rather than chosen."""
+
+from shared.planning.cost import Deployment, Rates
+from shared.planning.planners.greedy import greedy
+from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS, Plan
+from shared.planning.profile import Profile
+from shared.planning.space import SearchSpace
+
+
+def fixed(
+    profile: Profile,
+    rates: Rates,
+    deployment: Deployment,
+    horizon_steps: int = DEFAULT_HORIZON_STEPS,
+    from_cut: int | None = None,
+) -> Plan:
+    """What one deployment costs. PlanError when it is out of range, not measured, or below the profile's min_bits."""
+    space = SearchSpace((deployment.bits,), deployment.staleness, deployment.cut, allow_edge_only=True)
+    return greedy(profile, rates, space, horizon_steps, from_cut)

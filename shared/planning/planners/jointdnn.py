@@ -1,0 +1,27 @@
+"""The baseline of one cut for a serial run (paper 000, 6.1)."""
+
+import numpy as np
+
+from shared.planning.cost import Rates
+from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS, Plan, check_start, plan_of
+from shared.planning.profile import FLOAT32_BITS, Profile
+from shared.planning.space import SearchSpace, candidates
+
+
+def jointdnn(
+    profile: Profile,
+    rates: Rates,
+    space: SearchSpace | None = None,
+    horizon_steps: int = DEFAULT_HORIZON_STEPS,
+    from_cut: int | None = None,
+) -> Plan:
+    """The baseline of one cut chosen for a serial run in float32: the cut of least T_sum, K = 0 (paper 000, 6.1).
+
+    It knows no migration, so `from_cut` only fills in what moving there would take. Of the space it keeps to
+    `allow_edge_only` alone. Of equals, the smallest cut.
+    """
+    check_start(profile, horizon_steps, from_cut)
+    allow_edge_only = space is None or space.allow_edge_only
+    work = candidates(profile, SearchSpace((FLOAT32_BITS,), allow_edge_only=allow_edge_only))
+    chosen = np.argmin(work.phases(rates, serial=True).total())
+    return plan_of(profile, rates, work.take([chosen]), range(1), horizon_steps, from_cut, len(work.cuts))

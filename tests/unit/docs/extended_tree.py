@@ -1,0 +1,69 @@
+"""What can be done in a tree in which a reader has followed the page on extending; test_extending.py makes it and runs this."""
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from edge_agent.main import app
+from shared.codec import codec_of_bits
+from shared.execution.split import Scheme, split_simulation
+from shared.model.chain import build_chain
+from shared.planning import profile_to_json
+from shared.training.optimizers import OptimizerConfig
+from shared.training.recipe import Recipe, ScheduleConfig
+from tests.support.planning_cases import small_profile
+
+CPU = torch.device("cpu")
+
+
+def recipe(**changes) -> Recipe:
+    told = {"optimizer": OptimizerConfig(learning_rate=0.1), "schedule": ScheduleConfig(), "loss": "mse", "seed": 0}
+    return Recipe(**told | {"steps_per_epoch": 8, "total_steps": 8} | changes)
+
+
+def chain():
+    torch.manual_seed(3)
+    return build_chain(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)), torch.ones(8, 6))
+
+
+def batch(step):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(8, 6, generator=generator), torch.randn(8, 4, generator=generator)
+
+
+def simulated(scheme, told, steps):
+    """The module after so many steps across a cut, and each step's loss."""
+    built = chain()
+    simulation = split_simulation(built, 2, told, scheme, CPU)
+    losses = simulation.train(0, steps, (batch(step) for step in range(steps)))
+    return built.module.state_dict(), [loss.loss for loss in losses]
+
+
+def same(one, other):
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_codec_trains_and_is_exchanged_for_others():
+    assert codec_of_bits(8, like="signs1") == "uniform8"
+    assert codec_of_bits(32, like="signs1") == "fp32"
+    trained, _ = simulated(Scheme(codec="signs1"), recipe(), 2)
+    assert not same(trained, simulated(Scheme(), recipe(), 2)[0])
+
+
+@pytest.mark.parametrize(
+    "command", [("plan", "--uplink", "8mbit", "--downlink", "8mbit"), ("simulate", "--trace", "link.csv")]
+)
+def test_commands_have_the_planner(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "profile.json").write_text(profile_to_json(small_profile()))
+    (tmp_path / "link.csv").write_text("second,bytes_per_second\n0,1000000\n60,1000000\n")
+    done = CliRunner().invoke(app, [*command, "--profile", "profile.json", "--planner", "halves", "--json"])
+    assert done.exit_code == 0, done.output
+    assert '"cut": 2' in done.stdout, "of four blocks"
+
+
+def test_a_loss_trains():
+    _, losses = simulated(Scheme(), recipe(loss="huber"), 2)
+    inputs, labels = batch(0)
+    assert losses[0] == pytest.approx(nn.functional.huber_loss(chain().module(inputs), labels).item())
