@@ -16,7 +16,8 @@ from pydantic import (
     model_validator,
 )
 
-from shared.client.config import ClientTlsConfig, TrainerAddressConfig
+from edge_agent.placement_config import PlacementSection, check_workers
+from shared.client.config import ClientTlsConfig, NamedTrainerConfig, TrainerAddressConfig
 from shared.codec import bit_widths
 from shared.config import (
     CheckpointsConfig,
@@ -30,6 +31,7 @@ from shared.config import (
     OneOf,
     Section,
 )
+from shared.errors import ConfigError
 from shared.training.losses import LOSSES
 from shared.training.optimizers import OptimizerConfig
 from shared.training.policies import POLICIES
@@ -108,10 +110,11 @@ class DataConfig(Section):
 
 
 class PrivacyConfig(Section):
-    inputs_to: tuple[Literal["trainer"], ...] = Field(default=(), examples=[["trainer"]])
-    """Who may see raw samples. "trainer" permits what would show them to it: labels that are the inputs themselves, as an
-    autoencoder has, and a cut behind blocks that only look numbers up in a table, as an embedding does, because the numbers
-    can be found again. The trainer needs server.accept_inputs for such a cut. Left out, such a run is refused."""
+    inputs_to: tuple[str, ...] = Field(default=(), examples=[["trainer"]])
+    """Trainers that may see raw samples, by their names. This permits what would show them: a placement that begins there,
+    labels that are the inputs themselves, as an autoencoder has, and a cut behind blocks that only look numbers up in a table,
+    as an embedding does, because the numbers can be found again. Such a trainer needs server.accept_inputs for the first and
+    the last. Left out, such a run is refused."""
 
 
 class TrainingConfig(Section):
@@ -160,6 +163,16 @@ class DeploymentConfig(Section):
     """How features are packed for the uplink. A model of float64 needs "raw": "fp32" would narrow its features."""
     downlink_codec: str = "fp32"
     """How error gradients are packed for the downlink."""
+
+    @property
+    def staleness_schedule(self) -> tuple[tuple[int, int], ...]:
+        """From when on which K holds, in units of `staleness_every`."""
+        return ((0, self.staleness),) if isinstance(self.staleness, int) else self.staleness
+
+    @property
+    def first_staleness(self) -> int:
+        """K at the first step."""
+        return self.staleness_schedule[0][1]
 
     @model_validator(mode="after")
     def _unit_belongs_to_a_list(self) -> Self:
@@ -210,7 +223,12 @@ class EdgeConfig(Config):
     environment_prefix: ClassVar[str] = "EDGE_AGENT_"
 
     trainer: TrainerAddressConfig = TrainerAddressConfig()
-    """The cloud trainer that runs the other half of the network."""
+    """The cloud trainer that runs the other half of the network, where there is one only."""
+    trainers: tuple[NamedTrainerConfig, ...] | None = Field(
+        default=None, examples=[[{"name": "gpu", "address": "gpu.example.org:50051"}]]
+    )
+    """Several trainers, each a table `[[trainers]]` with a name, an address and any other key of `[trainer]`, which is left
+    out then. Nearest to this device first: of two trainers that are linked, the earlier one dials. An empty list is none."""
     tls: ClientTlsConfig = ClientTlsConfig()
     """How the connection to the trainer is encrypted, and who has to prove their identity."""
     model: ModelConfig = ModelConfig()
@@ -223,6 +241,9 @@ class EdgeConfig(Config):
     """How long and how to train."""
     deployment: DeploymentConfig = DeploymentConfig()
     """Where the network is cut, how late gradients may be, and how tensors are packed."""
+    placement: PlacementSection = PlacementSection()
+    """Which worker runs which blocks, where one cut does not say it. Beside the keys below there is one for each worker that
+    has blocks: `edge = ["0:2", "6:"]` for this device, and `gpu = "2:6"` for the trainer of that name."""
     engine: EngineSection = EngineSection()
     """Whether and how the decision engine changes the deployment while training goes on."""
     compute: ComputeConfig = ComputeConfig()
@@ -239,3 +260,30 @@ class EdgeConfig(Config):
     """What is written to standard error."""
     output: OutputConfig = OutputConfig()
     """What is left on disk."""
+
+    @property
+    def all_trainers(self) -> tuple[TrainerAddressConfig, ...]:
+        """The trainers that are configured, nearest first."""
+        return (self.trainer,) if self.trainers is None else self.trainers
+
+    @property
+    def only_trainer(self) -> TrainerAddressConfig:
+        """The trainer, where there is one. Raises ConfigError otherwise, because this version trains with one."""
+        trainers = self.all_trainers
+        if len(trainers) != 1:
+            raise ConfigError(
+                f"this version trains with one trainer, and {len(trainers) or 'none'} {'are' if trainers else 'is'} "
+                "configured; give one in [trainer]"
+            )
+        return trainers[0]
+
+    @model_validator(mode="after")
+    def _workers_fit(self) -> Self:
+        if self.trainers is not None and self.trainer != TrainerAddressConfig():
+            raise ValueError(
+                "trainer and trainers are both set; [trainer] is the short form for one, so leave one of them out"
+            )
+        if self.placement.given and self.deployment.cut is not None:
+            raise ValueError("deployment.cut and placement both say which blocks run where; leave one of them out")
+        check_workers((trainer.name for trainer in self.all_trainers), self.placement, self.privacy.inputs_to)
+        return self

@@ -153,7 +153,7 @@ async def _train(
     config = prepared.config
     statistics = Statistics(prepared.experiment.steps)
     metrics = EdgeMetrics(CollectorRegistry(), statistics)
-    access = trainer_access(config.trainer, config.tls)
+    access = trainer_access(config.only_trainer, config.tls)
     metrics.watch_token_file(access.token_broken)
     timeline = Timeline() if config.output.trace is not None else None
     pause, pinning = Pause(StepBoundary(), shutdown), Pinning(config.deployment)
@@ -162,7 +162,7 @@ async def _train(
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
         async with (
             serving_control(controlled, observer.activity_news),
-            TrainerClient(config.trainer, config.link, metrics.failed, access) as client,
+            TrainerClient(config.only_trainer, config.link, metrics.failed, access) as client,
         ):
             runs = _Runs(controlled, observer, metrics.engine, workers, client, hooks)
             result = await runs.train(prepared)
@@ -220,7 +220,7 @@ class _Runs:
         self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None
     ) -> OpenSession:
         config, workers = experiment.config, self._workers
-        retry = Retry(config.trainer.give_up_seconds, self._observer.trainer_away)
+        retry = Retry(config.only_trainer.give_up_seconds, self._observer.trainer_away)
         step_log = config.checkpoints.step_log
         if stored is None:
             session = await open_session(self._client, experiment, workers, retry, folder, step_log)

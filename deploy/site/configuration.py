@@ -27,7 +27,8 @@ def reference(cls: type[Config]) -> str:
 
 
 def _section(table: Table) -> Iterator[str]:
-    yield from (f"### `[{'.'.join(table.path)}]`", "", table.description, "")
+    heading = f"`[{'.'.join(table.path)}]`" if table.path else "Before all tables"
+    yield from (f"### {heading}", "", table.description, "")
     yield from ("| key | default | may be | what it is |", "|---|---|---|---|")
     for key in table.keys:
         cells = (f"`{key.name}`", _default(key), key.allowed, key.description)

@@ -90,19 +90,19 @@ class LinkProbe:
 
 def link_probe(config: EdgeConfig) -> LinkProbe:
     """What probes the way to the configured trainer. Raises ConfigError for files that cannot be used."""
-    access = trainer_access(config.trainer, config.tls)
+    access = trainer_access(config.only_trainer, config.tls)
     return LinkProbe(lambda: _measured(config, access))
 
 
 async def probe_link(config: EdgeConfig) -> LinkRates:
     """Probe the way to the configured trainer once. Raises ConfigError for files that cannot be used."""
-    return await _bounded(_measured(config, trainer_access(config.trainer, config.tls)))
+    return await _bounded(_measured(config, trainer_access(config.only_trainer, config.tls)))
 
 
 async def probe_round_trip(config: EdgeConfig) -> float | None:
     """Seconds to the configured trainer and back; None where that cannot be measured. Raises ConfigError as `probe_link`."""
     async with UnaryCalls(
-        config.trainer.address, trainer_access(config.trainer, config.tls), config.link, CALL_SECONDS
+        config.only_trainer.address, trainer_access(config.only_trainer, config.tls), config.link, CALL_SECONDS
     ) as calls:
         try:
             return await measure_round_trip(calls, ROUND_TRIPS)
@@ -129,7 +129,7 @@ async def _bounded(measuring: Awaitable[LinkRates]) -> LinkRates:
 
 
 async def _measured(config: EdgeConfig, access: TrainerAccess) -> LinkRates:
-    async with UnaryCalls(config.trainer.address, access, config.link, CALL_SECONDS) as calls:
+    async with UnaryCalls(config.only_trainer.address, access, config.link, CALL_SECONDS) as calls:
         round_trip_seconds = await measure_round_trip(calls, ROUND_TRIPS)
         return LinkRates(
             await _known(measure_uplink(calls, round_trip_seconds)),

@@ -13,12 +13,12 @@ _log = structlog.get_logger(__name__)
 
 
 async def planned_start(experiment: Experiment, profile: Profile) -> Deployment | None:
-    """The deployment to begin with; None where the configuration names a cut or the link says nothing.
+    """The deployment to begin with; None where the configuration names a cut or a placement, or the link says nothing.
 
     Raises PlanError where nothing may be chosen.
     """
     config = experiment.config
-    if config.deployment.cut is not None:
+    if config.deployment.cut is not None or config.placement.given:
         return None
     found = await probe_link(config)
     if found.uplink is None or found.downlink is None:

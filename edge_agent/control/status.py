@@ -21,7 +21,7 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
     statistics, config = of.statistics, of.config
     status = pb.EdgeStatus(
         state=pb.RunState.Value(f"RUN_STATE_{of.activity.name}"),
-        trainer=config.trainer.address,
+        trainer=config.only_trainer.address,
         model=config.model.factory,
         step=statistics.steps,
         total_steps=statistics.total_steps,

@@ -49,7 +49,7 @@ async def _as_far_as_it_goes(config: EdgeConfig) -> list[Finding]:
     findings = [credentials]
     if access is None:
         return findings
-    host, _, port_text = config.trainer.address.rpartition(":")
+    host, _, port_text = config.only_trainer.address.rpartition(":")
     host, port = host.strip("[]"), int(port_text)
     way = [
         partial(check_name, host, port),
@@ -60,7 +60,7 @@ async def _as_far_as_it_goes(config: EdgeConfig) -> list[Finding]:
         findings.append(await check())
         if findings[-1].status is Status.FIX:
             return findings
-    async with UnaryCalls(config.trainer.address, access, config.link) as calls:
+    async with UnaryCalls(config.only_trainer.address, access, config.link) as calls:
         findings.append(await check_service(calls))
         if findings[-1].status is Status.FIX:
             return findings
@@ -73,7 +73,7 @@ async def _as_far_as_it_goes(config: EdgeConfig) -> list[Finding]:
 def check_credentials(config: EdgeConfig, now: datetime.datetime) -> tuple[Finding, TrainerAccess | None]:
     """Whether this agent's own files can be used, and for how long; and the access that they make."""
     try:
-        access = trainer_access(config.trainer, config.tls)
+        access = trainer_access(config.only_trainer, config.tls)
     except ConfigError as error:
         return fix("credentials", str(error), "see docs/security.md, five minutes to a closed port"), None
     parts = ["a token"] if access.token is not None else []

@@ -68,7 +68,7 @@ async def _check_clear_text(config: EdgeConfig, host: str, port: int) -> Finding
             "the trainer speaks TLS, and this agent does not",
             "set tls.ca to the trainer's authority, or tls.enabled = true for one that is publicly known",
         )
-    if is_loopback(config.trainer.address) or config.trainer.insecure:
+    if is_loopback(config.only_trainer.address) or config.only_trainer.insecure:
         return fine("encryption", "none, as it is meant")
     return advise(
         "encryption", "none: all can be read on the way", "see docs/security.md, five minutes to a closed port"

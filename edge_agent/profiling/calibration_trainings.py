@@ -207,7 +207,7 @@ def calibrated(
 
 def _place(config: EdgeConfig, on: CalibrateOn) -> tuple[str, ...]:
     """Another trainer may have other samples."""
-    return (config.trainer.address,) if on is CalibrateOn.TRAINER else ()
+    return (config.only_trainer.address,) if on is CalibrateOn.TRAINER else ()
 
 
 def _span(seconds: float) -> str:

@@ -252,7 +252,7 @@ async def profile_model(
             bit_widths(calibration)
             here = DeviceCopies(experiment, workers) if calibration.on is CalibrateOn.DEVICE else None
         async with TrainerClient(
-            config.trainer, config.link, access=trainer_access(config.trainer, config.tls)
+            config.only_trainer, config.link, access=trainer_access(config.only_trainer, config.tls)
         ) as client:
             profile = await Profiler(experiment, workers, repeats, parts).measure(client, on_cut)
             if calibration is not None:

@@ -11,6 +11,7 @@ from edge_agent.config import EdgeConfig
 from edge_agent.data.prefetch import Prefetcher
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
+from edge_agent.placement_config import PlacementSection
 from edge_agent.sessions.opening import open_session
 from edge_agent.training.edge_compute import EdgeCompute
 from edge_agent.training.listener import RunListener
@@ -99,7 +100,7 @@ async def _train(
     """Train a copy of the model over the real link for so many steps after the warm-up, and throw it away."""
     deployment = {"cut": cut, "staleness": staleness, "codec": codec, "downlink_codec": "fp32"}
     changed = config.deployment.model_copy(update=deployment)
-    experiment = Experiment(config.model_copy(update={"deployment": changed}))
+    experiment = Experiment(config.model_copy(update={"deployment": changed, "placement": PlacementSection()}))
     stop_step = WARM_UP_STEPS + steps + staleness
     window = Window()
     watch = _Watch(window)

@@ -20,7 +20,7 @@ from shared.errors import ConfigError, DataError, StorageError
 
 _log = structlog.get_logger(__name__)
 
-_DECISIVE = ("model", "data", "training", "deployment", "engine", "compute")
+_DECISIVE = ("model", "data", "training", "deployment", "placement", "engine", "compute")
 """The sections that decide what is learnt, or its last bits."""
 _FREE = {
     "engine",
@@ -140,8 +140,8 @@ def _gone_on_with(stored: StoredSession, config: EdgeConfig) -> Experiment:
             f"{record.shared[1]} already"
         )
     changes = [str(change) for change in _differences(record, config)]
-    if config.trainer.address != record.trainer:
-        changes.append(f"trainer.address is {config.trainer.address} and was {record.trainer}")
+    if config.only_trainer.address != record.trainer:
+        changes.append(f"trainer.address is {config.only_trainer.address} and was {record.trainer}")
     if changes:
         _log.info("the session goes on with other settings", changed="; ".join(changes))
     follows_length = config.training.schedule.name == "cosine" and config.training.schedule.period is None
@@ -168,8 +168,8 @@ def _settings(config: EdgeConfig) -> dict[str, Any]:
 
 def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            yield from _leaves(f"{key}.{name}", getattr(value, name))
+        for name, field in value:
+            yield from _leaves(f"{key}.{name}", field)
     else:
         yield key, value.absolute() if isinstance(value, Path) else value  # as the record has it
 

@@ -70,7 +70,7 @@ class SessionRecord(Section):
             samples=experiment.samples,
             schedule_steps=experiment.recipe.total_steps,
             start_digest=experiment.start_digest,
-            trainer=config.trainer.address,
+            trainer=config.only_trainer.address,
             model=config.model.factory,
             total_steps=experiment.steps,
             began=datetime.now(UTC).isoformat(timespec="microseconds"),
@@ -80,8 +80,7 @@ class SessionRecord(Section):
 def _recorded(value: Any) -> Any:
     """A configuration as JSON that means the same in another folder; nothing that is secret is in it."""
     if isinstance(value, BaseModel):
-        fields = {name: getattr(value, name) for name in type(value).model_fields}
-        return {name: _recorded(field) for name, field in fields.items() if not isinstance(field, SecretStr)}
+        return {name: _recorded(field) for name, field in value if not isinstance(field, SecretStr)}
     if isinstance(value, Path):
         return str(value.absolute())
     return [_recorded(item) for item in value] if isinstance(value, tuple) else value

@@ -1,14 +1,39 @@
 """The sections that say which trainer is dialled, and how both sides know each other."""
 
+import re
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, SecretStr, model_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, SecretStr, model_validator
 
 from shared.config import PeerAddress, Section
+from shared.placement import AGENT
+
+_NOT_TRAINERS = (AGENT, "labels", "file")
+"""Names that [placement] uses for something else."""
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}", re.ASCII)
+
+
+def _check_name(name: str) -> str:
+    if not _NAME.fullmatch(name) or name in _NOT_TRAINERS:
+        raise ValueError("not a name")
+    return name
+
+
+TrainerName = Annotated[
+    str,
+    AfterValidator(_check_name),
+    Field(
+        json_schema_extra={
+            "allowed": f"1 to 63 letters, digits, - and _, and none of {', '.join(_NOT_TRAINERS)}, which mean something else"
+        }
+    ),
+]
 
 
 class TrainerAddressConfig(Section):
+    name: TrainerName = "trainer"
+    """What the trainer is called where a placement, a permission or a metric names it."""
     address: PeerAddress = "127.0.0.1:50051"
     """Where the cloud trainer listens."""
     connect_timeout_seconds: PositiveFloat = 20.0
@@ -27,6 +52,13 @@ class TrainerAddressConfig(Section):
     needs no restart. `token` takes precedence."""
     insecure: bool = False
     """Lets the token go to another machine without encryption. For networks and tunnels that are trusted as a whole."""
+
+
+class NamedTrainerConfig(TrainerAddressConfig):
+    name: TrainerName
+    """What the trainer is called where a placement, a permission or a metric names it; each has a name of its own."""
+    address: PeerAddress
+    """Where this trainer listens."""
 
 
 class ClientTlsConfig(Section):

@@ -56,7 +56,8 @@ def schema_at(model: type[BaseModel], location: Sequence[str | int]) -> Schema |
 
 def _child(schema: Schema, part: str | int) -> Schema | None:
     if isinstance(part, str):
-        child: Schema | None = schema.get("properties", {}).get(part)
+        others = schema.get("additionalProperties")
+        child: Schema | None = schema.get("properties", {}).get(part, others if isinstance(others, dict) else None)
         return child
     fixed: list[Schema] = schema.get("prefixItems", [])
     return fixed[part] if part < len(fixed) else schema.get("items")

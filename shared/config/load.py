@@ -123,6 +123,11 @@ class _Layers:
         related = [source for at, source in self._sources.items() if at[: len(key)] == key[: len(at)]]
         return related[-1] if related else None
 
+    def only_source(self) -> str | None:
+        """Who has set everything that is set, where that is one source."""
+        sources = set(self._sources.values())
+        return sources.pop() if len(sources) == 1 else None
+
 
 def _leaves(table: Mapping[str, Any], at: Key = ()) -> Iterator[Key]:
     for name, value in table.items():
@@ -136,7 +141,7 @@ def _sentence(cls: type[Config], error: ValidationError, layers: _Layers) -> str
     details = error.errors(include_url=False)
     first = details[0]
     names = tuple(str(part) for part in first["loc"])
-    source = layers.source_of(names) or layers.source_of(names[:-1])
+    source = layers.source_of(names) or layers.source_of(names[:-1]) if names else layers.only_source()
     others = len(details) - 1
     more = f" ({others} more {'setting is' if others == 1 else 'settings are'} wrong)" if others else ""
     return f"{source or 'configuration'}: {_complaint(cls, first)}{more}"

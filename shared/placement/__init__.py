@@ -28,14 +28,17 @@ from shared.placement.programs import (
     evaluation_program,
     program,
 )
+from shared.placement.ranges import BlockRange, parse_range
 from shared.placement.segments import segments
-from shared.placement.tiles import Cargo, Placement, Route, Rows, Source, Tile, two_workers
+from shared.placement.tiles import AGENT, Cargo, Placement, Route, Rows, Source, Tile, two_workers
 from shared.placement.validity import check
 
 __all__ = [
+    "AGENT",
     "Arrivals",
     "Backward",
     "BlockFacts",
+    "BlockRange",
     "Cargo",
     "Crossing",
     "Forward",
@@ -65,6 +68,7 @@ __all__ = [
     "load_placement",
     "loss_rows",
     "parse_placement",
+    "parse_range",
     "program",
     "segments",
     "stages",

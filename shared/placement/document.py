@@ -16,13 +16,16 @@ SCHEMA = "isthmus.placement/v1"
 _KEYS = {"schema", "workers", "tiles", "sources", "labels", "owners", "staleness", "codecs"}
 
 
-def load_placement(path: Path, blocks: int, batch_size: int) -> Placement:
-    """The placement in a file. Raises ConfigError when it cannot be read or holds anything wrong."""
-    return parse_placement(read_json(path, "placement", ConfigError), str(path), blocks, batch_size)
+def load_placement(path: Path, blocks: int, batch_size: int, staleness: int = 0) -> Placement:
+    """The placement in a file; see `parse_placement`. Raises ConfigError when it cannot be read or holds anything wrong."""
+    return parse_placement(read_json(path, "placement", ConfigError), str(path), blocks, batch_size, staleness)
 
 
-def parse_placement(document: object, where: str, blocks: int, batch_size: int) -> Placement:
-    """The placement in a decoded document; `where` begins every complaint. `validity.check` judges what it says."""
+def parse_placement(document: object, where: str, blocks: int, batch_size: int, staleness: int = 0) -> Placement:
+    """The placement in a decoded document; `where` begins every complaint. `validity.check` judges what it says.
+
+    staleness: K, where the document leaves it out.
+    """
     reader = _Reader(where)
     top = reader.mapping(document, "the placement", _KEYS)
     if top.get("schema") != SCHEMA:
@@ -38,7 +41,7 @@ def parse_placement(document: object, where: str, blocks: int, batch_size: int) 
         sources=tuple(reader.source(item) for item in reader.items(top.get("sources", whole), "sources")),
         owners=reader.owners(top.get("owners", {})),
         labels=reader.labels(top.get("labels")),
-        staleness=reader.number(top.get("staleness", 0), "staleness"),
+        staleness=reader.number(top.get("staleness", staleness), "staleness"),
         codecs=dict(reader.codec(item) for item in reader.items(top.get("codecs", []), "codecs")),
     )
 

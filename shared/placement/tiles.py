@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+AGENT = "edge"
+"""The name of the agent among the workers."""
+
 
 class Cargo(StrEnum):
     """What one worker sends another, by its role in a step."""

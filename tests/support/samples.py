@@ -140,3 +140,11 @@ class Itself(FlatDigits):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         vector, _ = super().__getitem__(index)
         return vector, vector.clone()
+
+
+class Halved(FlatDigits):
+    """Labels of the samples' own shape that are not the samples."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        vector, _ = super().__getitem__(index)
+        return vector, vector / 2

@@ -184,7 +184,7 @@ def test_a_rule_over_several_keys_names_the_source_that_broke_it(tmp_path: Path)
         (
             {"EDGE_AGENT_COLOUR": "x"},
             [],
-            "EDGE_AGENT_COLOUR: unknown key colour; there are the keys trainer, tls, model, data, ",
+            "EDGE_AGENT_COLOUR: unknown key colour; there are the keys trainer, trainers, tls, model, ",
         ),
         ({}, ["log.levle=info"], "flag 'log.levle=info': unknown key log.levle; did you mean log.level?"),
         ({}, ["verbose"], "flag 'verbose' sets nothing; write it as section.key=value"),

@@ -1,0 +1,137 @@
+"""The placement that a configuration names: the one place where it is made and judged. It contacts nobody."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from edge_agent.config import EdgeConfig
+from edge_agent.experiment.workload import Workload
+from shared.codec import codec_by_name
+from shared.errors import ConfigError
+from shared.execution.model_facts import facts_of
+from shared.model.build import check_cut
+from shared.model.chain import Chain
+from shared.placement import (
+    AGENT,
+    Cargo,
+    ModelFacts,
+    Permissions,
+    Placement,
+    Route,
+    Rows,
+    Source,
+    Tile,
+    check,
+    crossings,
+    gradient_crossings,
+    load_placement,
+    parse_range,
+    two_workers,
+)
+
+
+def placement_of(workload: Workload) -> Placement:
+    """What runs where at the first step, valid and permitted, with the codec of every crossing.
+
+    Raises ConfigError for a placement that cannot be, and ModelError for a `deployment.cut` that cannot.
+    """
+    config, chain = workload.config, workload.chain
+    if config.placement.file is not None:
+        placement = _from_file(config.placement.file, config, len(chain.blocks))
+    elif config.placement.given:
+        placement = _from_ranges(config, len(chain.blocks))
+    else:
+        placement = _from_cut(config, chain)
+    model = _facts(chain, config.data.batch_size)
+    check(placement, model, Permissions(inputs_to=frozenset(config.privacy.inputs_to)))
+    crossing = (*crossings(placement), *gradient_crossings(placement, model))
+    configured = {
+        Cargo.FEATURE: _codec("deployment.codec", config.deployment.codec),
+        Cargo.ERROR_GRADIENT: _codec("deployment.downlink_codec", config.deployment.downlink_codec),
+    }
+    routes = {Route(one.sender, one.receiver, one.cargo) for one in crossing if one.cargo in configured}
+    codecs = {route: configured[route.cargo] for route in sorted(routes, key=str)}
+    _check_widths(config, chain)
+    named = {route: _codec("placement", codec) for route, codec in placement.codecs.items()}
+    return replace(placement, codecs=codecs | named)
+
+
+def _facts(chain: Chain, batch_size: int) -> ModelFacts:
+    """Those of the chain; a batch of one sample has no smaller part, and whoever trains with such batches has chosen to."""
+    facts = facts_of(chain)
+    blocks = tuple(replace(block, min_samples=min(block.min_samples, batch_size)) for block in facts.blocks)
+    return replace(facts, blocks=blocks)
+
+
+def _from_cut(config: EdgeConfig, chain: Chain) -> Placement:
+    cut = config.deployment.cut or max(chain.first_cut, len(chain.blocks) // 2)
+    check_cut(cut, chain)
+    return two_workers(
+        AGENT,
+        config.only_trainer.name,
+        cut,
+        len(chain.blocks),
+        config.data.batch_size,
+        staleness=config.deployment.first_staleness,
+    )
+
+
+def _from_ranges(config: EdgeConfig, blocks: int) -> Placement:
+    section, whole = config.placement, Rows(0, config.data.batch_size)
+    return Placement(
+        version=0,
+        blocks=blocks,
+        batch_size=config.data.batch_size,
+        workers=(AGENT, *(trainer.name for trainer in config.all_trainers if trainer.name in section.blocks)),
+        tiles=tuple(
+            Tile(worker, *parse_range(text).bounds(blocks), whole)
+            for worker, texts in section.blocks.items()
+            for text in texts
+        ),
+        sources=(Source(AGENT, whole),),
+        labels=None if section.labels is None else frozenset({section.labels}),
+        staleness=config.deployment.first_staleness,
+    )
+
+
+def _from_file(path: Path, config: EdgeConfig, blocks: int) -> Placement:
+    staleness = config.deployment.first_staleness
+    placement = load_placement(path, blocks, config.data.batch_size, staleness)
+    known = [AGENT, *(trainer.name for trainer in config.all_trainers)]
+    if unknown := [worker for worker in placement.workers if worker not in known]:
+        raise ConfigError(f"{path}: worker {unknown[0]!r} is not configured; there are {', '.join(known)}")
+    if placement.staleness != staleness:
+        raise ConfigError(
+            f"{path}: staleness is {placement.staleness}, and deployment.staleness is {staleness}; leave it out of the file"
+        )
+    return placement
+
+
+def _check_widths(config: EdgeConfig, chain: Chain) -> None:
+    """Refuse to narrow features of float64 where nobody asked for less than exact ones. Raises ConfigError."""
+    wide = any(spec.dtype is torch.float64 for specs in chain.features[1:] for spec in specs)
+    deployment, engine = config.deployment, config.engine
+    for key, name in (("codec", deployment.codec), ("downlink_codec", deployment.downlink_codec)):
+        if wide and _narrows_float64(name):
+            raise ConfigError(
+                f"deployment.{key} is {name}, which would narrow the float64 features of {config.model.factory!r} to "
+                "32 bits; set it to raw, which sends them as they are, or to a codec with fewer bits"
+            )
+    if wide and engine.profile is not None and 32 in engine.bits:
+        raise ConfigError(
+            f"engine.bits holds 32, which would narrow the float64 features of {config.model.factory!r}; leave it out"
+        )
+
+
+def _narrows_float64(name: str) -> bool:
+    """Whether a codec that nobody would choose to lose something loses part of a float64 tensor."""
+    codec, elements = codec_by_name(name), 64
+    return not codec.spec.lossy and codec.encoded_bytes((elements,), torch.float64) < elements * torch.float64.itemsize
+
+
+def _codec(key: str, name: str) -> str:
+    try:
+        return codec_by_name(name).name
+    except ConfigError as unknown:
+        raise ConfigError(f"{key}: {unknown}") from None

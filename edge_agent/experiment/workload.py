@@ -1,0 +1,64 @@
+"""What is trained and how, wherever it runs: data, model, recipe. What can be wrong in it is found out by building it."""
+
+from edge_agent.config import EdgeConfig
+from edge_agent.data import BatchLoader, EvaluationLoader, evaluation_batches
+from edge_agent.data.named import load_dataset
+from edge_agent.experiment.privacy import labels_are_inputs
+from edge_agent.experiment.start_weights import load_weights
+from shared.model.build import build_checked_chain
+from shared.model.spec import TensorSpec
+from shared.training.losses import check_labels, narrowed
+from shared.training.recipe import Recipe
+
+
+class Workload:
+    """Raises ConfigError, DataError or ModelError for what cannot be trained."""
+
+    def __init__(self, config: EdgeConfig, schedule_steps: int | None = None) -> None:
+        """schedule_steps: the length of the training that the schedule was begun with; None for a new one."""
+        self.config = config
+        data, training = config.data, config.training
+        train = load_dataset(data.train.factory, data.train.kwargs)
+        self.test = load_dataset(data.test.factory, data.test.kwargs) if data.test is not None else None
+        self.loader = BatchLoader(train, data.batch_size, training.seed, data.drop_last, data.workers)
+        self.samples = len(train)
+        total_steps = training.epochs * self.loader.steps_per_epoch
+        self.steps = min(total_steps, training.max_steps or total_steps)
+        self.recipe = Recipe(
+            optimizer=training.optimizer,
+            schedule=training.schedule,
+            loss=training.loss,
+            seed=training.seed,
+            frozen=config.model.frozen,
+            steps_per_epoch=self.loader.steps_per_epoch,
+            total_steps=schedule_steps or total_steps,
+        )
+        first = next(evaluation_batches(train, data.batch_size))
+        firsts = {"data.train": first}
+        if self.test is not None:
+            firsts["data.test"] = next(evaluation_batches(self.test, data.batch_size))
+        self.labels_that_are_inputs = [key for key, batch in firsts.items() if labels_are_inputs(batch)]
+        """The keys of the data sets whose labels may go only where raw samples may."""
+        self.example = TensorSpec.of(first.inputs)
+        self.labels = TensorSpec.of(narrowed(first.labels))
+        """Labels as they travel, for the first batch."""
+        # A trainer takes no batch that is larger than the example, which a small training set does not fill.
+        self.evaluation = None if self.test is None else EvaluationLoader(self.test, len(first.inputs), data.workers)
+        self.chain = build_checked_chain(
+            config.model.factory,
+            config.model.kwargs,
+            training.seed,
+            first.inputs,
+            frozen=config.model.frozen,
+            inputs_may_cross=bool(config.privacy.inputs_to),
+        )
+        self.start_digest = (
+            None if training.start_from is None else load_weights(self.chain.module, training.start_from)
+        )
+        check_labels(training.loss, self.chain.features[0], self.chain.output, TensorSpec.of(first.labels))
+
+    def close(self) -> None:
+        """End the processes that read samples."""
+        self.loader.close()
+        if self.evaluation is not None:
+            self.evaluation.close()

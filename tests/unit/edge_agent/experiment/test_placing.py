@@ -1,0 +1,241 @@
+"""The placement that a configuration names: every form of it, what it may be, and what this version trains with."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.placing import placement_of
+from edge_agent.experiment.two_workers import cut_of, deployment_of, note_on
+from edge_agent.experiment.workload import Workload
+from shared.errors import ConfigError, ModelError
+from shared.execution.model_facts import facts_of
+from shared.placement import Cargo, Route, Rows, Source, Tile, two_workers
+from tests.support.experiments import flags
+from tests.support.placements import models, placements
+from tests.support.running import edge_config
+
+CNN = flags("cnn", "sgd")
+"""Four blocks, the first three with batch-norm."""
+GPU = 'trainers=[{name="gpu", address="gpu.example.org:50051"}]'
+TWO = 'trainers=[{name="near", address="a:1"}, {name="far", address="b:1"}]'
+WHOLE = Rows(0, 32)
+
+
+def placed(*more, experiment=CNN):
+    return placement_of(Workload(edge_config(*experiment, *more)))
+
+
+def document(tmp_path, **keys):
+    path = tmp_path / "placement.json"
+    path.write_text(json.dumps({"schema": "isthmus.placement/v1", **keys}))
+    return f"placement.file={path}"
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])
+def test_the_short_form_and_its_ranges_are_one_placement(cut):
+    short = placed(f"deployment.cut={cut}", "trainer.name=gpu", "deployment.staleness=2")
+    assert cut_of(short) == cut
+    assert short.tiles[0] == Tile("edge", 0, cut, WHOLE)
+    if cut < 4:
+        ranges = placed(GPU, f"placement.edge=0:{cut}", f"placement.gpu={cut}:", "deployment.staleness=2")
+        assert ranges == short
+
+
+def test_without_a_cut_half_of_the_blocks_run_here():
+    assert cut_of(placed()) == 2
+
+
+def test_codecs_are_those_of_the_configuration_and_go_where_something_crosses():
+    chain = placed(TWO, "placement.edge=0:1", "placement.near=1:2", "placement.far=2:", "deployment.codec=uniform8")
+    assert chain.codecs == {
+        Route("edge", "near", Cargo.FEATURE): "uniform8",
+        Route("near", "far", Cargo.FEATURE): "uniform8",
+        Route("near", "edge", Cargo.ERROR_GRADIENT): "fp32",
+        Route("far", "near", Cargo.ERROR_GRADIENT): "fp32",
+    }
+
+
+def test_workers_stand_in_the_order_of_the_configuration_and_only_those_that_have_blocks():
+    assert placed(TWO, "placement.far=2:", "placement.edge=0:2").workers == ("edge", "far")
+    assert placed(TWO, "placement.edge=0:").workers == ("edge",)
+
+
+def test_a_file_says_what_ranges_cannot(tmp_path):
+    tiles = [
+        {"worker": "edge", "blocks": [0, 3], "samples": [0, 8]},
+        {"worker": "near", "blocks": [0, 3], "samples": [8, 32]},
+        {"worker": "near", "blocks": [3, 4]},
+    ]
+    codecs = [{"from": "edge", "to": "near", "cargo": "feature", "codec": "fp16"}]
+    file = document(
+        tmp_path, workers=["edge", "near"], tiles=tiles, owners={"0": "edge", "1": "near", "2": "near"}, codecs=codecs
+    )
+    found = placed(TWO, file, 'privacy.inputs_to=["near"]', "deployment.staleness=3")
+    assert found.tiles[1] == Tile("near", 0, 3, Rows(8, 32))
+    assert found.sources == (Source("edge", WHOLE),)
+    assert (found.staleness, found.owner(0), list(found.shared_blocks())) == (3, "edge", [0, 1, 2])
+    assert found.codecs[Route("edge", "near", Cargo.FEATURE)] == "fp16"
+    assert found.codecs[Route("near", "edge", Cargo.ERROR_GRADIENT)] == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ((GPU, "placement.edge=0:1", "placement.gpu=2:"), "nobody has block 1 on samples"),
+        ((GPU, "placement.edge=0:2", "placement.gpu=1:"), "two workers have block 1 on samples"),
+        ((GPU, 'placement.edge=["0:2", "1:2"]', "placement.gpu=2:"), "two workers have block 1 on samples"),
+        ((GPU, "placement.edge=0:4", "placement.gpu=4:"), "must hold at least one block of 0 to 3"),
+        ((GPU, "placement.edge=0:2", "placement.gpu=2:9"), "must hold at least one block of 0 to 3"),
+        ((GPU, "placement.gpu=0:2", "placement.edge=2:"), "raw samples would go from 'edge' to 'gpu'"),
+        (
+            (GPU, "placement.edge=0:2", "placement.gpu=2:", "placement.labels=edge"),
+            "the loss is to be computed by edge",
+        ),
+    ],
+)
+def test_a_placement_that_cannot_be_is_refused_in_a_sentence(flags, sentence):
+    with pytest.raises(ConfigError) as refused:
+        placed(*flags)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"workers": ["edge", "gpu", "gpu"]}, "worker 'gpu' is named twice"),
+        ({"workers": ["edge", "cloud"]}, "placement.json: worker 'cloud' is not configured; there are edge, gpu"),
+        ({"staleness": 2}, "staleness is 2, and deployment.staleness is 0; leave it out of the file"),
+        ({"codecs": [{"from": "edge", "to": "gpu", "cargo": "feature", "codec": "zip"}]}, "codec 'zip' does not exist"),
+        (
+            {"tiles": [{"worker": "edge", "blocks": [0, 4], "samples": [0, 9]},
+                       {"worker": "gpu", "blocks": [0, 4], "samples": [9, 32]}]},
+            "block 0 is shared by edge, gpu and has no owner",
+        ),
+        (
+            {"tiles": [{"worker": "gpu", "blocks": [0, 4], "samples": [0, 1]},
+                       {"worker": "edge", "blocks": [0, 4], "samples": [1, 32]}],
+             "owners": dict.fromkeys("0123", "gpu")},
+            "'gpu' has 1 samples of block 0 (stem), which needs 2 at least",
+        ),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_is_refused_in_a_sentence(keys, sentence, tmp_path):
+    tiles = [{"worker": "edge", "blocks": [0, 2]}, {"worker": "gpu", "blocks": [2, 4]}]
+    file = document(tmp_path, **{"workers": ["edge", "gpu"], "tiles": tiles, **keys})
+    with pytest.raises(ConfigError) as refused:
+        placed(GPU, file, 'privacy.inputs_to=["gpu"]')
+    assert sentence in str(refused.value)
+
+
+def test_inputs_go_only_to_the_trainer_that_is_permitted():
+    inverted = (TWO, "placement.far=0:2", "placement.edge=2:")
+    assert placed(*inverted, 'privacy.inputs_to=["far"]').tiles[0].worker == "far"
+    with pytest.raises(ConfigError, match="raw samples would go from 'edge' to 'far'"):
+        placed(*inverted, 'privacy.inputs_to=["near"]')
+
+
+def test_behind_lookups_alone_features_count_as_inputs():
+    lstm = flags("lstm", "sgd")
+    with pytest.raises(ConfigError, match="raw samples would go"):
+        placed(GPU, "placement.edge=0:1", "placement.gpu=1:", experiment=lstm)
+    assert cut_of(placed(GPU, "placement.edge=0:2", "placement.gpu=2:", experiment=lstm)) == 2
+
+
+def test_a_batch_of_one_sample_may_be_trained_with_as_before():
+    assert (
+        cut_of(placed("data.batch_size=1", "data.test={factory='edge_agent.data:digits', kwargs={split='test'}}")) == 2
+    )
+
+
+def test_the_facts_of_a_chain_are_those_of_its_blocks():
+    chain = Workload(edge_config(*CNN, 'model.frozen=["stem"]')).chain
+    facts = facts_of(chain)
+    assert [block.name for block in facts.blocks] == [block.name for block in chain.blocks]
+    assert [block.trainable for block in facts.blocks] == [False, True, True, True]
+    assert [block.has_buffers for block in facts.blocks] == [True, True, True, False]
+    assert [block.min_samples for block in facts.blocks] == [2, 2, 2, 1]
+    assert facts.raw_features == 1
+
+
+def test_an_experiment_is_the_same_however_its_two_workers_are_written():
+    short = Experiment(edge_config(*CNN, "deployment.cut=1", "deployment.codec=uniform8", "deployment.staleness=1"))
+    named = [GPU, "placement.edge=0:1", "placement.gpu=1:", "deployment.codec=uniform8", "deployment.staleness=1"]
+    written = Experiment(edge_config(*CNN, *named))
+    assert written.deployment == short.deployment
+    assert written.held.indices == short.held.indices == (0,)
+
+
+def test_codecs_of_a_file_are_those_of_the_deployment(tmp_path):
+    tiles = [{"worker": "edge", "blocks": [0, 2]}, {"worker": "gpu", "blocks": [2, 4]}]
+    codecs = [{"from": "gpu", "to": "edge", "cargo": "error_gradient", "codec": "fp16"}]
+    file = document(tmp_path, workers=["edge", "gpu"], tiles=tiles, codecs=codecs)
+    deployment = Experiment(edge_config(*CNN, GPU, file)).deployment
+    assert (deployment.cut, deployment.codec, deployment.downlink_codec) == (2, "fp32", "fp16")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (GPU, "placement.edge=0:"),
+        (GPU, 'placement.edge=["0:1", "3:"]', "placement.gpu=1:3"),
+        (GPU, "placement.gpu=0:", 'privacy.inputs_to=["gpu"]'),
+        (GPU, "placement.gpu=0:2", "placement.edge=2:", 'privacy.inputs_to=["gpu"]'),
+    ],
+)
+def test_a_placement_that_this_version_does_not_train_with_is_refused(more):
+    with pytest.raises(ConfigError, match="this version trains with two workers on one cut"):
+        Experiment(edge_config(*CNN, *more))
+
+
+def test_a_cut_out_of_range_is_still_the_models_business():
+    with pytest.raises(ModelError, match="this model has 4 blocks"):
+        placed("deployment.cut=9")
+
+
+@given(
+    workers=st.lists(st.sampled_from(["edge", "gpu"]), min_size=1, max_size=5), codec=st.sampled_from(["fp32", "fp16"])
+)
+def test_of_two_workers_only_those_on_one_cut_are_trained_with(workers, codec):
+    """A tile a block, so that what is one stretch of blocks has several tiles."""
+    blocks = len(workers)
+    one = two_workers("edge", "gpu", 1, blocks, 32)
+    placement = replace(one, tiles=tuple(Tile(worker, block, block + 1, WHOLE) for block, worker in enumerate(workers)))
+    cut = workers.count("edge")
+    if workers[0] == "edge" and workers == sorted(workers):
+        assert cut_of(placement) == cut
+        assert deployment_of(placement, codec, "fp32").codec == codec
+        assert bool(note_on(placement)) == (cut == blocks)
+    else:
+        assert cut_of(placement) is None
+        assert "refuses this placement" in note_on(placement)
+        with pytest.raises(ConfigError, match="two workers on one cut"):
+            deployment_of(placement, codec, "fp32")
+
+
+@given(data=st.data())
+def test_more_workers_than_two_or_divided_samples_are_not_trained_with(data):
+    assert cut_of(data.draw(placements(data.draw(models())))) is None
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        {"owners": {0: "gpu"}},
+        {"sources": (Source("gpu", WHOLE),)},
+        {"workers": ("gpu", "edge")},
+    ],
+)
+def test_other_owners_sources_or_a_trainer_first_are_not_trained_with(otherwise):
+    assert cut_of(replace(two_workers("edge", "gpu", 2, 4, 32), **otherwise)) is None
+
+
+@given(cut=st.integers(1, 6), blocks=st.integers(1, 6), staleness=st.integers(0, 3))
+def test_every_cut_of_two_workers_is_trained_with(cut, blocks, staleness):
+    placement = two_workers("edge", "gpu", min(cut, blocks), blocks, 8, staleness=staleness)
+    deployment = deployment_of(placement, "uniform4", "fp16")
+    assert (deployment.cut, deployment.staleness) == (min(cut, blocks), staleness)
+    assert (deployment.codec, deployment.downlink_codec) == ("uniform4", "fp16")

@@ -1,0 +1,102 @@
+"""Trainers, placements and permissions of a configuration: what fits together is read, the rest refused in a sentence."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.config import EdgeConfig
+from edge_agent.placement_config import PlacementSection
+from shared.config import load_config
+from shared.errors import ConfigError
+
+GPU = '{name="gpu", address="gpu.example.org:50051"}'
+FAR = '{name="far", address="far.example.org:50051"}'
+TWO = f"trainers=[{GPU}, {FAR}]"
+
+
+def loaded(*flags):
+    return load_config(EdgeConfig, None, flags, environ={})
+
+
+def test_the_short_form_is_one_trainer_that_is_called_trainer():
+    assert [trainer.name for trainer in loaded().all_trainers] == ["trainer"]
+    named = loaded("trainer.name=gpu", "trainer.address=a:1")
+    assert (named.only_trainer.name, named.only_trainer.address) == ("gpu", "a:1")
+
+
+def test_several_trainers_have_the_keys_that_one_has():
+    several = loaded(
+        'trainers=[{name="gpu", address="a:1", give_up_seconds=5.0, token="t"}, {name="far", address="b:2"}]'
+    )
+    assert [trainer.name for trainer in several.all_trainers] == ["gpu", "far"]
+    assert several.all_trainers[0].give_up_seconds == 5.0
+    with pytest.raises(ConfigError, match="trains with one trainer, and 2 are configured"):
+        _ = several.only_trainer
+
+
+def test_there_may_be_no_trainer_and_who_needs_one_says_so():
+    alone = loaded("trainers=[]", "placement.edge=0:")
+    assert alone.all_trainers == ()
+    with pytest.raises(ConfigError, match="trains with one trainer, and none is configured"):
+        _ = alone.only_trainer
+
+
+def test_blocks_are_one_range_or_several():
+    section = loaded(TWO, 'placement.edge=["0:2", "6:"]', "placement.gpu=2:6", "placement.labels=edge").placement
+    assert section.blocks == {"edge": ("0:2", "6:"), "gpu": ("2:6",)}
+    assert section.labels == "edge"
+    assert section.given
+    assert not PlacementSection().given
+
+
+@given(blocks=st.dictionaries(st.sampled_from(["edge", "gpu", "far"]), st.lists(st.integers(0, 9), min_size=1)))
+def test_a_section_reads_back_what_it_was_written_as(blocks):
+    written = {name: [f"{first}:" for first in firsts] for name, firsts in blocks.items()}
+    section = PlacementSection.model_validate_json(json.dumps(written))
+    assert PlacementSection.model_validate_json(section.model_dump_json()) == section
+    assert {name: list(texts) for name, texts in section.blocks.items()} == written
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ((TWO, "trainer.address=a:1"), "trainer and trainers are both set"),
+        ((f"trainers=[{GPU}, {GPU}]",), "trainers: two are named 'gpu'"),
+        (('trainers=[{name="edge", address="a:1"}]',), 'trainers.0.name is "edge"; it must be 1 to 63 letters'),
+        (('trainers=[{name="my gpu", address="a:1"}]',), 'trainers.0.name is "my gpu"; it must be 1 to 63 letters'),
+        (('trainers=[{name="gpu"}]',), "trainers.0.address is missing; it must be host:port"),
+        (('trainers=[{address="a:1"}]',), "trainers.0.name is missing; it must be 1 to 63 letters"),
+        ((f"trainers=[{GPU[:-1]}, tokn=1}}]",), "unknown key trainers.0.tokn; did you mean trainers.0.token?"),
+        ((TWO, "placement.gpuu=2:6"), "placement names 'gpuu', which is not configured; it may name edge, gpu, far"),
+        (("trainers=[]", "placement.gpu=0:"), "placement names 'gpu', which is not configured; it may name edge"),
+        ((TWO, "placement.edge=0:", "placement.labels=gpuu"), "placement.labels names 'gpuu', which is not"),
+        ((TWO, 'privacy.inputs_to=["gpuu"]'), "privacy.inputs_to names 'gpuu', which is not configured"),
+        ((TWO, 'privacy.inputs_to=["trainer"]'), "privacy.inputs_to names 'trainer', which is not configured"),
+        (("deployment.cut=2", "placement.edge=0:"), "deployment.cut and placement both say which blocks run where"),
+        (("placement.labels=edge",), "placement: labels says who computes the loss, but nobody has blocks"),
+        (
+            (TWO, "placement.gpu=0:", "placement.labels=gpu", "placement.file=p.json"),
+            "placement: file holds the whole placement; leave gpu, labels out, or file",
+        ),
+        (("placement.edge=3:3",), 'placement.edge is "3:3"; it must be a range of blocks as "2:6"'),
+        (('placement.edge=["0:2", "6"]',), 'placement.edge is ["0:2", "6"]; it must be a range of blocks'),
+        (("placement.edge=[]",), "placement.edge is []; it must be a range of blocks"),
+        (("placement.edge=2",), "placement.edge is 2; it must be a range of blocks"),
+        (("placement.edge={a=1}",), "placement.edge is { a = 1 }; it must be a range of blocks"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_in_a_sentence(flags, sentence):
+    with pytest.raises(ConfigError) as refused:
+        loaded(*flags)
+    assert sentence in str(refused.value)
+
+
+def test_a_rule_over_several_keys_names_the_file_only_where_the_file_has_said_all(tmp_path):
+    path = tmp_path / "edge.toml"
+    path.write_text('[deployment]\ncut = 2\n[placement]\nedge = "0:"\n')
+    with pytest.raises(ConfigError, match=rf"^{path}: deployment\.cut and placement"):
+        load_config(EdgeConfig, path, (), environ={})
+    with pytest.raises(ConfigError, match=r"^configuration: deployment\.cut and placement"):
+        load_config(EdgeConfig, path, ("training.seed=1",), environ={})
