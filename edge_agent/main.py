@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from edge_agent.commands import forget as forget_command
+from edge_agent.commands import placement as placement_command
 from edge_agent.commands import plan as plan_commands
 from edge_agent.commands import timeline as timeline_command
 from edge_agent.commands.model import render_table, to_json
@@ -18,7 +19,7 @@ from edge_agent.commands.terminal import LogLines, counting_bars, live_bar, summ
 from edge_agent.config import EdgeConfig, OutputConfig
 from edge_agent.control import commands as control_commands
 from edge_agent.doctor import command as doctor_command
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.workload import Workload
 from edge_agent.profiling.calibration import CalibrateOn
 from shared.commands.entry import add_config, add_version, run_command
 from shared.commands.options import ConfigFile, Overrides
@@ -110,7 +111,7 @@ def model(
     if factory is not None and example is not None:
         chain = build_checked_chain(factory, parse_kwargs(kwargs), 0, parse_example(example))
     elif factory is None and example is None and kwargs == "{}":
-        chain = Experiment(loaded).chain
+        chain = Workload(loaded).chain
     else:
         missing = "--example" if example is None else "--factory"
         raise ConfigError(f"{missing} is missing; give --factory and --example, or neither, for what --config says")
@@ -186,6 +187,7 @@ def profile(
 
 control_commands.register(app)
 forget_command.register(app)
+placement_command.register(app)
 plan_commands.register(app)
 timeline_command.register(app)
 doctor_command.register(app)

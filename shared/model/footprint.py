@@ -19,6 +19,7 @@ from shared.factory import Allowed, load_factory
 from shared.foreign import described, foreign_code
 from shared.model.budget import BuildLimits
 from shared.model.build import build_model
+from shared.model.features import Features, FeatureSpecs
 from shared.model.random_state import random_state
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
@@ -55,7 +56,7 @@ def estimate_training_bytes(
             inputs = torch.empty(example.shape, dtype=example.dtype)
         if any(not tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
             return None
-        return state_bytes(module, optimizer_bytes) + _activation_bytes(module, inputs)
+        return state_bytes(module, optimizer_bytes) + _activation_bytes(module, (inputs,))
     except (NotAllowedError, TooLargeError):
         raise
     except ModelError:  # the user's own code, on a device that it was not written for
@@ -64,16 +65,32 @@ def estimate_training_bytes(
 
 def training_bytes(module: nn.Module, example: TensorSpec, optimizer_bytes: OptimizerBytes) -> int:
     """The same for a module that is there. Raises ModelError where its forward fails."""
+    return state_bytes(module, optimizer_bytes) + activation_bytes(module, (example,))
+
+
+def activation_bytes(module: nn.Module, inputs: FeatureSpecs, *, input_gradient: bool = False) -> int:
+    """Bytes that autograd keeps of one forward over features like `inputs`. Raises ModelError where the forward fails.
+
+    input_gradient: whether the features take an error gradient, because something before the module learns.
+    """
     values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     shadows = {name: value.detach().to("meta").requires_grad_(value.requires_grad) for name, value in values.items()}
-    inputs = torch.empty(example.shape, dtype=example.dtype, device="meta")
+    features = tuple(torch.empty(spec.shape, dtype=spec.dtype, device="meta") for spec in inputs)
     try:
         with torch.device("meta"):
-            activations = _activation_bytes(module, inputs, shadows)
+            return _activation_bytes(module, _with_gradient(features, input_gradient), shadows)
     except ModelError:  # its forward looks at values
-        samples = min(_FEW_SAMPLES, example.shape[0])
-        activations = _activation_bytes(module, example.example(samples)) * example.shape[0] // samples
-    return state_bytes(module, optimizer_bytes) + activations
+        whole = inputs[0].shape[0]
+        samples = min(_FEW_SAMPLES, whole)
+        features = tuple(spec.example(samples) for spec in inputs)
+        return _activation_bytes(module, _with_gradient(features, input_gradient)) * whole // samples
+
+
+def _with_gradient(features: Features, wanted: bool) -> Features:
+    """The features, as the outputs of something that learns where that is wanted: a block may write to them."""
+    if not wanted:
+        return features
+    return tuple(tensor.requires_grad_().clone() if tensor.is_floating_point() else tensor for tensor in features)
 
 
 def state_bytes(module: nn.Module, optimizer_bytes: OptimizerBytes) -> int:
@@ -89,7 +106,7 @@ def state_copy_bytes(module: nn.Module, optimizer_bytes: OptimizerBytes) -> int:
     return parameters + optimizer_bytes(module.parameters()) + sum(buffer.nbytes for buffer in module.buffers())
 
 
-def _activation_bytes(module: nn.Module, inputs: Tensor, values: Mapping[str, Tensor] | None = None) -> int:
+def _activation_bytes(module: nn.Module, inputs: Features, values: Mapping[str, Tensor] | None = None) -> int:
     """Bytes that autograd would keep of one forward, the same storage counted once; the module is left as it was.
 
     values: parameters and buffers to run with in place of the module's own. Raises ModelError where the forward fails.
@@ -105,15 +122,15 @@ def _activation_bytes(module: nn.Module, inputs: Tensor, values: Mapping[str, Te
 
     def failure(cause: BaseException) -> ModelError:
         return ModelError(
-            f"{type(module).__name__} fails on an input of shape {tuple(inputs.shape)}: {described(cause)}"
+            f"{type(module).__name__} fails on an input of shape {tuple(inputs[0].shape)}: {described(cause)}"
         )
 
-    changes = nullcontext() if inputs.is_meta and values is None else unchanged(module)
+    changes = nullcontext() if inputs[0].is_meta and values is None else unchanged(module)
     with foreign_code(failure), changes, random_state("footprint"), saved_tensors_hooks(keep, _never_unpacked):
         if values is None:
-            module(inputs)
+            module(*inputs)
         else:
-            torch.func.functional_call(module, dict(values), (inputs,))
+            torch.func.functional_call(module, dict(values), inputs)
     return sum(storage.nbytes() for storage in saved.values())
 
 

@@ -1,0 +1,210 @@
+"""What a placement costs and shows: what crosses in a step, what each worker holds in memory, and who sees what.
+
+Counted from the shapes of the workload's tensors; nothing is measured and nobody is contacted.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from torch import Tensor, nn
+
+from edge_agent.experiment.placing import placement_of
+from edge_agent.experiment.privacy import check_labels_may_leave
+from edge_agent.experiment.two_workers import cut_of, note_on
+from edge_agent.experiment.workload import Workload
+from shared.codec import codec_by_name
+from shared.execution.model_facts import facts_of
+from shared.model.chain import Block
+from shared.model.features import Features, FeatureSpecs, call_module, specs_bytes
+from shared.model.footprint import activation_bytes
+from shared.placement import (
+    Cargo,
+    Crossing,
+    ModelFacts,
+    Placement,
+    Route,
+    Rows,
+    crossings,
+    gradient_crossings,
+    held_blocks,
+    loss_rows,
+    stages,
+    weight_crossings,
+)
+from shared.tensor_wire import slot_codec
+from shared.training.optimizers import optimizer_bytes
+from shared.training.policies import POLICIES
+
+_UNCODED = "raw"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A crossing of a whole batch. bytes: exact for dense tensors; messages and their heads come on top."""
+
+    crossing: Crossing
+    codec: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a worker holds; what the network's buffers, the loss and torch itself take comes on top."""
+
+    worker: str
+    weights: int
+    """Parameters and buffers of the blocks that it runs or owns."""
+    gradients: int
+    optimizer: int
+    """Of the blocks that it owns, after their first update."""
+    activations: int
+    """What the backward of one batch needs."""
+    waiting: int
+    """What is kept of up to K batches more, whose error gradients are still to come."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a worker gets to see in training."""
+
+    worker: str
+    inputs: bool
+    """Raw samples, or what table lookups alone have made of them."""
+    labels: bool
+    outputs: bool
+    features: tuple[int, ...]
+    """The blocks whose inputs come to it from another worker, raw samples left out."""
+    weights: tuple[int, ...]
+    """The blocks whose weights it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementReport:
+    """A placement with the names of the blocks, and what follows from it."""
+
+    placement: Placement
+    block_names: tuple[str, ...]
+    transfers: tuple[Transfer, ...]
+    memory: tuple[Memory, ...]
+    sights: tuple[Sight, ...]
+    runs: bool
+    """Whether this version trains with it."""
+    note: str
+    """What a reader of the other figures should know of this version, if anything."""
+
+
+def report_on(workload: Workload) -> PlacementReport:
+    """The placement of a workload, judged and counted. Raises ConfigError, DataError or ModelError for one that may not be."""
+    placement, chain = placement_of(workload), workload.chain
+    model = facts_of(chain)
+    forward = crossings(placement)
+    label_receivers = dict.fromkeys(one.receiver for one in forward if one.cargo is Cargo.LABEL)
+    check_labels_may_leave(workload.labels_that_are_inputs, label_receivers, workload.config.privacy)
+    everything = (*forward, *gradient_crossings(placement, model), *weight_crossings(placement, model))
+    return PlacementReport(
+        placement=placement,
+        block_names=tuple(block.name for block in chain.blocks),
+        transfers=tuple(_transfer(workload, placement, one) for one in everything),
+        memory=tuple(_memory(workload, placement, model, worker) for worker in placement.workers),
+        sights=tuple(_sight(placement, model, worker) for worker in placement.workers),
+        runs=cut_of(placement) is not None,
+        note=note_on(placement),
+    )
+
+
+def _transfer(workload: Workload, placement: Placement, one: Crossing) -> Transfer:
+    codec = placement.codecs.get(Route(one.sender, one.receiver, one.cargo), _UNCODED)
+    return Transfer(one, codec, _payload_bytes(workload, one, codec))
+
+
+def _payload_bytes(workload: Workload, one: Crossing, codec: str) -> int:
+    chain = workload.chain
+    match one.cargo:
+        case Cargo.FEATURE | Cargo.ERROR_GRADIENT:
+            sent = _of_rows(chain.features[one.index], one.rows)
+            if one.cargo is Cargo.ERROR_GRADIENT:
+                sent = tuple(spec for spec in sent if spec.differentiable)
+            return sum(slot_codec(codec, spec.dtype).encoded_bytes(spec.shape, spec.dtype) for spec in sent)
+        case Cargo.LABEL:
+            return specs_bytes(_of_rows((workload.labels,), one.rows))
+        case Cargo.WEIGHTS | Cargo.WEIGHT_GRADIENT:
+            block, sender = chain.blocks[one.index], codec_by_name(codec)
+            learnt = [value for value in block.named_parameters().values() if value.requires_grad]
+            # The owner sums what training changes besides the weights as well: the statistics of batch-norm.
+            return sum(sender.encoded_bytes(value.shape, value.dtype) for value in (*learnt, *_buffers(block)))
+
+
+def _of_rows(specs: FeatureSpecs, rows: Rows) -> FeatureSpecs:
+    return tuple(replace(spec, shape=(rows.count, *spec.shape[1:])) for spec in specs)
+
+
+def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker: str) -> Memory:
+    chain, config = workload.chain, workload.config
+    held = [chain.blocks[block] for block in held_blocks(placement, worker)]
+    owned = [block for block in held if placement.owner(block.index) == worker]
+    state_bytes = partial(optimizer_bytes, config=config.training.optimizer)
+    activations = waiting = 0
+    for stage in stages(placement, worker):
+        if not model.learns_below(stage.stop):
+            continue  # no backward, so nothing is kept for one
+        blocks = chain.blocks[stage.first : stage.stop]
+        inputs = _of_rows(chain.features[stage.first], stage.rows)
+        kept = activation_bytes(_Stack(blocks), inputs, input_gradient=model.learns_below(stage.first))
+        activations += kept
+        if stage.stop < placement.blocks:
+            graphs = POLICIES[config.deployment.backward].keeps_graphs
+            waiting += kept + _bytes(_learnt(blocks)) if graphs else specs_bytes(inputs)
+    return Memory(
+        worker,
+        weights=sum(_bytes((*block.named_parameters().values(), *_buffers(block))) for block in held),
+        gradients=_bytes(_learnt(held)),
+        optimizer=sum(state_bytes(block.named_parameters().values()) for block in owned),
+        activations=activations,
+        waiting=placement.staleness * waiting,
+    )
+
+
+def _sight(placement: Placement, model: ModelFacts, worker: str) -> Sight:
+    arriving = [one for one in crossings(placement) if one.receiver == worker]
+    features = {one.index for one in arriving if one.cargo is Cargo.FEATURE}
+    has_samples = any(source.worker == worker for source in placement.sources)
+    return Sight(
+        worker,
+        inputs=has_samples or any(index < model.raw_features for index in features),
+        labels=has_samples or any(one.cargo is Cargo.LABEL for one in arriving),
+        outputs=loss_rows(placement, worker) is not None,
+        features=tuple(sorted(index for index in features if index >= model.raw_features)),
+        weights=held_blocks(placement, worker),
+    )
+
+
+def _learnt(blocks: Iterable[Block]) -> list[nn.Parameter]:
+    return [value for block in blocks for value in block.named_parameters().values() if value.requires_grad]
+
+
+def _buffers(block: Block) -> list[Tensor]:
+    return [*block.named_buffers().values(), *block.named_transients().values()]
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+class _Stack(nn.Module):
+    """Blocks one after another, each with all that the one before it returns."""
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        super().__init__()
+        self._blocks = nn.ModuleList(block.module for block in blocks)
+
+    def forward(self, *features: Tensor) -> Features:
+        """What the last block makes of features."""
+        for block in self._blocks:
+            features = call_module(block, features)
+        return features

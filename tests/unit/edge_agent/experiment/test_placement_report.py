@@ -1,0 +1,213 @@
+"""What a placement costs and shows: bytes as the codecs make them, memory as tensors take it, and who sees what."""
+
+import copy
+import json
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge_agent.experiment.placement_report import report_on
+from edge_agent.experiment.workload import Workload
+from edge_agent.placement_config import PlacementSection
+from shared.codec import codec_by_name
+from shared.errors import DataError
+from shared.execution.model_facts import facts_of
+from shared.placement import Cargo, document_of
+from shared.training.losses import narrowed
+from tests.support.experiments import flags
+from tests.support.placements import placements
+from tests.support.running import edge_config
+
+TWO = 'trainers=[{name="near", address="a:1"}, {name="far", address="b:1"}]'
+CHAIN = (TWO, "placement.edge=0:1", "placement.near=1:2", "placement.far=2:")
+PERMITTED = 'privacy.inputs_to=["near", "far"]'
+
+
+def workload(*more, experiment=("cnn", "sgd")):
+    return Workload(edge_config(*flags(*experiment), *more))
+
+
+def reported(*more, experiment=("cnn", "sgd")):
+    return report_on(workload(*more, experiment=experiment))
+
+
+def of(report, worker):
+    """A worker's memory and sight."""
+    return next(one for one in report.memory if one.worker == worker), next(
+        one for one in report.sights if one.worker == worker
+    )
+
+
+@pytest.mark.parametrize(("codec", "downlink"), [("fp32", "fp32"), ("uniform8", "fp16"), ("uniform4-channel", "raw")])
+def test_bytes_are_those_that_the_codecs_make_of_the_tensors(codec, downlink):
+    chosen = workload(*CHAIN, f"deployment.codec={codec}", f"deployment.downlink_codec={downlink}")
+    batch = next(chosen.loader.iterate(0, 1))
+    features = [batch.inputs]
+    with torch.no_grad():
+        for block in chosen.chain.blocks:
+            features.append(block.module(features[-1]))
+    for one in report_on(chosen).transfers:
+        match one.crossing.cargo:
+            case Cargo.FEATURE:
+                expected = codec_by_name(codec).encode(features[one.crossing.index].contiguous())
+            case Cargo.ERROR_GRADIENT:
+                expected = codec_by_name(downlink).encode(torch.randn(features[one.crossing.index].shape))
+            case Cargo.LABEL:
+                expected = codec_by_name("raw").encode(narrowed(batch.labels))
+        assert one.bytes == expected.payload.nbytes
+
+
+def test_integers_cross_as_they_are_and_have_no_gradients():
+    report = reported(
+        TWO,
+        "placement.near=0:2",
+        "placement.edge=2:",
+        PERMITTED,
+        "deployment.codec=uniform8",
+        experiment=("lstm", "sgd"),
+    )
+    tokens = next(one for one in report.transfers if one.crossing.index == 0)
+    spec = workload(experiment=("lstm", "sgd")).chain.features[0][0]
+    assert (tokens.crossing.cargo, tokens.bytes) == (Cargo.FEATURE, spec.bytes)
+    assert not [
+        one for one in report.transfers if one.crossing.cargo is Cargo.ERROR_GRADIENT and one.crossing.index == 0
+    ]
+
+
+def shared(tmp_path):
+    """Two blocks on the edge and near, updated by near; the rest on far."""
+    tiles = [
+        {"worker": "edge", "blocks": [0, 2], "samples": [0, 8]},
+        {"worker": "near", "blocks": [0, 2], "samples": [8, 32]},
+        {"worker": "far", "blocks": [2, 4]},
+    ]
+    document = {"schema": "isthmus.placement/v1", "workers": ["edge", "near", "far"], "tiles": tiles}
+    path = tmp_path / "shared.json"
+    path.write_text(json.dumps({**document, "owners": {"0": "near", "1": "near"}}))
+    return TWO, f"placement.file={path}", PERMITTED
+
+
+def test_parts_and_weights_of_shared_blocks_are_as_large_as_their_parameters_and_buffers(tmp_path):
+    chosen = workload(*shared(tmp_path))
+    held = {
+        block.index: sum(
+            value.nbytes for value in (*block.named_parameters().values(), *block.named_buffers().values())
+        )
+        for block in chosen.chain.blocks
+    }
+    transfers = [one for one in report_on(chosen).transfers if "weight" in one.crossing.cargo]
+    assert {(one.crossing.sender, one.crossing.receiver) for one in transfers} == {("edge", "near"), ("near", "edge")}
+    assert len(transfers) == 4
+    for one in transfers:
+        assert one.bytes == held[one.crossing.index]
+
+
+def test_only_the_owner_keeps_the_optimizers_state(tmp_path):
+    report = report_on(Workload(edge_config(*flags("cnn", "adam"), *shared(tmp_path))))
+    edge, near = of(report, "edge")[0], of(report, "near")[0]
+    assert (edge.weights, edge.gradients) == (near.weights, near.gradients)
+    assert edge.optimizer == 0
+    assert near.optimizer > 2 * near.gradients - 1
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 4])
+def test_what_waits_is_the_inputs_of_k_batches_where_they_are_replayed(staleness):
+    chosen = workload(*CHAIN, f"deployment.staleness={staleness}")
+    report, features = report_on(chosen), chosen.chain.features
+    assert of(report, "edge")[0].waiting == staleness * features[0][0].bytes
+    assert of(report, "near")[0].waiting == staleness * features[1][0].bytes
+    assert of(report, "far")[0].waiting == 0, "who computes the loss waits for nothing"
+
+
+def test_what_waits_is_activations_and_weights_where_they_are_stashed():
+    replayed, stashed = (of(reported(*CHAIN, "deployment.staleness=2", more), "near")[0] for more in (
+        "deployment.backward=replay", "deployment.backward=stash"))  # fmt: skip
+    assert stashed.waiting == 2 * (stashed.activations + stashed.gradients)
+    assert (replayed.activations, replayed.weights) == (stashed.activations, stashed.weights)
+
+
+def test_a_stage_below_which_nothing_learns_keeps_nothing():
+    report = reported(*CHAIN, 'model.frozen=["stem"]', "deployment.staleness=3")
+    memory, _ = of(report, "edge")
+    assert (memory.gradients, memory.optimizer, memory.activations, memory.waiting) == (0, 0, 0, 0)
+    assert memory.weights > 0
+    assert not [one for one in report.transfers if one.crossing.receiver == "edge"]
+
+
+def test_labels_that_stay_are_seen_by_nobody_else():
+    report = reported(TWO, 'placement.edge=["0:1", "3:"]', "placement.near=1:3", "placement.labels=edge")
+    sight = of(report, "near")[1]
+    assert (sight.inputs, sight.labels, sight.outputs) == (False, False, False)
+    assert (sight.features, sight.weights) == ((1,), (1, 2))
+    assert not [one for one in report.transfers if one.crossing.cargo is Cargo.LABEL]
+
+
+def test_features_behind_lookups_alone_are_inputs():
+    report = reported(TWO, "placement.edge=0:1", "placement.near=1:", PERMITTED, experiment=("lstm", "sgd"))
+    sight = of(report, "near")[1]
+    assert (sight.inputs, sight.features) == (True, ())
+
+
+AUTOENCODER = [
+    'model.factory="shared.model.zoo:mlp"',
+    "model.kwargs={outputs=64}",
+    "training.loss=mse",
+    'data.train={factory="tests.support.samples:Itself"}',
+]
+
+
+def test_labels_that_are_the_inputs_go_only_where_inputs_may():
+    chain = (TWO, "placement.edge=0:1", "placement.near=1:2", "placement.far=2:")
+    with pytest.raises(DataError, match=r'data\.train: .* set privacy\.inputs_to to \["far"\]'):
+        report_on(Workload(edge_config(*AUTOENCODER, *chain, 'privacy.inputs_to=["near"]')))
+    assert report_on(Workload(edge_config(*AUTOENCODER, *chain, 'privacy.inputs_to=["far"]'))).transfers
+    staying = (TWO, 'placement.edge=["0:1", "2:"]', "placement.near=1:2")
+    assert report_on(Workload(edge_config(*AUTOENCODER, *staying))).transfers
+
+
+@pytest.fixture(scope="module")
+def perceptron():
+    """Four blocks without batch-norm, so that samples may be divided anyhow."""
+    return workload(TWO, "placement.edge=0:", PERMITTED, experiment=("mlp", "adam"))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_of_any_placement_bytes_follow_the_rows_and_everybody_sees_what_comes_and_no_more(data, tmp_path, perceptron):
+    placement = data.draw(placements(facts_of(perceptron.chain)))
+    path = tmp_path / "any.json"
+    document = {**document_of(placement), "staleness": 0}
+    del document["sources"]  # the edge has all samples
+    path.write_text(json.dumps(document))
+    chosen = copy.copy(perceptron)
+    sizes = perceptron.config.data.model_copy(update={"batch_size": placement.batch_size})
+    update = {"data": sizes, "placement": PlacementSection(file=path)}
+    chosen.config = perceptron.config.model_copy(update=update)
+    report = report_on(chosen)
+
+    per_sample = [specs[0].bytes // specs[0].shape[0] for specs in chosen.chain.features]
+    for one in report.transfers:
+        if one.crossing.cargo in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
+            assert one.bytes == one.crossing.rows.count * per_sample[one.crossing.index]
+        elif one.crossing.cargo is Cargo.LABEL:
+            assert one.bytes == one.crossing.rows.count
+    for worker in placement.workers:
+        memory, sight = of(report, worker)
+        coming = {
+            (one.crossing.cargo, one.crossing.index) for one in report.transfers if one.crossing.receiver == worker
+        }
+        own = {tile.first for tile in placement.tiles_of(worker)}
+        assert sight.inputs == (worker == "edge" or (Cargo.FEATURE, 0) in coming)
+        assert sight.labels == (worker == "edge" or (Cargo.LABEL, 4) in coming)
+        assert sight.outputs == any(tile.stop == 4 for tile in placement.tiles_of(worker))
+        assert set(sight.features) == {index for cargo, index in coming if cargo is Cargo.FEATURE and index}
+        assert set(sight.features) <= own
+        assert memory.weights == sum(per_block(chosen, block) for block in sight.weights)
+        assert memory.total >= memory.weights + memory.gradients
+    assert {block for one in report.sights for block in one.weights} == set(range(4))
+
+
+def per_block(chosen, block):
+    return sum(value.nbytes for value in chosen.chain.blocks[block].named_parameters().values())
