@@ -65,15 +65,7 @@ class TrainerService:
         self._handshake = Handshake(self.sessions, self._store, self._compute, self._build)
         self._checkpointer = SessionCheckpointer(self._store, self._compute)
         self.copies = CopyTrainings(config, self._limits, on)
-        self.training = TrainRpc(
-            config.link,
-            self._limits,
-            self.sessions,
-            self._handshake,
-            self._checkpointer,
-            self._compute,
-            metrics,
-        )
+        self.training = TrainRpc(config, self.sessions, self._handshake, self._checkpointer, self._compute, metrics)
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:
         """What an operator sees of it and does to it. stopping: set to stop the trainer."""

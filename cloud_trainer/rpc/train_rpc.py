@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 import grpc
 import structlog
 
+from cloud_trainer.config import TrainerConfig
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.announcements import BatchAnnouncements
 from cloud_trainer.rpc.cloud_compute import CloudCompute
@@ -14,12 +15,10 @@ from cloud_trainer.rpc.stream_server import StreamServer
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.compute import Compute
 from cloud_trainer.sessions.handshake import Handshake
-from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from shared.codec import aligned_buffer
 from shared.concurrency.tasks import run_together
-from shared.config import LinkConfig
 from shared.errors import ProtocolError, one_line
 from shared.runtime import StallWatch
 from shared.telemetry.logs import bind_session
@@ -40,16 +39,15 @@ class TrainRpc:
 
     def __init__(
         self,
-        link: LinkConfig,
-        limits: Limits,
+        config: TrainerConfig,
         sessions: SessionRegistry,
         handshake: Handshake,
         checkpointer: SessionCheckpointer,
         compute: Compute,
         metrics: TrainerMetrics,
     ) -> None:
-        self._link = link
-        self._limits = limits
+        self._link = config.link
+        self._max_tensor_bytes = config.server.max_tensor_bytes
         self._sessions = sessions
         self._handshake = handshake
         self._checkpointer = checkpointer
@@ -123,7 +121,7 @@ class TrainRpc:
     ) -> None:
         link = self._link
         first = TensorKey(session.training.next_step, Role.ROLE_LABEL)
-        announcements = BatchAnnouncements(session, first, self._limits.tensor_bytes)
+        announcements = BatchAnnouncements(session, first, self._max_tensor_bytes)
         stream: Duplex[pb.TrainResponse, pb.TrainRequest] = Duplex(
             pb.TrainResponse,
             PacketChannel(functools.partial(_read, context), context.write),
