@@ -18,7 +18,7 @@ from tests.fuzz.messages import Call, calls
 from tests.support.peers.strangers import CONTROL
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, trainer_process
-from tests.support.wire import SERVICE, RawPeer
+from tests.support.wire import REFUSALS, SERVICE, RawPeer
 
 MIB = 1 << 20
 MAX_SESSIONS, MAX_SESSION_BYTES, MAX_TENSOR_BYTES = 4, 32 * MIB, 4 * MIB
@@ -32,16 +32,7 @@ CALLS_PER_RUN = 250
 LOSSES = ("cross_entropy", "mse", "tests.support.models.losses:of_the_first")
 """Of the sessions that calls are made on, one after the other: each takes labels of other shapes."""
 Code = grpc.StatusCode
-ENDS = {
-    Code.OK,
-    Code.INVALID_ARGUMENT,
-    Code.DATA_LOSS,
-    Code.NOT_FOUND,
-    Code.FAILED_PRECONDITION,
-    Code.PERMISSION_DENIED,
-    Code.RESOURCE_EXHAUSTED,
-    Code.ABORTED,
-}
+ENDS = REFUSALS | {Code.OK, Code.ABORTED}
 """How a call may end, whatever was said in it."""
 ENDS_OF_LIBRARIES = ENDS | {Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNKNOWN}
 """The same for health and reflection, which are gRPC's own: it says so of a message that it cannot read."""

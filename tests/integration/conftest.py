@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from edge_agent import run_training
+from edge_agent.observability.metrics import EdgeMetrics
 from tests.support.commands import MLP
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, trainer_process
@@ -34,6 +35,20 @@ def serves_the_next(trainer, expected):
     yield
     config = edge_config(*THREE_STEPS, f"trainer.address={trainer}")
     assert_same_bits(expected, asyncio.run(run_training(config)).module.state_dict())
+
+
+@pytest.fixture
+def edge_metrics(monkeypatch):
+    """The metrics of the runs of a test, oldest first."""
+    made = []
+    init = EdgeMetrics.__init__
+
+    def append(self, *arguments):
+        init(self, *arguments)
+        made.append(self)
+
+    monkeypatch.setattr(EdgeMetrics, "__init__", append)
+    return made
 
 
 @pytest.fixture(autouse=True)

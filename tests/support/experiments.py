@@ -1,5 +1,9 @@
 """Experiments that every kind of run is tried with: small models, every optimizer, and where each model may be cut."""
 
+from edge_agent.experiment.building import Experiment
+from shared.model.features import specs_bytes
+from shared.planning import Block, Encode, Profile
+
 STEPS = 30
 MODELS = {
     "mlp": [
@@ -43,3 +47,22 @@ def flags(model, optimizer, *more):
         f"training.max_steps={STEPS}",
         *more,
     ]
+
+
+def profile_of(config):
+    """A profile of the network of `config`: its sizes as they are, and times as a small device would have them."""
+    chain = Experiment(config).chain
+    sizes = tuple(float(specs_bytes(specs)) for specs in chain.features[:-1])
+    count = len(chain.blocks)
+    return Profile(
+        model="cnn",
+        batch_size=config.data.batch_size,
+        blocks=tuple(Block(block.name, 1e4) for block in chain.blocks),
+        feature_bytes=(*sizes, None),
+        gradient_bytes=(*sizes, None),
+        edge_seconds=(None, *(0.002 * cut for cut in range(1, count)), None),
+        cloud_seconds=(None, *(0.001 for _ in range(1, count)), None),
+        encode=Encode(1e-9, 1e-4),
+        min_bits=None,
+        max_staleness=2,
+    )

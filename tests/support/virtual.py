@@ -27,12 +27,16 @@ MESSAGE_BYTES = 60
 """Of a message besides its payload."""
 
 
-class _Selector(selectors.DefaultSelector):
-    """Instead of waiting for a timer, moves the time on."""
+class VirtualSelector(selectors.DefaultSelector):
+    """Decides when the time moves on. start_seconds: what the clock shows first."""
 
-    def __init__(self) -> None:
+    def __init__(self, start_seconds: float) -> None:
         super().__init__()
-        self.now = 1000.0
+        self.now = start_seconds
+
+
+class _Timers(VirtualSelector):
+    """Instead of waiting for a timer, moves the time on."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
@@ -42,19 +46,22 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop without sockets and threads, whose time passes as soon as nothing else can happen."""
+    """An event loop whose time passes as its selector says."""
 
-    def __init__(self) -> None:
-        self._virtual = _Selector()
-        super().__init__(self._virtual)
+    def __init__(self, selector: VirtualSelector) -> None:
+        self._virtual = selector
+        super().__init__(selector)
 
     def time(self) -> float:
         return self._virtual.now
 
 
 def run_virtually(main: Callable[[], Awaitable[T]]) -> T:
-    """Run a coroutine function to its end in virtual time; `time.monotonic` and the acks' clock show that time."""
-    loop = VirtualLoop()
+    """Run a coroutine function to its end, without sockets and threads, in virtual time.
+
+    Time passes as soon as nothing else can happen; `time.monotonic` and the acks' clock show it.
+    """
+    loop = VirtualLoop(_Timers(1000.0))
 
     def nanoseconds() -> int:
         return round(loop.time() * 1e9)

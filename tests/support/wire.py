@@ -23,6 +23,15 @@ BATCH, FEATURES, CLASSES, CUT = 8, 64, 10, 1
 """Of the session that `open_request` asks for: a multilayer perceptron of three blocks, cut after the first."""
 
 
+REFUSALS = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.DATA_LOSS,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+"""How a call ends that says what cannot be."""
 FENCE = pb.Fence(session_term=2**63)
 """Of an edge that attached after all others."""
 

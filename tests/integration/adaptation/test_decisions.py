@@ -10,12 +10,10 @@ from benchmarks.net import Relay
 from edge_agent import run_training
 from edge_agent.adaptation import link_measurement as link_measuring
 from edge_agent.adaptation import link_probe
-from edge_agent.experiment.building import Experiment
 from shared.errors import ConfigError, PlanError
-from shared.model.features import specs_bytes
-from shared.planning import Block, Encode, Profile, Rates, SearchSpace, first_deployment, profile_to_json
+from shared.planning import Rates, SearchSpace, first_deployment, profile_to_json
 from shared.training.stage import Stage
-from tests.support.experiments import flags
+from tests.support.experiments import flags, profile_of
 from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,23 +23,8 @@ STEPS = 100_000
 
 @pytest.fixture
 def profile(tmp_path):
-    """A profile of the tests' small network: sizes as they are, times as such a device would have them."""
-    experiment = Experiment(edge_config(*flags("cnn", "sgd")))
-    chain = experiment.chain
-    sizes = tuple(float(specs_bytes(specs)) for specs in chain.features[:-1])
-    count = len(chain.blocks)
-    written = Profile(
-        model="cnn",
-        batch_size=experiment.config.data.batch_size,
-        blocks=tuple(Block(block.name, 1e4) for block in chain.blocks),
-        feature_bytes=(*sizes, None),
-        gradient_bytes=(*sizes, None),
-        edge_seconds=(None, *(0.002 * cut for cut in range(1, count)), None),
-        cloud_seconds=(None, *(0.001 for _ in range(1, count)), None),
-        encode=Encode(1e-9, 1e-4),
-        min_bits=None,
-        max_staleness=2,
-    )
+    """A profile of the small network, and its file."""
+    written = profile_of(edge_config(*flags("cnn", "sgd")))
     path = tmp_path / "profile.json"
     path.write_text(profile_to_json(written))
     return written, path

@@ -227,15 +227,20 @@ def test_an_unknown_loss(trainer):
     )
 
 
+TWO_CLASSES = [
+    'model.factory="shared.model.zoo:bilstm"',
+    "model.kwargs={vocabulary=50, classes=2}",
+    "deployment.cut=2",
+]
+
+
 @pytest.mark.usefixtures("serves_the_next")
 def test_labels_out_of_range(trainer):
     agent_fails(
         ExitCode.REFUSED,
         "labels are 0 to 3; the model's output has 2 classes, so they must be 0 to 1",
         flags=[
-            'model.factory="shared.model.zoo:bilstm"',
-            "model.kwargs={vocabulary=50, classes=2}",
-            "deployment.cut=2",
+            *TWO_CLASSES,
             'data.train={factory="tests.support.samples:Sequences"}',
         ],
         trainer=trainer,
@@ -248,9 +253,7 @@ def test_labels_out_of_range_in_an_evaluation_only(trainer):
         ExitCode.REFUSED,
         "labels are 0 to 3; the model's output has 2 classes",
         flags=[
-            'model.factory="shared.model.zoo:bilstm"',
-            "model.kwargs={vocabulary=50, classes=2}",
-            "deployment.cut=2",
+            *TWO_CLASSES,
             'data.train={factory="tests.support.samples:Sequences", kwargs={classes=2}}',
             'data.test={factory="tests.support.samples:Sequences"}',
             "training.max_steps=2",

@@ -10,14 +10,13 @@ import pytest
 from safetensors.torch import load_file
 
 from cloud_trainer.main import app as trainer_app
-from edge_agent.experiment.building import Experiment
 from edge_agent.main import app as agent_app
 from shared.errors import ExitCode, RefusedError
-from shared.model.features import specs_bytes
-from shared.planning import Block, Encode, Profile, profile_to_json
+from shared.planning import profile_to_json
 from shared.wire.isthmus.v1 import control_pb2
 from tests.conftest import ROOT
 from tests.support.commands import command
+from tests.support.experiments import profile_of
 from tests.support.operators import EDGE, ENDLESS, OFTEN, SETTINGS, STEPS, TRAINER, Operator
 from tests.support.peers.curl import curl_stream
 from tests.support.plain import assert_same_bits, plain_state
@@ -47,25 +46,6 @@ def watched_agent(folder, address, name, *settings, output=None):
     socket = f"unix:{folder}/{name}.sock"
     flags = [f"control.listen={socket}", f"trainer.address={address}", f"checkpoints.location={folder / name}"]
     return agent_process(*flags, *settings, output=output), Operator(socket, EDGE)
-
-
-def profile_of(config):
-    """A profile of the tests' small network, so that a decision engine runs."""
-    chain = Experiment(config).chain
-    sizes = tuple(float(specs_bytes(specs)) for specs in chain.features[:-1])
-    count = len(chain.blocks)
-    return Profile(
-        model="cnn",
-        batch_size=config.data.batch_size,
-        blocks=tuple(Block(block.name, 1e4) for block in chain.blocks),
-        feature_bytes=(*sizes, None),
-        gradient_bytes=(*sizes, None),
-        edge_seconds=(None, *(0.002 * cut for cut in range(1, count)), None),
-        cloud_seconds=(None, *(0.001 for _ in range(1, count)), None),
-        encode=Encode(1e-9, 1e-4),
-        min_bits=None,
-        max_staleness=2,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.peers.damage import Damage
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, train_with
-from tests.support.wire import RawPeer, attach
+from tests.support.wire import REFUSALS, RawPeer, attach
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -23,14 +23,6 @@ MIB = 1 << 20
 GROWTH_BYTES = 64 * MIB
 """Ten thousand refusals, and the logs and metrics of them, may cost so much memory in this process of both sides."""
 Code = grpc.StatusCode
-REFUSALS = {
-    Code.INVALID_ARGUMENT,
-    Code.DATA_LOSS,
-    Code.NOT_FOUND,
-    Code.FAILED_PRECONDITION,
-    Code.PERMISSION_DENIED,
-    Code.RESOURCE_EXHAUSTED,
-}
 TRAINING = [
     'model.factory="shared.model.zoo:mlp"',
     'data.train={factory="tests.support.samples:FlatDigits"}',

@@ -108,6 +108,23 @@ async def test_a_session_takes_what_it_may_and_no_byte_more():
     assert await opens(20 * weights) is Code.OK
 
 
+async def begin_more_than_may_be(method, begun, server, most):
+    """Calls that begin and never end: the last of them are refused, `most` go on until they are cancelled."""
+    more = 5
+    async with grpc.aio.insecure_channel(server.address) as channel, asyncio.timeout(60):
+        calls = [channel.stream_unary(path_of(method))() for _ in range(most + more)]
+        for call in calls:
+            await call.write(begun)
+        ends = asyncio.as_completed([call.code() for call in calls])
+        assert {await next(ends) for _ in range(more)} == {Code.RESOURCE_EXHAUSTED}
+        under_way = [call for call in calls if not call.done()]
+        assert len(under_way) == most
+        for call in under_way:
+            call.cancel()
+        for end in ends:
+            await end
+
+
 async def test_uploads_that_never_end_hold_no_more_than_twice_the_model():
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
@@ -118,21 +135,10 @@ async def test_uploads_that_never_end_hold_no_more_than_twice_the_model():
         header = TensorHeader(codec="raw", dtype=7, shape=[size], strides=[1], encoded_bytes=size)
         frame = Frame(block=1, role=Role.ROLE_BLOCK, tensor=header)
         begun = serialize(Packet(pb.UploadBlockRequest(session_id=session, frame=frame), b"first"))
-        async with grpc.aio.insecure_channel(server.address) as channel, asyncio.timeout(60):
-            calls = [channel.stream_unary(path_of("UploadBlock"))() for _ in range(room + 5)]
-            for call in calls:
-                await call.write(begun)
-            ends = asyncio.as_completed([call.code() for call in calls])
-            assert {await next(ends) for _ in range(5)} == {Code.RESOURCE_EXHAUSTED}
-            held = [call for call in calls if not call.done()]
-            assert len(held) == room
-            for call in held:
-                call.cancel()
-            while (end := await peer.streamed("UploadBlock", [begun])).code is Code.RESOURCE_EXHAUSTED:
-                pass
-            assert end.details == "the stream ended before the block was whole", "there is room again"
-            for end in ends:
-                await end
+        await begin_more_than_may_be("UploadBlock", begun, server, most=room)
+        while (end := await peer.streamed("UploadBlock", [begun])).code is Code.RESOURCE_EXHAUSTED:
+            pass
+        assert end.details == "the stream ended before the block was whole", "there is room again"
         await peer.close_session(session)
 
 
@@ -165,18 +171,7 @@ async def test_a_session_evaluates_no_more_than_a_few_batches_at_one_time():
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
         begun = serialize(batch_packets(pb.EvaluateRequest, 0, session_id=session)[0])
-        async with grpc.aio.insecure_channel(server.address) as channel, asyncio.timeout(60):
-            calls = [channel.stream_unary(path_of("Evaluate"))() for _ in range(MOST_EVALUATIONS + 3)]
-            for call in calls:
-                await call.write(begun)
-            ends = asyncio.as_completed([call.code() for call in calls])
-            assert {await next(ends) for _ in range(3)} == {Code.RESOURCE_EXHAUSTED}
-            held = [call for call in calls if not call.done()]
-            for call in held:
-                call.cancel()
-            assert len(held) == MOST_EVALUATIONS
-            for end in ends:
-                await end
+        await begin_more_than_may_be("Evaluate", begun, server, most=MOST_EVALUATIONS)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.net.relay import Fault, Relay
 from edge_agent import run_training
-from edge_agent.observability.metrics import EdgeMetrics
 from shared.errors import ExitCode
 from shared.transport.auth.gate import LOOK_SECONDS
 from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token
@@ -234,19 +233,6 @@ DAMAGES = {
     "gone": lambda path: path.unlink(),
     "two words": lambda path: path.write_text("no token"),
 }
-
-
-@pytest.fixture
-def edge_metrics(monkeypatch):
-    made = []
-    init = EdgeMetrics.__init__
-
-    def keep(self, *arguments):
-        init(self, *arguments)
-        made.append(self)
-
-    monkeypatch.setattr(EdgeMetrics, "__init__", keep)
-    return made
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)

@@ -6,27 +6,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge_agent import run_training
-from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.training.deployer import Deployer
 from tests.support.commands import MLP
 from tests.support.running import edge_config, held_port, running_trainer
 
 STEPS, BATCH = 12, 32
 RUN = [*MLP, f"training.max_steps={STEPS}", f"data.batch_size={BATCH}", "deployment.staleness=2"]
-
-
-@pytest.fixture
-def edge_metrics(monkeypatch):
-    """The metrics of the runs of a test, oldest first."""
-    made = []
-    init = EdgeMetrics.__init__
-
-    def keep(self, *arguments):
-        init(self, *arguments)
-        made.append(self)
-
-    monkeypatch.setattr(EdgeMetrics, "__init__", keep)
-    return made
 
 
 def value(metrics, name, **labels):

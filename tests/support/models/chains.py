@@ -146,12 +146,12 @@ def generated(draw: st.DrawFn) -> Generated:
     return Generated([*valid(kinds), "linear", "relu", "linear"])
 
 
-class Torn(nn.Module):
-    """As `Generated`, its layers in an nn.Sequential or in a list that it gives itself."""
+class Declared(nn.Module):
+    """Layers in a list, which it declares to be its blocks."""
 
-    def __init__(self, kinds: list[str]) -> None:
+    def __init__(self, *parts: nn.Module) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(LAYERS[kind]() for kind in kinds)
+        self.parts = nn.ModuleList(parts)
 
     def blocks(self) -> list[nn.Module]:
         return list(self.parts)
@@ -160,6 +160,13 @@ class Torn(nn.Module):
         for part in self.parts:
             x = part(x)
         return x
+
+
+class Torn(Declared):
+    """As `Generated`, its layers in a list that it gives itself."""
+
+    def __init__(self, kinds: list[str]) -> None:
+        super().__init__(*(LAYERS[kind]() for kind in kinds))
 
 
 @st.composite

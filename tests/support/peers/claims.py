@@ -48,6 +48,13 @@ def _unary(message: Callable[[str], Any]) -> Callable[[str], list[bytes]]:
     return lambda session: [message(session).SerializeToString()]
 
 
+def _upload(session: str, block: int, size: int) -> bytes:
+    """The first byte of a block's state that is announced as so many bytes."""
+    header = TensorHeader(codec="raw", dtype=DataType.DATA_TYPE_UINT8, shape=[size], strides=[1], encoded_bytes=size)
+    frame = Frame(block=block, role=Role.ROLE_BLOCK, tensor=header)
+    return serialize(Packet(pb.UploadBlockRequest(session_id=session, fence=FENCE, frame=frame), b"\x00"))
+
+
 def _tensor(method: str, role: Role.ValueType, **header: Any) -> Callable[[str], list[bytes]]:
     """A batch whose `role` is announced so; its labels are right where the feature is not."""
 
@@ -190,54 +197,8 @@ CLAIMS = [
             ),
         ],
     ),
-    Claim(
-        "UploadBlock",
-        "a block of terabytes",
-        lambda session: [
-            serialize(
-                Packet(
-                    pb.UploadBlockRequest(
-                        session_id=session,
-                        fence=FENCE,
-                        frame=Frame(
-                            block=1,
-                            role=Role.ROLE_BLOCK,
-                            tensor=TensorHeader(
-                                codec="raw",
-                                dtype=DataType.DATA_TYPE_UINT8,
-                                shape=[2**42],
-                                strides=[1],
-                                encoded_bytes=2**42,
-                            ),
-                        ),
-                    ),
-                    b"\x00",
-                )
-            )
-        ],
-    ),
-    Claim(
-        "UploadBlock",
-        "the last block",
-        lambda session: [
-            serialize(
-                Packet(
-                    pb.UploadBlockRequest(
-                        session_id=session,
-                        fence=FENCE,
-                        frame=Frame(
-                            block=LARGEST,
-                            role=Role.ROLE_BLOCK,
-                            tensor=TensorHeader(
-                                codec="raw", dtype=DataType.DATA_TYPE_UINT8, shape=[64], strides=[1], encoded_bytes=64
-                            ),
-                        ),
-                    ),
-                    b"\x00",
-                )
-            )
-        ],
-    ),
+    Claim("UploadBlock", "a block of terabytes", lambda session: [_upload(session, block=1, size=2**42)]),
+    Claim("UploadBlock", "the last block", lambda session: [_upload(session, block=LARGEST, size=64)]),
     Claim(
         "TrainCopy",
         "a training without end",

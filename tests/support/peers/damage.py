@@ -111,31 +111,25 @@ class Damage:
 
     def _evaluation(self) -> Case:
         """An evaluation that goes wrong."""
-        draw = self._random
-        packets = batch_packets(pb.EvaluateRequest, 0, session_id=self._session)
-        place = draw.randrange(len(packets))
-        before = [serialize(packet) for packet in packets[:place]]
-        if draw.random() < 0.1:
-            return Case("ends early", "Evaluate", before)
-        other = _packet(_but(packets[place].message, session_id=draw.choice(["", "y" * 9000])), packets[place].payload)
-        hostile = self._hostile_frames(packets[place]) | {"another session": other}
-        case = self._spoilt_or("Evaluate", serialize(packets[place]), hostile)
-        return replace(case, messages=before + case.messages)
+        return self._stream("Evaluate", batch_packets(pb.EvaluateRequest, 0, session_id=self._session))
 
     def _upload(self) -> Case:
         """An upload of a block that goes wrong."""
-        draw = self._random
-        if draw.random() < 0.4:
+        if self._random.random() < 0.4:
             what, data, harmless = self._file()
             return Case(what, "UploadBlock", list(map(serialize, block_packets(self._session, BLOCK, data))), harmless)
-        packets = block_packets(self._session, BLOCK, block_state.serialize(self._block))
+        return self._stream("UploadBlock", block_packets(self._session, BLOCK, block_state.serialize(self._block)))
+
+    def _stream(self, method: str, packets: list[Packet[Any]]) -> Case:
+        """A stream of `packets` that ends early, or goes wrong at one of them."""
+        draw = self._random
         place = draw.randrange(len(packets))
         before = [serialize(packet) for packet in packets[:place]]
         if draw.random() < 0.1:
-            return Case("ends early", "UploadBlock", before)
+            return Case("ends early", method, before)
         other = _packet(_but(packets[place].message, session_id=draw.choice(["", "y" * 9000])), packets[place].payload)
         hostile = self._hostile_frames(packets[place]) | {"another session": other}
-        case = self._spoilt_or("UploadBlock", serialize(packets[place]), hostile)
+        case = self._spoilt_or(method, serialize(packets[place]), hostile)
         return replace(case, messages=before + case.messages)
 
     def _opening(self) -> Case:

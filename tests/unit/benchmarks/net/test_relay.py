@@ -11,18 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.net.relay import Fault, Relay, TokenBucket
+from tests.support.virtual import VirtualLoop, VirtualSelector
 
 LATENESS = 0.005
 LONG = 60.0
 """Virtual seconds: longer than anything that will still happen."""
 
 
-class VirtualSelector(selectors.DefaultSelector):
+class SocketsThenTimers(VirtualSelector):
     """Instead of waiting for a timer, moves the time on, once the sockets have had a moment to be heard."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None or timeout <= 0:
@@ -31,15 +28,6 @@ class VirtualSelector(selectors.DefaultSelector):
         if not events:
             self.now += timeout
         return events
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._virtual = VirtualSelector()
-        super().__init__(self._virtual)
-
-    def time(self) -> float:
-        return self._virtual.now
 
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -81,7 +69,7 @@ def in_virtual_time(body: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(60 * LONG):  # what would hang fails instead
             await body()
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(SocketsThenTimers(0.0))) as runner:
         runner.run(bounded())
 
 

@@ -16,13 +16,6 @@ AT = Rates(10e6, 50e6)
 
 
 @pytest.fixture
-def profile_path(tmp_path):
-    path = tmp_path / "profile.json"
-    path.write_text(profile_to_json(small_profile()))
-    return path
-
-
-@pytest.fixture
 def trace_path(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("second,bytes per second\n" + "".join(f"{i},{500_000 * (1 + i // 30 % 3)}\n" for i in range(120)))

@@ -12,18 +12,9 @@ from edge_agent.commands.timeline_plot import draw
 from edge_agent.main import app
 from edge_agent.observability.timeline_window import choose_window
 from shared.errors import PlanError
-from shared.planning import profile_to_json
 from tests.conftest import ROOT
 from tests.support.pages import blocks
-from tests.support.planning_cases import small_profile
 from tests.unit.edge_agent.observability.test_timeline import EQUAL, pipeline
-
-
-@pytest.fixture
-def profile(tmp_path):
-    path = tmp_path / "profile.json"
-    path.write_text(profile_to_json(small_profile()))
-    return path
 
 
 @pytest.fixture
@@ -61,9 +52,9 @@ def assert_nothing_is_cut_off(figure):
             assert whole.y0 <= box.y0 < box.y1 <= whole.y1, text
 
 
-def test_a_simulated_run_has_whole_labels_a_legend_beside_its_lines_and_whole_numbers(profile, tmp_path, drawn):
+def test_a_simulated_run_has_whole_labels_a_legend_beside_its_lines_and_whole_numbers(profile_path, tmp_path, drawn):
     trace = ROOT / "deploy" / "demo" / "uplink.csv"
-    simulate(profile, f"--trace={trace}", "--downlink=50mbit", f"--png={tmp_path / 'run.png'}")
+    simulate(profile_path, f"--trace={trace}", "--downlink=50mbit", f"--png={tmp_path / 'run.png'}")
     (figure,) = drawn
     assert_nothing_is_cut_off(figure)
     rates, cut, bits = figure.axes
@@ -89,16 +80,16 @@ def test_a_time_line_explains_its_hatching(tmp_path, drawn):
     assert all(box.y1 <= axes.get_window_extent().y0 for axes in figure.axes), "below the lanes"
 
 
-def test_what_draws_can_be_installed_by_a_user(profile, tmp_path, monkeypatch):
+def test_what_draws_can_be_installed_by_a_user(profile_path, tmp_path, monkeypatch):
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert any(requirement.startswith("matplotlib") for requirement in extras["plots"])
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     trace = ROOT / "deploy" / "demo" / "uplink.csv"
     with pytest.raises(PlanError, match=r"--png needs matplotlib, .*: pip install 'isthmus\[plots\]'"):
-        simulate(profile, f"--trace={trace}", f"--png={tmp_path / 'run.png'}")
+        simulate(profile_path, f"--trace={trace}", f"--png={tmp_path / 'run.png'}")
 
 
-def test_the_readmes_simulation_works_from_a_clone(profile, tmp_path, monkeypatch):
+def test_the_readmes_simulation_works_from_a_clone(profile_path, tmp_path, monkeypatch):
     (command,) = (
         command
         for block in blocks("../README.md")
@@ -107,7 +98,7 @@ def test_the_readmes_simulation_works_from_a_clone(profile, tmp_path, monkeypatc
     )
     monkeypatch.chdir(ROOT)
     arguments = [
-        {"profile.json": str(profile), "run.png": str(tmp_path / "run.png")}.get(word, word)
+        {"profile.json": str(profile_path), "run.png": str(tmp_path / "run.png")}.get(word, word)
         for word in shlex.split(command)
     ]
     done = CliRunner().invoke(app, arguments[1:])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from shared.errors import ModelError
 from shared.model.build import check_cut
 from shared.model.chain import build_chain
-from tests.support.models.chains import WIDTH, Generated, Opaque, Residual, Torn, example
+from tests.support.models.chains import WIDTH, Declared, Generated, Opaque, Residual, Torn, example
 
 torch.set_num_threads(1)
 
@@ -281,22 +281,6 @@ def test_an_output_without_the_batch_in_front_crosses_no_cut():
         check_cut(2, chain)
 
 
-class SequenceFirst(nn.Module):
-    """Layers with the time in front, as torch.nn has them by default; the batch is in front at both ends."""
-
-    def __init__(self, *parts: nn.Module) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(parts)
-
-    def blocks(self) -> list[nn.Module]:
-        return list(self.parts)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for part in self.parts:
-            x = part(x)
-        return x
-
-
 class Turned(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.transpose(0, 1)
@@ -323,7 +307,7 @@ def layer() -> nn.Module:
 def test_there_is_no_cut_where_the_batch_is_not_in_front(declared, there_and_back, batch_size):
     there, back = there_and_back
     parts = [layer(), nn.Sequential(layer(), there), layer(), nn.Sequential(layer(), back), layer()]
-    module = SequenceFirst(*parts) if declared else nn.Sequential(*parts)
+    module = Declared(*parts) if declared else nn.Sequential(*parts)
     chain = build_chain(module, example(batch_size, 4, WIDTH))
     assert len(chain.blocks) == 3
     assert [feature.shape for (feature,) in chain.features] == [(batch_size, 4, WIDTH)] * 4

@@ -103,16 +103,21 @@ def test_nothing_is_kept_for_what_does_not_learn(config):
     assert optimizer_bytes([Held((3,), learns=False).weight], config) == 0
 
 
+def make_one_more_step(*blocks):
+    """The same on each block, by its optimizer."""
+    for block, optimizer in blocks:
+        for parameter in block.module.parameters():
+            parameter.grad = torch.sin(parameter.detach())
+        optimizer.step()
+
+
 @configs
 def test_a_state_that_moves_goes_on_as_if_it_had_stayed(config):
     here, optimizer = block_of(config)
     state = block_state.deserialize(block_state.serialize(block_state.collect(here, optimizer)))
     there, arriving = block_of(config, steps=0)
     block_state.restore(there, arriving, config, state)
-    for block, its in ((here, optimizer), (there, arriving)):
-        for parameter in block.module.parameters():
-            parameter.grad = torch.sin(parameter.detach())
-        its.step()
+    make_one_more_step((here, optimizer), (there, arriving))
     assert block_state.digest(here) == block_state.digest(there)
 
 
@@ -123,10 +128,7 @@ def test_weights_that_come_without_a_state_begin_as_with_a_new_optimizer(config)
     block_state.restore(used, its, config, weights)
     new, expected = block_of(config, steps=0)
     block_state.restore(new, expected, config, weights)
-    for block, optimizer in ((used, its), (new, expected)):
-        for parameter in block.module.parameters():
-            parameter.grad = torch.sin(parameter.detach())
-        optimizer.step()
+    make_one_more_step((used, its), (new, expected))
     assert block_state.digest(used) == block_state.digest(new)
 
 
