@@ -48,7 +48,7 @@ BITS = (8, 32)
 """The engine's own choice: fewer bits cost accuracy."""
 SPACE = SearchSpace(BITS, allow_edge_only=True)
 EDGE_SHARE = 0.1
-"""Of a core's time: so slow that the best cut is not the same over every trace."""
+"""The edge's share of a core's time: so slow that the best cut is not the same over every trace."""
 NETWORK = (
     "model.kwargs={width=64}",
     'deployment.downlink_codec="uniform8"',
@@ -61,7 +61,7 @@ RUN_SECONDS = 40.0
 ALONE_SECONDS = 15.0
 """About how long edge-only is measured, by the profile."""
 NO_MATTER = Rates(1.0, 1.0)
-"""Of a link that is not used."""
+"""The rates of a link that is not used."""
 REPEATS = 2
 
 
@@ -84,7 +84,7 @@ class Row:
     simulated_seconds: float
     seconds: Spread
     changes: int
-    """That the simulator sees."""
+    """The changes that the simulator sees."""
     against: float
     """The engine's time over this one's."""
 
@@ -148,7 +148,7 @@ class Measurement:
         return ends[-1] - ends[0]
 
     def alone_seconds_per_step(self) -> list[float]:
-        """Of edge-only runs."""
+        """Seconds of each step of edge-only runs."""
         steps = ceil(ALONE_SECONDS / edge_only(self.profile, NO_MATTER).seconds_per_step)
         taken = []
         for _ in range(self.repeats):

@@ -34,7 +34,7 @@ GOAL = 1.05
 BATCH = 32
 STALENESS = (0, 1, 2, 5)
 FEATURE_FLOATS = 2000
-"""Of one sample: 256 kB a batch at 32 bits."""
+"""The feature of one sample: 256 kB a batch at 32 bits."""
 WARM_UP_STEPS, SEGMENT_STEPS, SEGMENTS = 20, 6, 8
 """A stretch that is measured holds whole rounds of K + 1 steps, for every K here."""
 

@@ -64,7 +64,7 @@ class Alone:
     checksums: list[float]
     step_logs: list[float]
     copies: list[float]
-    """Of a stage's state of STATE_BYTES."""
+    """Seconds to copy a stage's state of STATE_BYTES."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _follows(number: int) -> bool:
 
 
 def step_seconds(address: str, *flags: str) -> list[float]:
-    """Of each step of a short run but the first ones."""
+    """Seconds of each step of a short run but the first ones."""
     moments: list[float] = []
     run = config(CHANNELS, SIZE, address, f"training.max_steps={STEPS}", *flags)
     train(run, lambda _progress: moments.append(time.perf_counter()))

@@ -31,7 +31,7 @@ WIDE = 1e9
 CALL_RATE, CALL_ROUND_TRIP_SECONDS = 20e6, 0.040
 BATCH, FEATURE_FLOATS, STALENESS = 32, 4000, 5
 PAYLOAD_BYTES = BATCH * (FEATURE_FLOATS * 4 + 8)
-"""Of one step: a feature of 0.5 MB, and labels."""
+"""The payload of one step: a feature of 0.5 MB, and labels."""
 MEASURED_SECONDS = 15.0
 WARM_UP_STEPS = 8
 METRICS = "127.0.0.1:9464"

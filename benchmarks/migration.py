@@ -35,7 +35,7 @@ NEAR, FAR = 1, 4
 APART_STEPS = 24
 """Between two moves."""
 PAIRS = 6
-"""Of a move down and a move up."""
+"""Pairs of a move down and a move up."""
 TCP_SECONDS = 2.0
 
 
@@ -55,7 +55,7 @@ class Row:
 
 
 def moved_bytes() -> int:
-    """Of the blocks between the two cuts, as they travel."""
+    """The size of the blocks between the two cuts, as they travel."""
     held = Experiment(load_config(EdgeConfig, None, flags("localhost:1", Deployment(FAR, 0, 32), 1), environ={})).held
     return sum(tensor.nbytes for index in range(NEAR, FAR) for tensor in held.block_tensors(index).values())
 
@@ -87,7 +87,7 @@ def measure(agent: Trainings, address: str, staleness: int) -> tuple[Spread, Spr
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """For people."""
+    """The rows as a table for people."""
     drawn = Table("link, Mbit/s", "round trip, ms", "K", "blocks go", "MB", "Eq. 13, ms", "pause, ms", "pause / Eq. 13")
     for row in rows:
         drawn.add_row(

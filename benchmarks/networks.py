@@ -72,7 +72,7 @@ def small_cnn() -> nn.Sequential:
 
 
 def wide_edge(channels: int) -> nn.Sequential:
-    """Two blocks, of which the first keeps large activations for its backward and hands on a small feature."""
+    """Two blocks: the first keeps large activations for its backward and hands on a small feature."""
     edge = nn.Sequential(
         nn.Conv2d(3, channels, 3, padding=1),
         nn.ReLU(),

@@ -37,7 +37,7 @@ CASES = {"0.1 MB": (8, 10), "1 MB": (32, 16), "4 MB": (32, 32), "16 MB": (128, 3
 """Channels and image size that make the feature so large."""
 STEPS, WARM_UP = 200, 50
 ROUNDS, FIRST_ROUNDS = 25, 5
-"""Of bytes to and fro, and of blocks alone; so many first ones do not count."""
+"""Rounds of bytes to and fro, and of blocks alone; so many first ones do not count."""
 
 
 def config(channels: int, size: int, address: str, *more: str) -> EdgeConfig:

@@ -30,7 +30,7 @@ from shared.planning import Deployment, Profile, Rates, SearchSpace, fixed, gree
 
 MEDIAN_GOAL, WORST_GOAL, DECISION_GOAL = 0.10, 0.20, 0.05
 EDGE_SHARE = 0.5
-"""Of a core's time."""
+"""The edge's share of a core's time."""
 REPEATS = 30
 PROFILED_AT = (100e6, 100e6)
 """Bits per second up and down."""
@@ -42,7 +42,7 @@ PREDICTED = {
     (20e6, 50e6): [Deployment(1, 0, 32), Deployment(2, 1, 8), Deployment(3, 3, 4), Deployment(4, 0, 8)],
     (100e6, 10e6): [Deployment(1, 5, 8), Deployment(2, 2, 32), Deployment(3, 0, 32), Deployment(4, 5, 4)],
 }
-"""By uplink and downlink in bits per second."""
+"""The links by uplink and downlink, in bits per second."""
 DECIDED = ((5e6, 20e6), (20e6, 50e6))
 FINALISTS, FINALS = 3, 6
 """The best of them run so many times more, and the choice with them, in turn: the luckiest of many runs is no measure."""

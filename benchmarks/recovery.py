@@ -77,7 +77,7 @@ class Steps:
 
 
 def agent_flags(folder: Path) -> list[str]:
-    """Of a run that does not end by itself, and keeps what it needs in `folder`."""
+    """The flags of a run that does not end by itself, and stores what it needs in `folder`."""
     work = f'compute="sleep", edge=[{STEP_SECONDS / 4}, {STEP_SECONDS / 4}], cloud=[{STEP_SECONDS / 4}, {STEP_SECONDS / 4}]'
     return [
         'model.factory="benchmarks.networks:timed_halves"',
@@ -208,7 +208,7 @@ def killed(folder: Path) -> list[float]:
 
 
 def nothing_missing() -> str | None:
-    """For what works everywhere."""
+    """Why a case cannot run here: never, for one that works everywhere."""
     return None
 
 

@@ -40,7 +40,7 @@ LINKS = {"loopback": None, "200 Mbit/s": 200e6}
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one step: seconds on the clock (median), and of the agent's processor (mean)."""
+    """What one step costs: seconds on the clock (median), and of the agent's processor (mean)."""
 
     seconds: float
     processor_seconds: float
@@ -88,7 +88,7 @@ def linked(address: str, bits_per_second: float | None) -> Iterator[str]:
 
 
 def step_cost(address: str, *access: str) -> Cost:
-    """Of a short run."""
+    """The cost of a step of a short run."""
     moments: list[tuple[float, float]] = []
     run = config(*CASES[CASE], address, *access, f"training.max_steps={STEPS}")
     train(run, lambda _progress: moments.append((time.perf_counter(), time.process_time())))

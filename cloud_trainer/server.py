@@ -67,7 +67,7 @@ class TrainerServer:
         self.address = self.health_address = ""
 
     async def start(self) -> None:
-        """Listen. Raises ListenError when the address cannot be had, ConfigError for files that cannot be used."""
+        """Listen. Raises ListenError when the address cannot be listened on, ConfigError for files that cannot be used."""
         keep_message_memory()
         sys.setswitchinterval(SWITCH_SECONDS)
         config = self._config.server
@@ -131,7 +131,7 @@ class TrainerServer:
 
 @contextmanager
 def _refusals_of(key: str, address: str) -> Iterator[None]:
-    """What gRPC raises for an address that cannot be had, as a ListenError."""
+    """What gRPC raises for an address that cannot be listened on, as a ListenError."""
     try:
         yield
     except RuntimeError as cause:

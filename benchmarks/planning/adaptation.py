@@ -123,7 +123,7 @@ def measure(name: str, profile: Profile, trace: str, link: LinkTrace, space: Sea
 
 
 def table(rows: list[Row]) -> Table:
-    """For people."""
+    """The rows as a table for people."""
     drawn = Table(title="Seconds per 100 steps", title_justify="left")
     drawn.add_column("trace")
     planners = ("greedy", "best-fixed", "jointdnn", "edge-only", "lower-bound")

@@ -4,7 +4,7 @@
 
 Its tables for VGG19 and Chair (paper_profiles.py) over 4G (their Ghent set, bus), WiFi (every WiFi trace of the WiFi
 pairs, one after the other) and fast constant links, both directions alike, in the simulator. The paper reports up to 97.6 %
-less time than the baselines on the Pi, over models of which only these two have public tables.
+less time than the baselines on the Pi, over several models; only these two have public tables.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def joined(traces: list[Trace]) -> Trace:
 
 
 def networks(data: Path) -> dict[str, Trace]:
-    """By name, slowest first."""
+    """The networks by name, the slowest first."""
     wifi = [load_trace(path) for path in sorted((data / "traces/wifi/Traces").glob("*_wifi.csv"))]
     ghent = load_trace(data / "traces/ghent_report_bus_0001.log")
     all_wifi = joined(wifi)
@@ -75,7 +75,7 @@ def measure(data: Path, seconds: float) -> list[Row]:
 
 
 def table(rows: list[Row]) -> Table:
-    """For people."""
+    """The rows as a table for people."""
     drawn = Table(title="Seconds per 100 batches of 32", title_justify="left")
     for heading in ("model", "device", "network"):
         drawn.add_column(heading)

@@ -136,7 +136,7 @@ def measure(name: str, link_name: str, round_trip_seconds: float, seconds: float
 
 
 def table(rows: list[Row]) -> Table:
-    """For people."""
+    """The rows as a table for people."""
     drawn = Table(title="Seconds per 100 steps", title_justify="left")
     for heading in ("device", "link", "round trip, ms", "best fixed"):
         drawn.add_column(heading)

@@ -22,7 +22,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Of one value or more."""
+        """The spread of one value or more."""
         lower, median, upper = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
         return cls(median, lower, upper)
 

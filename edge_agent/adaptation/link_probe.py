@@ -139,7 +139,7 @@ async def _measured(config: EdgeConfig, access: TrainerAccess) -> LinkRates:
 
 
 async def _known(measuring: Coroutine[Any, Any, Rate]) -> float | None:
-    """One direction may not be had where the other is: the downlink, for a token that may not read."""
+    """One direction may be missing where the other is known: the downlink, for a token that may not read."""
     try:
         return (await measuring).bits_per_second
     except NotMeasuredError:

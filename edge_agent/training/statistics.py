@@ -13,7 +13,7 @@ NEWEST_WEIGHT = 0.1
 
 
 class Timing:
-    """What one kind of work took: in all, and of late."""
+    """What one kind of work took: in all, and recently."""
 
     __slots__ = ("count", "recent", "total")
 

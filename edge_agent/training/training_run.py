@@ -170,7 +170,7 @@ class TrainingRun:
         self._listener.checkpoint_taken(time.monotonic() - started)
 
     async def _leave_checkpoint(self) -> None:
-        """Leave a checkpoint of this very step on both sides, if that can be had, and end the stream."""
+        """Leave a checkpoint of this very step on both sides, if both can write one, and end the stream."""
         step = self._window.started
         try:
             await self.checkpointer.wait_until_written(self.training_stream)
@@ -204,7 +204,7 @@ class TrainingRun:
     async def _end_diverged(
         self, diverged: DivergedError, started_seconds: float, on_result: Callable[[TrainingResult], object]
     ) -> DivergedError:
-        """Keep the last good weights, where they can be had; returns what ends the run."""
+        """Bring the last good weights home, where there are any; returns what ends the run."""
         if not await self._bring_last_good_home():
             return last_word(diverged)
         step = self._window.started
@@ -215,7 +215,7 @@ class TrainingRun:
         return last_word(diverged, step)
 
     async def _bring_last_good_home(self) -> bool:
-        """Fill the user's module from the newest checkpoint of both sides that is finite; False where none can be had.
+        """Fill the user's module from the newest checkpoint of both sides that is finite; False where there is none.
 
         What is in memory cannot be used: it was updated after the loss that showed it.
         """

@@ -36,9 +36,9 @@ class _Account(Generic[T]):
     ended: float | None = None
     """When its last job ended."""
     usual_job: float = 0.0
-    """Seconds of its jobs, as of late; 0 while none is known, and then nobody is kept waiting for its sake."""
+    """Recent seconds of its jobs; 0 while none is known, and then nobody waits for its sake."""
     usual_absence: float = math.inf
-    """Seconds from the end of its last job to its asking again, as of late."""
+    """Recent seconds from the end of its last job to its asking again."""
 
     @property
     def idle(self) -> bool:

@@ -14,7 +14,7 @@ from tests.chaos.run import Outcome, disturbed_run, expected_state
 
 FAULTS_PER_RUN = 12
 STALENESS = (0, 0, 5)
-"""Of the runs, in turn: the exact ones are compared bit for bit."""
+"""The staleness of the runs, in turn: the exact ones are compared bit for bit."""
 
 
 async def chaos(faults: int, seed: int, folder: Path) -> list[Outcome]:

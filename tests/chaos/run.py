@@ -1,4 +1,4 @@
-"""One disturbed run: a trainer, an agent and a link between them, each of which suffers, and is started again when it dies."""
+"""One disturbed run: a trainer, an agent and a link between them; each suffers faults, and is started again when it dies."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ CHECKPOINT_STEPS = 8
 RUN_SECONDS = 300.0
 """A run that takes longer hangs, however busy the machine is."""
 DELAY_SECONDS = 0.004
-"""Of each direction, always: it makes a run long enough to be disturbed."""
+"""The delay of each direction, always: it makes a run long enough to be disturbed."""
 STALL_SECONDS, LEAST_CORRUPTED_BYTES = 0.6, 200
 EXPERIMENT = [
     'model.factory="shared.model.zoo:mlp"',

@@ -201,7 +201,7 @@ _UNKNOWN = [
 
 @st.composite
 def _reworded(draw: st.DrawFn, right: Message) -> Message:
-    """A copy of a message of which up to three fields, at any depth, say something else."""
+    """A copy of a message in which up to three fields, at any depth, say something else."""
     copy = type(right)()
     copy.CopyFrom(right)
     for _ in range(draw(st.integers(0, 3))):

@@ -30,7 +30,7 @@ CALL_SECONDS = 60.0
 CALLS_PER_SESSION = 8
 CALLS_PER_RUN = 250
 LOSSES = ("cross_entropy", "mse", "tests.support.models.losses:of_the_first")
-"""Of the sessions that calls are made on, one after the other: each takes labels of other shapes."""
+"""The losses of the sessions that calls are made on, one after the other: each takes labels of other shapes."""
 Code = grpc.StatusCode
 ENDS = REFUSALS | {Code.OK, Code.ABORTED}
 """How a call may end, whatever was said in it."""
@@ -177,7 +177,7 @@ def _one_run(runner: asyncio.Runner, fuzzing: _Fuzzing, number: int) -> None:
 
 
 def _resident_bytes(pid: int) -> int:
-    """Of a process, as Linux says; 0 elsewhere."""
+    """The resident memory of a process, as Linux says; 0 elsewhere."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:

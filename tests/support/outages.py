@@ -69,7 +69,7 @@ class Months:
 
     @property
     def attempts(self) -> int:
-        """Of all absences."""
+        """The attempts of all absences."""
         return sum(absence.attempts for absence in self.absences)
 
 

@@ -15,7 +15,7 @@ from tests.support.running import ROOT, StandardError
 
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]*)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TYPING_SECONDS = 1200
-"""For one command; an installation may take many minutes."""
+"""The time for one command; an installation may take many minutes."""
 
 
 @dataclass(frozen=True)

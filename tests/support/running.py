@@ -23,7 +23,7 @@ ALLOWED = '["shared.model.zoo", "tests.support"]'
 HASTE = "server.max_calls_per_second=1_000_000"
 """Tests ask as often as they can."""
 GIVE_UP_AT_ONCE = "trainer.give_up_seconds=0"
-"""For what an agent says of a trainer that is away, or silent: one that waits, as those of users do, says it in its log."""
+"""A flag for an agent that is to say at once that a trainer is away or silent; one that waits says it in its log."""
 
 
 @contextmanager

@@ -135,7 +135,7 @@ class ColumnLabels(FlatDigits):
 
 
 class Itself(FlatDigits):
-    """For an autoencoder: each sample is its own label."""
+    """Samples for an autoencoder: each is its own label."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         vector, _ = super().__getitem__(index)

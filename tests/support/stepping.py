@@ -23,7 +23,7 @@ from tests.support.peers.strangers import path_of
 from tests.support.wire import BATCH, CLASSES, CUT, RawPeer
 
 OUTPUTS = 64
-"""Of the first block of the models that are stepped through."""
+"""The outputs of the first block of the models that are stepped through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Pace:
 
     @property
     def step_seconds(self) -> float:
-        """Of a step, on average."""
+        """The mean seconds of a step."""
         return self.seconds / self.steps
 
 

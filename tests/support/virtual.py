@@ -24,7 +24,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import TrainRequest, TrainResponse
 
 T = TypeVar("T")
 MESSAGE_BYTES = 60
-"""Of a message besides its payload."""
+"""The bytes of a message besides its payload."""
 
 
 class VirtualSelector(selectors.DefaultSelector):
@@ -123,7 +123,7 @@ class Wire:
         self._buffer_bytes = buffer_bytes
         self._free_at = float("-inf")
         self.delivered_bytes = 0
-        """Of payload."""
+        """Payload bytes that have arrived."""
         self._jitter = jitter
         self._write_seconds = write_seconds
         self._buffered: deque[Packet[Any] | None] = deque()

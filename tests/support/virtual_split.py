@@ -131,7 +131,7 @@ class Record:
     deployments: dict[int, Deployment] = field(default_factory=dict)
     """Under which a step was forwarded."""
     staleness: dict[int, int] = field(default_factory=dict)
-    """Of each applied gradient."""
+    """The staleness of each applied gradient."""
     cloud: list[int] = field(default_factory=list)
     """Steps computed."""
     updated: list[int] = field(default_factory=list)
@@ -142,10 +142,10 @@ class Record:
     """Batches fetched and not yet forwarded."""
     most_in_flight: int = 0
     most_shown_in_flight: int = 0
-    """By the pipeline itself, as metrics and status have it."""
+    """What the pipeline itself says, as metrics and status show it."""
     most_queued_in_cloud: int = 0
     most_inputs_kept: int = 0
-    """Of batches that were forwarded before, as another one is."""
+    """Inputs of earlier batches that are still held when another one is forwarded."""
 
 
 class _RecordedPolicy:

@@ -20,7 +20,7 @@ from shared.wire.isthmus.v1.tensor_pb2 import DataType, Role, TensorHeader
 
 SERVICE = "isthmus.v1.TrainerService"
 BATCH, FEATURES, CLASSES, CUT = 8, 64, 10, 1
-"""Of the session that `open_request` asks for: a multilayer perceptron of three blocks, cut after the first."""
+"""The sizes of the session that `open_request` asks for: a multilayer perceptron of three blocks, cut after the first."""
 
 
 REFUSALS = {
@@ -33,7 +33,7 @@ REFUSALS = {
 }
 """How a call ends that says what cannot be."""
 FENCE = pb.Fence(session_term=2**63)
-"""Of an edge that attached after all others."""
+"""The fence of an edge that attached after all others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class LinkRate:
 
     def __init__(self) -> None:
         self.bits_per_second: float | None = None
-        """The rate that the link kept for half of the time it was busy of late; None before anything is known."""
+        """The rate that the link reached for half of the time it was busy recently; None before anything is known."""
         self.queue_seconds = 0.0
         """How much longer the last bytes were on their way than the quickest."""
         self._rates: deque[tuple[float, float]] = deque(maxlen=SAMPLES)

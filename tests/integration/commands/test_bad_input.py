@@ -118,7 +118,7 @@ def listener():
 
 @contextmanager
 def greeting(words):
-    """A listener that says something of its own to whoever comes."""
+    """A listener that says something of its own to everybody who comes."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve():

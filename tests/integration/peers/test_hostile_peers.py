@@ -37,7 +37,7 @@ def expected(one_thread):  # noqa: ARG001 - what it does is what is needed of it
 
 @asynccontextmanager
 async def resident_bytes_grow_less_than(limit_bytes):
-    """Of this process, in which both sides run; elsewhere than on Linux nothing is measured."""
+    """The memory of this process, in which both sides run; elsewhere than on Linux nothing is measured."""
 
     def read():
         gc.collect()

@@ -16,7 +16,7 @@ from tests.support.wire import SERVICE, RawPeer
 
 MOST_BYTES = 64 * 1024 * 1024
 MOST_TIMES = 3.0
-"""That a step of another session may take, of its usual time."""
+"""How many times its usual time a step of another session may take."""
 REPEATS = 5
 LEAST_STEPS = 100
 """Over which a step's time is taken, beside the claims and beside as many harmless calls."""

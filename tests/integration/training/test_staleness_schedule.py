@@ -12,7 +12,7 @@ from shared.errors import ConfigError, IsthmusError
 from tests.support.running import edge_config, running_trainer, train_with, trainer_config
 
 LIMITS = [0, 3, 3, 1]
-"""Of the four epochs of SCHEDULE."""
+"""The limits K of the four epochs of SCHEDULE."""
 SCHEDULE = "deployment.staleness=[[0, 0], [1, 3], [3, 1]]"
 EPOCH_STEPS = 1437 // 128
 FLAGS = [

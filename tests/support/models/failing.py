@@ -42,7 +42,7 @@ class Failing(nn.Module):
 
 
 def failing(block: int, when: str) -> nn.Module:
-    """Three blocks, of which one fails."""
+    """Three blocks, one of which fails."""
     sizes = (64, 16, 16, 10)
     return nn.Sequential(
         *(Failing(sizes[i], sizes[i + 1], when if i == block else None) for i in range(3)),
@@ -50,7 +50,7 @@ def failing(block: int, when: str) -> nn.Module:
 
 
 def normalised(outputs: int = 10) -> nn.Module:
-    """Three blocks, of which the second, with batch norm, cannot be trained on a batch of one sample."""
+    """Three blocks; the second, with batch norm, cannot be trained on a batch of one sample."""
     return nn.Sequential(
         nn.Linear(64, 16), nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16)), nn.Linear(16, outputs)
     )

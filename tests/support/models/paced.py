@@ -25,7 +25,7 @@ class Paced(nn.Module):
 
 
 def paced(seconds: float) -> nn.Module:
-    """Three blocks, of which the last takes so long in a forward that learns."""
+    """Three blocks; the last takes so long in a forward that learns."""
     return nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 16), Paced(16, 10, seconds))
 
 

@@ -38,11 +38,11 @@ class Case:
     messages: list[bytes]
     harmless: bool = False
     codec: str | None = None
-    """Of the session of its own that it needs, to which a stream is attached before; the session is lost by it."""
+    """The codec of a session that the case needs for itself, attached before and lost by it; None where it needs none."""
 
 
 class Damage:
-    """An endless supply of cases. session: one that cases speak of which do not attach to it; it outlives them all."""
+    """An endless supply of cases. session: the one that is named by cases that do not attach; it outlives them all."""
 
     def __init__(self, seed: int, session: str) -> None:
         self._random = Random(seed)

@@ -119,7 +119,7 @@ class Doorkeeper:
 
     @property
     def flags(self) -> list[str]:
-        """Of the trainer's configuration."""
+        """The flags of the trainer's configuration."""
         return [*self.tls_flags, f"auth.tokens={self._folder / 'tokens.toml'}"]
 
     @property
@@ -148,7 +148,7 @@ class Doorkeeper:
     def credentials(
         self, authority: Signed | None = None, days: int = 1, name: str = "edge", trusts: Signed | None = None
     ) -> grpc.ChannelCredentials:
-        """Of a client whose certificate `authority` has signed; it trusts servers of `trusts`."""
+        """Credentials of a client whose certificate `authority` has signed; it trusts servers of `trusts`."""
         files = TlsFiles(self._folder / f"{name}.pem", self._folder / f"{name}.key", self._folder / "trusted.pem")
         (trusts or self.authority).write(self._folder / "trusted.pem", self._folder / "trusted.key")
         issued = issue(authority or self.authority, Identity(name), days)

@@ -205,7 +205,7 @@ Global___OpenSessionResponse: _TypeAlias = OpenSessionResponse  # noqa: Y015
 
 @_typing.final
 class CheckpointName(_message.Message):
-    """Names one state of the whole network, of which each side has its half."""
+    """Names one state of the whole network; each side has its half of it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

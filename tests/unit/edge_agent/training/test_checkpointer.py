@@ -67,7 +67,7 @@ async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_stays_d
     assert boundary.wanted
     link.down = True
     await checkpointer.take(5, link, held, {})
-    assert not stored.saved, "a half of which the trainer knows nothing is of no use"
+    assert not stored.saved, "a half that the trainer knows nothing of must not be written"
     assert checkpointer.due(6)
     assert checkpointer.next_stop_step(5, 100) == 6, "at the next step, and not after another hour"
     link.down = False

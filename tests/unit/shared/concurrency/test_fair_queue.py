@@ -57,7 +57,7 @@ def simulate(askers, seconds):
 
 
 def share(asker, seconds):
-    """Of the pace that it has alone."""
+    """The share of the pace that it has alone."""
     begun = [at for at in asker.served if at < seconds]
     return len(begun) / seconds / asker.alone_a_second
 

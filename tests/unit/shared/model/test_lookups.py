@@ -111,7 +111,7 @@ def test_where_several_tensors_pass_none_may_be_a_lookup(beside, lookups):
 
 
 class Second(nn.Module):
-    """Of two inputs it looks at the second."""
+    """A module of two inputs that looks at the second alone."""
 
     def __init__(self, table: nn.Module) -> None:
         super().__init__()

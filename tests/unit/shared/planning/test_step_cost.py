@@ -29,7 +29,7 @@ TWO = ModelFacts((BlockFacts("b0"), BlockFacts("b1")))
 NOTHING = Linear(0.0)
 WHOLE = Rows(0, 10)
 FORWARD_BACKWARD = (BlockSeconds(Linear(0.5, 0.1), Linear(1.0, 0.2), 0.25),) * 2
-"""For ten samples 1.5 s forward and 3 s backward."""
+"""Ten samples take 1.5 s forward and 3 s backward."""
 COSTS = BlockCosts(dict.fromkeys(WORKERS, FORWARD_BACKWARD), (0.0, 100.0, 0.0), (5000.0, 7000.0), 1.0, {}, NOTHING)
 ALL_RATES = {Link(near, far): Rates(8000.0, 4000.0, 0.5) for near, far in combinations(WORKERS, 2)}
 """A kilobyte a second away from the edge, and half of that towards it."""

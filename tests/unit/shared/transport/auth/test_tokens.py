@@ -1,4 +1,4 @@
-"""A token lets in whoever has it, with the scopes it was made with, and a file that is wrong says what is wrong."""
+"""A token lets everybody in who has it, with the scopes it was made with, and a file that is wrong says what is wrong."""
 
 import hashlib
 import tomllib

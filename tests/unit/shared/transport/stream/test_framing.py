@@ -220,7 +220,7 @@ def test_without_one_of_its_chunks_a_tensor_never_becomes_whole(drawn, data):
 @given(interleavings(), st.data())
 def test_a_chunk_that_comes_twice_is_refused(drawn, data):
     _, mixed = drawn
-    # A whole tensor that comes twice is for whoever judges announcements to refuse.
+    # A whole tensor that comes twice is for the judge of announcements to refuse.
     parts = [at for at, (frame, part) in enumerate(mixed) if frame.offset or len(part) < frame.tensor.encoded_bytes]
     assume(parts)
     at = data.draw(st.sampled_from(parts))

@@ -20,7 +20,7 @@ Ack = tuple[int, int, float, float]
 
 @dataclass
 class Link:
-    """A link of one rate in front of which a sender always has as much under way as `window_chunks` say."""
+    """A link of one rate; the sender in front of it always has as much under way as `window_chunks` say."""
 
     bits_per_second: float
     delay_seconds: float

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class Known(LinkRate):
-    """A link of which so much is known."""
+    """What is known of a link: this much."""
 
     def __init__(self, rate: float | None, loop: float = 0.04, queue: float = 0.0, *, draining: bool = False) -> None:
         super().__init__()
