@@ -68,7 +68,7 @@ class TrainRpc:
             async with asyncio.timeout(seconds):
                 await asyncio.gather(*(server.say_stopping() for server in self._servers.values()))
                 while attached := [each.attachment for each in self._sessions.built if each.attachment.attached]:
-                    await asyncio.gather(*(attachment.ended() for attachment in attached))
+                    await asyncio.gather(*(attachment.wait_until_ended() for attachment in attached))
                     await asyncio.sleep(0)
                 await self._checkpointer.wait_for_all()
 

@@ -43,8 +43,8 @@ class Attachment:
             self.lost_at = time.monotonic()
         return True
 
-    async def ended(self) -> None:
-        """Returns when the stream that is attached, if any, has ended."""
+    async def wait_until_ended(self) -> None:
+        """Wait until the stream that is attached, if any, has ended."""
         if self._serving is not None:
             await asyncio.wait({self._serving})
 
@@ -52,7 +52,7 @@ class Attachment:
         """End the stream that is attached, if any; when this returns, nothing that it brought is computed any more."""
         if self._serving is not None:
             self._serving.cancel()
-        await self.ended()
+        await self.wait_until_ended()
 
     def check_fence(self, fence: Fence) -> None:
         """Refuse a call of an edge that is no longer the one that attached last. Raises StatusError."""

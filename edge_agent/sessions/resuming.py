@@ -150,7 +150,7 @@ def _gone_on_with(stored: StoredSession, config: EdgeConfig) -> Experiment:
             "the learning rate stays at its floor from this step on, because the schedule keeps the length it began with",
             step=record.schedule_steps,
         )
-    stored.goes_on(config, experiment.steps)
+    stored.change_settings(config, experiment.steps)
     return experiment
 
 

@@ -132,8 +132,8 @@ class StoredSession:
         """Both sides have this checkpoint. Raises StorageError."""
         self._change(shared=tuple(name))
 
-    def goes_on(self, config: EdgeConfig, total_steps: int) -> None:
-        """It goes on with this configuration. Raises StorageError."""
+    def change_settings(self, config: EdgeConfig, total_steps: int) -> None:
+        """Record the configuration that the session goes on with. Raises StorageError."""
         self._change(config=_recorded(config), total_steps=total_steps)
 
     @property
@@ -148,8 +148,8 @@ class StoredSession:
         self._whole = {name for name in self.store.names() if name in self._whole or self.store.is_whole(name)}
         return sorted(self._whole, reverse=True)
 
-    def damaged(self, name: CheckpointName) -> None:
-        """This checkpoint cannot be used after all: an older one counts. Raises StorageError."""
+    def remove_damaged(self, name: CheckpointName) -> None:
+        """Remove a checkpoint that cannot be used after all: an older one counts. Raises StorageError."""
         self._whole.discard(name)
         if self.store is not None:
             self.store.remove(name)

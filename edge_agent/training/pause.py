@@ -55,7 +55,7 @@ class Pause:
         self._stands.set()
         try:
             while self.requested and not self.shutdown.requested:
-                self.boundary.reached()
+                self.boundary.clear_request()
                 await at_boundary()
                 try:
                     await self._wait(streams.stream, take_message)

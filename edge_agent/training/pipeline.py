@@ -106,7 +106,7 @@ class Pipeline:
             raise
         finally:
             self._batches = None
-        self._boundary.reached()
+        self._boundary.clear_request()
         return None
 
     async def _compute_all(self, batches: Prefetcher) -> None:

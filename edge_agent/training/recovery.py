@@ -136,7 +136,7 @@ class Recovery:
             await workers.compute.run(put_back, experiment.held, range(to.deployment.cut), checkpoint.data)
         except StorageError as failure:
             _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
-            await workers.disk.run(stored.damaged, name)
+            await workers.disk.run(stored.remove_damaged, name)
             return await self.attach_to_restore()
         await session.upload_static(list(to.block_digests), to.deployment.cut, to.deployment.version)
         self._window.restart(name.step)

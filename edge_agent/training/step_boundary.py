@@ -18,8 +18,8 @@ class StepBoundary:
         """Have the run come to one as soon as it can."""
         self._wanted.set()
 
-    def reached(self) -> None:
-        """What was wanted can be done now."""
+    def clear_request(self) -> None:
+        """The run stands at a boundary: what was wanted is done now, so nothing asks for another one."""
         self._wanted.clear()
 
     async def wait_for_request(self) -> None:

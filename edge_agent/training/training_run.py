@@ -70,7 +70,7 @@ class TrainingRun:
     async def run(self, on_result: Callable[[TrainingResult], object], *, resumed: bool) -> TrainingResult:
         """The whole run, from the beginning or from what was kept; a failed one can be resumed, a finished one is closed."""
         started = time.monotonic()
-        self._boundary.reached()
+        self._boundary.clear_request()
         if self.checkpointer.keeps:
             self._listener.checkpoint_shared()  # the beginning is what both share
         self._shutdown.cancel_on_request(self._prepare_to_end)
@@ -229,7 +229,7 @@ class TrainingRun:
                 await self.session.collect(self._live.in_force.cut)
                 if first_not_finite(self._experiment.chain.module) is None:
                     return True
-                await self.session.workers.disk.run(stored.damaged, stored.shared)
+                await self.session.workers.disk.run(stored.remove_damaged, stored.shared)
         except IsthmusError as failure:
             _log.warning("no good weights are to be had", reason=str(failure))
         return False

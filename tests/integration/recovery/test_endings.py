@@ -95,7 +95,7 @@ async def test_a_session_without_a_checkpoint_that_is_of_use_names_what_forgets_
     (session,) = folder.folders()
     stored = StoredSession.reopen(folder, session, 1)
     for name in stored.checkpoints():
-        stored.damaged(name)
+        stored.remove_damaged(name)
     stored.release()
     with pytest.raises(StorageError, match=f"no checkpoint of it is left here.*`edge-agent forget {session}`"):
         await run_training(edge_config(*stopped), resume=Resume())

@@ -172,7 +172,7 @@ THREE_BLOCKS = small_profile(
     edge_seconds=(None, 1.0, 2.0, 3.0),
     cloud_seconds=(None, 0.4, 0.3, 0.0),
 )
-"""Sizes as those of the MLP."""
+"""A profile of as many blocks as the MLP has."""
 
 
 FLAT = '{factory="tests.support.samples:FlatDigits"}'
