@@ -14,7 +14,7 @@ from typing import NoReturn
 _PACKAGES = {"shared": "wire", "edge_agent": "main.py", "cloud_trainer": "main.py"}
 """Our packages, and a file or folder that each has."""
 _CONFIG, _INTERRUPTED = 3, 130
-"""Of `shared.errors.ExitCode`, which cannot be imported before it is known to be ours."""
+"""Two codes of `shared.errors.ExitCode`, which cannot be imported before it is known to be ours."""
 
 
 def edge_agent() -> None:

@@ -1,7 +1,7 @@
 """Things named as `package.module:factory`: models, datasets, losses.
 
 The name is data of a configuration or of a peer. What a peer may name is what the operator has listed (`Allowed`): exact
-factories, or packages, of which only their own definitions count. The name is judged before any import runs.
+factories, or packages, whose own definitions alone count. The name is judged before any import runs.
 """
 
 import importlib

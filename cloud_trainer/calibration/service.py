@@ -1,7 +1,7 @@
 """The call `TrainCopy`: a process trains the copy, and is ended when its time is up or nobody waits for it any more.
 
 A process of its own, so that sessions share neither the compute thread nor an address space with it, and so that it can be
-ended. One at a time; whoever comes meanwhile is told to come back.
+ended. One at a time; other callers are told to come back.
 """
 
 import asyncio

@@ -229,7 +229,7 @@ class TrainerService:
         return pb.CloseSessionResponse()
 
     async def end_session(self, session_id: str, resumable: bool) -> None:
-        """Free a session, whoever has it attached, and forget it unless it is to be resumable.
+        """Free a session, even one that is attached, and forget it unless it is to be resumable.
 
         Raises StatusError while it is being opened or built again: what that writes would be removed under it.
         """

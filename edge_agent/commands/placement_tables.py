@@ -13,7 +13,7 @@ from shared.placement import Placement, Tile
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 _GRID_CHARACTERS = 48
 _NAME_CHARACTERS = 20
-"""Of a block's name; its end tells it from others."""
+"""The width of a block's name; a longer one keeps its end, which tells it from others."""
 
 
 def render(report: PlacementReport, console: Console) -> None:

@@ -57,7 +57,7 @@ class Memory:
     """Parameters and buffers of the blocks that it runs or owns."""
     gradients: int
     optimizer: int
-    """Of the blocks that it owns, after their first update."""
+    """Optimizer state of the blocks that it owns, after their first update."""
     activations: int
     """What the backward of one batch needs."""
     waiting: int

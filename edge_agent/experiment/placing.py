@@ -58,7 +58,7 @@ def placement_of(workload: Workload) -> Placement:
 
 
 def _facts(chain: Chain, batch_size: int) -> ModelFacts:
-    """Those of the chain; a batch of one sample has no smaller part, and whoever trains with such batches has chosen to."""
+    """The facts of the chain; no block wants more samples in a part than a batch has, which may be one."""
     facts = facts_of(chain)
     blocks = tuple(replace(block, min_samples=min(block.min_samples, batch_size)) for block in facts.blocks)
     return replace(facts, blocks=blocks)

@@ -55,12 +55,12 @@ class RunObserver(RunListener):
         self.activity_changed(Activity.OPENING)
 
     def activity_changed(self, activity: Activity, /) -> None:
-        """For the status."""
+        """Note it for the status."""
         self._statistics.activity = activity
         self.activity_news.set()
 
     def trainer_away(self, away: bool, /) -> None:
-        """For the status."""
+        """Note it for the status."""
         self._statistics.is_away = away
         self.activity_news.set()
 
@@ -80,7 +80,7 @@ class RunObserver(RunListener):
         self._statistics.deployment = deployment
 
     def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
-        """For the time line; encoding for the decisions too."""
+        """Draw it in the time line, and count encoding for the decisions."""
         if what == "encode":
             self._statistics.encode.add(end_seconds - start_seconds)
         if self._timeline is not None:

@@ -40,8 +40,8 @@ class Uniform(Codec):
     """Levels of n bits between the smallest and the largest value of each group.
 
     by_channel: a group for each index of dimension 1, rather than one for the tensor.
-    stochastic: round up or down at random, without bias, rather than to the nearest level; for gradients, of which
-    rounding to nearest would lose the small ones (paper 001, Eq. 7).
+    stochastic: round up or down at random, without bias, rather than to the nearest level; for gradients, whose small
+    values rounding to nearest would lose (paper 001, Eq. 7).
     """
 
     def __init__(self, bits: int, *, by_channel: bool = False, stochastic: bool = False) -> None:

@@ -102,9 +102,7 @@ class Verification:
                 draws.append(not all(map(torch.equal, generators, generator_states())))
                 features.append((TensorSpec.of(output),))
                 value = output
-        for index in reversed(
-            range(len(titled) - 1)
-        ):  # what a block hands on is written to by whoever writes behind it
+        for index in reversed(range(len(titled) - 1)):  # what a block hands on may be written to by a block behind it
             modifies[index] |= hands_on[index] and modifies[index + 1]
         return _Result(value, self._buffers.copies(), Observed(tuple(features), tuple(modifies), tuple(draws)))
 

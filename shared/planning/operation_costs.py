@@ -19,11 +19,11 @@ class Message(NamedTuple):
     bits: float
     """On the link, with what frames the message."""
     send_seconds: float = 0.0
-    """Of the sender, before the message goes: encoding, and the overhead of a message."""
+    """What the sender does before the message goes: encoding, and the overhead of a message."""
     tail_seconds: float = 0.0
-    """Of the sender, once the message is on its way: it keeps the worker busy, and the step does not wait for it."""
+    """What the sender does once the message is on its way: it keeps the worker busy, and the step does not wait for it."""
     receive_seconds: float = 0.0
-    """Of the receiver, before it can use the message: decoding, and the overhead of a message."""
+    """What the receiver does before it can use the message: decoding, and the overhead of a message."""
 
 
 class OperationCosts(Protocol):
@@ -51,9 +51,9 @@ class BlockSeconds(NamedTuple):
     """One block on one worker."""
 
     forward: Linear
-    """By samples."""
+    """Seconds by samples."""
     backward: Linear
-    """By samples; without the forward that a replay does again."""
+    """Seconds by samples, without the forward that a replay does again."""
     update: float
 
 
@@ -61,9 +61,9 @@ class CodecCosts(NamedTuple):
     """What a codec makes of float32."""
 
     bits: float
-    """Of each number, once encoded."""
+    """The bits of each number once it is encoded."""
     encode: Linear
-    """By the bytes of the float32 form, as is `decode`."""
+    """Seconds by the bytes of the float32 form, as `decode` has them."""
     decode: Linear
 
 
@@ -75,13 +75,13 @@ class BlockCosts:
     """
 
     blocks: Mapping[str, tuple[BlockSeconds, ...]]
-    """By worker, one for each block of the model."""
+    """The costs of every block of the model, by worker."""
     feature_bytes: tuple[float, ...]
-    """Of one sample in float32: the input of each block, and the output of the model. L + 1 entries."""
+    """The bytes of one sample in float32: the input of each block, and the output of the model. L + 1 entries."""
     weight_bytes: tuple[float, ...]
-    """Of each block in float32. Its gradient has as many. L entries."""
+    """The bytes of each block in float32, and of its gradient. L entries."""
     label_bytes: float
-    """Of one sample."""
+    """The bytes of one sample's labels."""
     codecs: Mapping[str, CodecCosts]
     overhead: Linear
     """What a message takes of its sender and of its receiver, each, by the bytes that the link carries."""

@@ -58,11 +58,11 @@ class _Worker:
         """window: K + 1 at a source; None where messages alone say when a step begins."""
         self.tasks = tasks
         self.done = [0] * len(tasks)
-        """By task, in how many steps it is done: it is due next in the step of this number."""
+        """In how many steps each task is done; the step of that number is its next."""
         self.arrived = [[0] * task.awaited for task in tasks]
-        """By task and place, in how many steps the message has come."""
+        """In how many steps each message has come, by task and place."""
         self.ended: list[float] = []
-        """By step, when the last task was done."""
+        """When the last task of each step was done."""
         self.busy = False
         self._steps = steps
         self._window = window
@@ -101,11 +101,11 @@ class _Run:
         """Until when each direction is busy with what it was handed."""
         self._now = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        """By their moments, and those of one moment as they were made."""
+        """In the order of their moments; those of one moment in the order in which they were made."""
         self._made = 0
 
     def run(self) -> dict[str, list[float]]:
-        """By worker, when each step ended there."""
+        """When each step ended, by worker."""
         self._begin_all()
         while self._events:
             self._now = self._events[0][0]

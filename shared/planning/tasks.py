@@ -1,7 +1,7 @@
 """A step as tasks: what the programs of a placement take of workers and links, for the cost model and the simulator.
 
 A task is what a worker does in one go: it waits for messages, computes, and hands messages over. What else stands in a
-program, which rows of which tensor, matters no more here.
+program, which rows of which tensor, does not matter here.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Delivery:
 
     direction: Direction
     task: int
-    """Of the receiver."""
+    """The index of the receiver's task."""
     place: int
     """Among the messages that the task awaits."""
     after_seconds: float

@@ -39,7 +39,7 @@ class Transitions:
         return self.seconds(start, ..., self._estimates.now)
 
     def moving_seconds(self, start: int, end: int) -> float:
-        """Of that, what the blocks take over the link; 0 where the cut stays."""
+        """The part of `seconds` in which the blocks are on the link; 0 where the cut stays."""
         return max(float(self._moving(start, end, rates)) for rates in (self._estimates.now, self._estimates.mean))
 
     def _moving(self, start: Index, end: Index, rates: Rates) -> Floats:

@@ -24,7 +24,7 @@ class Reloaded(Generic[T]):
     """The value of `read`, which looks at `paths`; may be asked from any thread.
 
     A change that cannot be read is logged once and the last good value stays: two files that belong together are never
-    replaced in the same instant. `failure` tells whoever must not rely on the last good value.
+    replaced in the same instant. `failure` tells a caller that must not rely on the last good value.
     """
 
     def __init__(
