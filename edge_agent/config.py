@@ -18,7 +18,7 @@ from pydantic import (
 
 from edge_agent.placement_config import PlacementSection, check_workers
 from shared.client.config import ClientTlsConfig, NamedTrainerConfig, TrainerAddressConfig
-from shared.codec import bit_widths
+from shared.codec import bit_widths, codec_names
 from shared.config import (
     CheckpointsConfig,
     ComputeConfig,
@@ -159,9 +159,9 @@ class DeploymentConfig(Section):
     feedback: Literal["batch", "literal", "off"] = "batch"
     """How the error of a lossy codec is compensated in the error gradient: with the batch size in the second-order term,
     as the paper prints it, or not at all."""
-    codec: str = "fp32"
+    codec: Annotated[str, OneOf(codec_names())] = "fp32"
     """How features are packed for the uplink. A model of float64 needs "raw": "fp32" would narrow its features."""
-    downlink_codec: str = "fp32"
+    downlink_codec: Annotated[str, OneOf(codec_names())] = "fp32"
     """How error gradients are packed for the downlink."""
 
     @property

@@ -47,8 +47,8 @@ def placement_of(workload: Workload) -> Placement:
     check(placement, model, Permissions(inputs_to=frozenset(config.privacy.inputs_to)))
     crossing = (*crossings(placement), *gradient_crossings(placement, model))
     configured = {
-        Cargo.FEATURE: _codec("deployment.codec", config.deployment.codec),
-        Cargo.ERROR_GRADIENT: _codec("deployment.downlink_codec", config.deployment.downlink_codec),
+        Cargo.FEATURE: config.deployment.codec,
+        Cargo.ERROR_GRADIENT: config.deployment.downlink_codec,
     }
     routes = {Route(one.sender, one.receiver, one.cargo) for one in crossing if one.cargo in configured}
     codecs = {route: configured[route.cargo] for route in sorted(routes, key=str)}

@@ -40,8 +40,8 @@ def test_a_model_that_cannot_be(flag, says):
     [
         ("deployment.cut=0", "deployment.cut is 0; it must be an integer of 1 or more"),
         ("deployment.cutt=1", "unknown key deployment.cutt; did you mean deployment.cut?"),
-        ("deployment.codec=zip", "deployment.codec: codec 'zip' does not exist; there are raw, fp32"),
-        ("deployment.downlink_codec=zip", "deployment.downlink_codec: codec 'zip' does not exist; there are raw, fp32"),
+        ("deployment.codec=zip", 'deployment.codec is "zip"; it must be one of raw, fp32'),
+        ("deployment.downlink_codec=zip", 'deployment.downlink_codec is "zip"; it must be one of raw, fp32'),
         ("training.epochs=many", 'training.epochs is "many"; it must be an integer of 1 or more'),
         ("output.directory=/proc/no/such", "output.directory: folder /proc/no/such cannot be made"),
     ],

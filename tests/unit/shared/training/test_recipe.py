@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler
 from shared.training.optimizers import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.schedule import learning_rate
+from shared.version import PROTOCOL_VERSION
 
 STEPS_PER_EPOCH = 3
 EPOCHS = 12
@@ -153,3 +154,54 @@ def test_the_recipe_travels_as_json():
         Recipe.model_validate_json(json.dumps({**json.loads(text), "unheard_of": 1}))
     with pytest.raises(ValidationError):
         Recipe.model_validate_json(json.dumps({**json.loads(text), "steps_per_epoch": "5"}))
+
+
+RECIPES = {
+    4: {
+        "frozen": "array",
+        "loss": "string",
+        "optimizer.alpha": "number",
+        "optimizer.beta2_decay": "number",
+        "optimizer.betas": "array or null",
+        "optimizer.clip_norm": "number or null",
+        "optimizer.clip_threshold": "number",
+        "optimizer.eps": "number or null",
+        "optimizer.initial_accumulator_value": "number",
+        "optimizer.learning_rate": "number",
+        "optimizer.momentum": "number",
+        "optimizer.name": "string",
+        "optimizer.nesterov": "boolean",
+        "optimizer.weight_decay": "number",
+        "schedule.every": "string",
+        "schedule.floor": "number",
+        "schedule.gamma": "number",
+        "schedule.milestones": "array",
+        "schedule.name": "string",
+        "schedule.period": "integer or null",
+        "schedule.warmup_steps": "integer",
+        "seed": "integer",
+        "steps_per_epoch": "integer",
+        "total_steps": "integer",
+    }
+}
+"""The keys of the recipe and the types of JSON that they have, by the version of the protocol."""
+
+
+def keys_of(section: dict[str, Any], sections: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """The keys of a section's JSON schema, those of nested ones with dots, and their types."""
+    found = {}
+    for key, schema in section["properties"].items():
+        if "$ref" in schema:
+            found |= keys_of(sections[schema["$ref"].rpartition("/")[2]], sections, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = " or ".join(each["type"] for each in schema.get("anyOf", [schema]))
+    return found
+
+
+def test_a_peer_that_lacks_a_key_of_the_recipe_speaks_another_version():
+    """A recipe travels with all its keys, and who does not know one refuses every run.
+
+    With another key raise PROTOCOL_VERSION, and write the keys of that version beside these.
+    """
+    schema = Recipe.model_json_schema()
+    assert keys_of(schema, schema["$defs"]) == RECIPES[PROTOCOL_VERSION]
