@@ -276,7 +276,7 @@ def open_decisions(
         return None
     config, start, steps = experiment.config, experiment.deployment, experiment.steps
     probe = link_probe(config)
-    space = space_of(config.engine, experiment.chain)
+    space = space_of(experiment, profile)
     return DecisionLoop(
         profile, config.engine, space, config.deployment.codec, start, steps, statistics, metrics, probe
     )

@@ -2,18 +2,23 @@
 
 from dataclasses import replace
 
+import structlog
+
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment
-from shared.codec import codec_bits
+from shared.codec import bit_widths, codec_bits, codec_family, codec_of_bits
 from shared.errors import ConfigError, ModelError, PlanError
 from shared.model.build import check_cut
 from shared.model.chain import Chain
-from shared.planning import Profile, SearchSpace, load_profile
+from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
+
+_log = structlog.get_logger(__name__)
 
 
 def profile_of(experiment: Experiment) -> Profile | None:
     """What the engine plans with, if anything; it fits the experiment.
 
+    Warns where the profile was measured with other codecs than those that the engine may choose.
     Raises PlanError for a profile that cannot be read or is of something else, ConfigError where an epoch sets K as well.
     """
     config = experiment.config
@@ -28,6 +33,14 @@ def profile_of(experiment: Experiment) -> Profile | None:
     profile = load_profile(path)
     names = tuple(block.name for block in experiment.chain.blocks)
     check_profile(profile, names, config.data.batch_size, str(path))
+    others = [bits for bits in uncalibrated_bits(profile, config.deployment.codec) if bits in config.engine.bits]
+    if others:
+        _log.warning(
+            "the profile timed and calibrated codecs of another family: its time of encoding is a guess, and its min_bits "
+            "do not count; measure it again with edge-agent profile",
+            bits=others,
+            codec_family=profile.codec_family,
+        )
     # A profile may have been measured where raw samples may cross; what is not measured is never chosen.
     permitted = [
         None if 0 < cut < experiment.chain.first_cut else seconds for cut, seconds in enumerate(profile.edge_seconds)
@@ -50,9 +63,20 @@ def check_profile(profile: Profile, names: tuple[str, ...], batch_size: int, whe
         )
 
 
-def space_of(settings: EngineSection, chain: Chain) -> SearchSpace:
+def uncalibrated_bits(profile: Profile, codec: str) -> tuple[int, ...]:
+    """The widths below 32 that are of another family than the profile's where `codec` is configured, rising."""
+    narrow = [bits for bits in bit_widths() if bits < FLOAT32_BITS]
+    return tuple(bits for bits in narrow if codec_family(codec_of_bits(bits, codec)) != profile.codec_family)
+
+
+def space_of(experiment: Experiment, profile: Profile) -> SearchSpace:
     """What the configuration lets the engine choose from, and the model."""
-    return SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only and _can_be_on_the_edge(chain))
+    engine = experiment.config.engine
+    return SearchSpace(
+        engine.bits,
+        allow_edge_only=engine.allow_edge_only and _can_be_on_the_edge(experiment.chain),
+        uncalibrated_bits=uncalibrated_bits(profile, experiment.config.deployment.codec),
+    )
 
 
 def profile_under(profile: Profile, settings: EngineSection, downlink_codec: str) -> Profile:

@@ -27,7 +27,7 @@ async def planned_start(experiment: Experiment, profile: Profile) -> Deployment 
     downlink_codec = experiment.deployment.downlink_codec
     usable = profile_under(profile, config.engine, downlink_codec)
     rates = Rates(found.uplink, found.downlink, found.round_trip_seconds or 0.0)
-    planned = first_deployment(usable, rates, space_of(config.engine, experiment.chain))
+    planned = first_deployment(usable, rates, space_of(experiment, profile))
     _log.info(
         "beginning as planned",
         deployment=str(planned),

@@ -53,7 +53,7 @@ def placement_of(workload: Workload) -> Placement:
     routes = {Route(one.sender, one.receiver, one.cargo) for one in crossing if one.cargo in configured}
     codecs = {route: configured[route.cargo] for route in sorted(routes, key=str)}
     _check_widths(config, chain)
-    named = {route: _codec("placement", codec) for route, codec in placement.codecs.items()}
+    named = {route: _known_codec(codec) for route, codec in placement.codecs.items()}
     return replace(placement, codecs=codecs | named)
 
 
@@ -130,8 +130,8 @@ def _narrows_float64(name: str) -> bool:
     return not codec.spec.lossy and codec.encoded_bytes((elements,), torch.float64) < elements * torch.float64.itemsize
 
 
-def _codec(key: str, name: str) -> str:
+def _known_codec(name: str) -> str:
     try:
         return codec_by_name(name).name
     except ConfigError as unknown:
-        raise ConfigError(f"{key}: {unknown}") from None
+        raise ConfigError(f"placement: {unknown}") from None

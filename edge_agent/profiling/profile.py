@@ -6,9 +6,7 @@ Each cut is measured once and written down at once, so that an interrupted profi
 import asyncio
 import statistics
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import structlog
@@ -29,6 +27,7 @@ from edge_agent.profiling.calibration_trainings import (
     bit_widths,
     wanted_cuts,
 )
+from edge_agent.profiling.codec_times import Fit, codec_fits, narrow_codec, spread
 from edge_agent.profiling.memory import available_bytes
 from edge_agent.profiling.profile_parts import MeasuredCut, Measurements, PartFile
 from edge_agent.profiling.trial import busy_seconds, turn_seconds
@@ -38,26 +37,24 @@ from shared.checkpoint import LocalFiles
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
-from shared.codec import FeedbackMode, codec_bits, codec_by_name, compensate, compression_error
+from shared.codec import (
+    codec_bits,
+    codec_family,
+)
 from shared.model.features import specs_bytes
 from shared.planning.profile import FLOAT32_BITS, NO_OVERHEAD, Block, Encode, Overhead, Profile, profile_to_json
 from shared.training import block_state
-from shared.training.measure import measure_replay, measure_stage, timed
+from shared.training.measure import measure_replay, measure_stage
 from shared.training.stage import Stage, lone_stage
 
 _log = structlog.get_logger(__name__)
 
-ENCODE_SIZES_BYTES = (64 * 1024, 256 * 1024, 1 << 20, 4 << 20, 16 << 20)
-"""Float32 sizes that the linear fits are made from."""
-ENCODE_CODEC = "uniform8"
 DEFAULT_MAX_STALENESS = 5
 """What paper 000 finds harmless for its models (Fig. 3, Table 4); a calibration finds it out instead."""
 MOST_TRIALS = 3
 """Cuts at which the overhead is measured."""
 TRIAL_STEPS = 3
 """Real steps with late gradients for each repeat: they come in bursts."""
-Fit = dict[str, Any]
-"""A linear fit over bytes, as it stands in the profile."""
 
 
 class Profiler:
@@ -69,6 +66,7 @@ class Profiler:
         self._workers = workers
         self._repeats = repeats
         self._parts = parts
+        self._narrow_codec = narrow_codec(experiment.config)
 
     async def measure(self, client: TrainerClient, on_cut: Callable[[int, int], None]) -> Profile:
         """The whole profile. on_cut: told how many of how many cuts are done. Raises IsthmusError."""
@@ -87,7 +85,9 @@ class Profiler:
         finally:
             await session.abandon()  # whatever came of it: a trainer that does not hear of it frees the session later
         done = {cut: parts.cuts[str(cut)] for cut in range(1, blocks + 1)}
-        encode, decode = await self._workers.codec.run(_codec_fits, self._repeats, self._experiment)
+        encode, decode = await self._workers.codec.run(
+            codec_fits, self._narrow_codec, self._repeats, self._experiment.config
+        )
         overheads = await self._overheads(client, done, encode)
         state_bytes = await self._workers.compute.run(self._block_bytes)
         round_trip_seconds = await probe_round_trip(self._experiment.config)
@@ -144,7 +144,7 @@ class Profiler:
             size = specs_bytes(self._experiment.chain.features[cut])
             encode_seconds = encode["seconds_per_byte"] * size + encode["seconds"]
             found = 0
-            for codec, seconds in (("fp32", means[cut]), (ENCODE_CODEC, means[cut] + encode_seconds)):
+            for codec, seconds in (("fp32", means[cut]), (self._narrow_codec, means[cut] + encode_seconds)):
                 busy = await busy_seconds(client, config, cut, codec, self._workers, TRIAL_STEPS * self._repeats)
                 if busy is not None:
                     carried_bytes = size * (codec_bits(codec) / FLOAT32_BITS + 1)
@@ -198,14 +198,15 @@ class Profiler:
             encode=Encode(encode["seconds_per_byte"], encode["seconds"]),
             min_bits=None,
             max_staleness=DEFAULT_MAX_STALENESS,
+            codec_family=codec_family(self._narrow_codec),
             serial_edge_seconds=tuple(_mean(cut.serial) for cut in cuts),
             overhead=overheads[0],
             serial_overhead_seconds=overheads[1],
             round_trip_seconds=round_trip_seconds,
             extra={
                 "decode": decode,
-                "edge_seconds_spread": [_spread(cut.edge) for cut in cuts],
-                "cloud_seconds_spread": [_spread(cut.cloud) for cut in cuts],
+                "edge_seconds_spread": [spread(cut.edge) for cut in cuts],
+                "cloud_seconds_spread": [spread(cut.cloud) for cut in cuts],
                 "encode_spread_seconds": encode["spread_seconds"],
                 "skipped": {number: cut.skipped for number, cut in done.items() if cut.skipped is not None},
             },
@@ -265,42 +266,6 @@ async def profile_model(
     return profile
 
 
-def _codec_fits(repeats: int, experiment: Experiment) -> tuple[Fit, Fit]:
-    """Seconds of encoding and decoding, each as a line over the bytes of the float32 tensor (paper 000, Fig. 11).
-
-    What error feedback needs counts as encoding: it is what fewer bits cost the edge.
-    """
-    codec = codec_by_name(ENCODE_CODEC)
-    feedback = FeedbackMode(experiment.config.deployment.feedback)
-    batch_size = experiment.config.data.batch_size
-
-    def encode_tensor(tensor: torch.Tensor) -> None:
-        encoded = codec.encode(tensor)
-        if feedback is not FeedbackMode.OFF:
-            compensate(tensor, compression_error(codec.decode(encoded), tensor), batch_size, feedback)
-
-    encode: list[list[float]] = []
-    decode: list[list[float]] = []
-    for size in ENCODE_SIZES_BYTES:
-        tensor = torch.randn(size // 4).relu_()
-        encoded = codec.encode(tensor)
-        encode.append(timed(partial(encode_tensor, tensor), repeats))
-        decode.append(timed(partial(codec.decode, encoded), repeats))
-    return codec_line(encode), codec_line(decode)
-
-
-def codec_line(seconds_by_size: Sequence[Sequence[float]]) -> Fit:
-    """The line through the mean times at `ENCODE_SIZES_BYTES`, and the spread at each."""
-    means = [statistics.fmean(seconds) for seconds in seconds_by_size]  # not medians: see _mean
-    # Weighted so that each size counts alike: without it the largest would decide the constant too.
-    slope, constant = np.polyfit(ENCODE_SIZES_BYTES, means, 1, w=1 / np.array(means))
-    return {
-        "seconds_per_byte": max(float(slope), 0.0),
-        "seconds": max(float(constant), 0.0),
-        "spread_seconds": [_spread(seconds) for seconds in seconds_by_size],
-    }
-
-
 def overhead_line(points: list[tuple[float, float]]) -> Overhead:
     """The line of least squares through (bytes, seconds), neither slope nor constant below 0; none through no points."""
     if not points:
@@ -314,11 +279,3 @@ def overhead_line(points: list[tuple[float, float]]) -> Overhead:
 def _mean(seconds: Sequence[float] | None) -> float | None:
     """Not the median: on a device that is held to a share of its time some repeats wait for it, and all of them count."""
     return None if seconds is None else statistics.fmean(seconds)
-
-
-def _spread(seconds: Sequence[float] | None) -> float | None:
-    """The distance of the quartiles."""
-    if seconds is None or len(seconds) < 2:
-        return None
-    low, _, high = statistics.quantiles(seconds, n=4)
-    return high - low

@@ -5,7 +5,15 @@ from shared.codec.buffers import aligned_buffer
 from shared.codec.error_feedback import FeedbackMode, compensate, compression_error
 from shared.codec.layout import check_layout, most_span_bytes
 from shared.codec.quantize import seed_stochastic_rounding
-from shared.codec.registry import bit_widths, codec_bits, codec_by_name, codec_names, codec_of_bits, is_lossy
+from shared.codec.registry import (
+    bit_widths,
+    codec_bits,
+    codec_by_name,
+    codec_family,
+    codec_names,
+    codec_of_bits,
+    is_lossy,
+)
 
 __all__ = [
     "Codec",
@@ -17,6 +25,7 @@ __all__ = [
     "check_layout",
     "codec_bits",
     "codec_by_name",
+    "codec_family",
     "codec_names",
     "codec_of_bits",
     "compensate",

@@ -39,6 +39,11 @@ def codec_bits(name: str) -> int:
     return codec_by_name(name).spec.bits
 
 
+def codec_family(name: str) -> str:
+    """The family of the codec of that name. ConfigError as `codec_by_name`."""
+    return codec_by_name(name).spec.family
+
+
 def bit_widths() -> tuple[int, ...]:
     """The bits that an element may have on the link, rising."""
     return tuple(sorted({codec.spec.bits for codec in CODECS.values()}))

@@ -21,6 +21,9 @@ SCHEMA = "isthmus.profile/v1"
 FLOAT32_BITS = 32
 """The width at which a feature is sent as it is; narrower ones are whole bits. Which of them a codec has is not known here."""
 
+DEFAULT_CODEC_FAMILY = "uniform"
+"""Of a file that does not say: its encoding was timed with these codecs, before the family was written down."""
+
 Entries = tuple[float | None, ...]
 """One number for each cut 0..L; None where it was not measured."""
 
@@ -79,6 +82,8 @@ class Profile:
     """Smallest width within the accuracy budget at each cut; None as a whole when nothing was calibrated, so any is allowed."""
     max_staleness: int
     """Largest K within the accuracy budget."""
+    codec_family: str = DEFAULT_CODEC_FAMILY
+    """The family of codecs that `encode` and `min_bits` were measured with; they say nothing of another."""
     serial_edge_seconds: Entries | None = None
     """`edge_seconds` at K = 0, where nothing is replayed; where it is None, as a whole or at a cut, the same."""
     overhead: Overhead = NO_OVERHEAD
@@ -136,6 +141,7 @@ def parse_profile(mapping: object, where: str) -> Profile:
         serial_overhead_seconds=reader.number("serial_overhead_seconds", mapping.get("serial_overhead_seconds", 0.0)),
         round_trip_seconds=reader.optional_number("round_trip_seconds"),
         max_staleness=reader.whole("max_staleness", least=0),
+        codec_family=reader.text("codec_family") if "codec_family" in mapping else DEFAULT_CODEC_FAMILY,
         extra={key: value for key, value in mapping.items() if key not in _KEYS},
     )
     if not any(_is_measured(profile, cut) for cut in range(1, len(profile) + 1)):
@@ -158,6 +164,7 @@ def profile_to_json(profile: Profile) -> str:
     mapping["encode"] = profile.encode and asdict(profile.encode)
     mapping["min_bits"] = None if profile.min_bits is None else list(profile.min_bits)
     mapping["max_staleness"] = profile.max_staleness
+    mapping["codec_family"] = profile.codec_family
     if profile.serial_edge_seconds is not None:
         mapping["serial_edge_seconds"] = list(profile.serial_edge_seconds)
     if profile.overhead != NO_OVERHEAD:
@@ -170,7 +177,7 @@ def profile_to_json(profile: Profile) -> str:
 
 
 _BY_CUT = ("feature_bytes", "gradient_bytes", "edge_seconds", "cloud_seconds")
-_ADDED = ("serial_edge_seconds", "overhead", "serial_overhead_seconds", "round_trip_seconds")
+_ADDED = ("codec_family", "serial_edge_seconds", "overhead", "serial_overhead_seconds", "round_trip_seconds")
 _KEYS = {
     "schema",
     "model",

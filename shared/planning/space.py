@@ -23,6 +23,8 @@ class SearchSpace:
     """The only cut allowed; None allows all."""
     allow_edge_only: bool = True
     """Whether all blocks may be on the edge, where the profile has measured that."""
+    uncalibrated_bits: tuple[int, ...] = ()
+    """Widths whose codec is not of the profile's family, so that its min_bits do not bound them."""
 
     def staleness_range(self, profile: Profile) -> range:
         """All values of K that may be chosen."""
@@ -47,7 +49,8 @@ def candidates(profile: Profile, space: SearchSpace) -> Work:
     edge_only = work.cuts == len(profile)
     allowed = work.measured() & (~edge_only | (work.bits == widths[0]))
     if profile.min_bits is not None:
-        allowed &= (work.bits >= np.array(profile.min_bits, dtype=np.float64)[work.cuts]) | edge_only
+        bounded = ~edge_only & ~np.isin(work.bits, space.uncalibrated_bits)
+        allowed &= (work.bits >= np.array(profile.min_bits, dtype=np.float64)[work.cuts]) | ~bounded
     if space.cut is not None:
         allowed &= work.cuts == space.cut
     if not allowed.any():

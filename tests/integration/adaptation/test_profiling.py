@@ -5,7 +5,8 @@ import json
 import pytest
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.profiling.profile import ENCODE_SIZES_BYTES, codec_line, overhead_line, profile_model
+from edge_agent.profiling.codec_times import ENCODE_SIZES_BYTES, codec_line
+from edge_agent.profiling.profile import overhead_line, profile_model
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import RefusedError, UnreachableError
 from shared.planning import Overhead, load_profile
@@ -35,6 +36,7 @@ async def test_everything_that_can_be_measured_is(tmp_path):
     for entries in (profile.edge_seconds, profile.serial_edge_seconds, profile.cloud_seconds):
         assert entries[0] is None
         assert None not in entries[1:]
+    assert profile.codec_family == "uniform"
     assert not list(tmp_path.glob("*.parts"))
 
 

@@ -20,6 +20,7 @@ from shared.planning import (
     Rates,
     SearchSpace,
     Trace,
+    candidates,
     compare,
     edge_only,
     first_deployment,
@@ -198,6 +199,13 @@ def test_what_the_calibration_found_bounds_the_bits():
     assert plan.deployment.bits == 8
     with pytest.raises(PlanError, match="no deployment to choose at any cut with 2, 4 bits"):
         greedy(profile, AT_8_MBIT, SearchSpace((2, 4), allow_edge_only=False))
+
+
+def test_what_the_calibration_found_does_not_bound_other_codecs():
+    profile = small_profile(min_bits=(None, 32, None, 8, None))
+    space = SearchSpace((2, 4), allow_edge_only=False, uncalibrated_bits=(2,))
+    assert greedy(profile, AT_8_MBIT, space).deployment.bits == 2
+    assert set(candidates(profile, space).bits.tolist()) == {2}
 
 
 def test_a_staleness_that_is_given_is_taken():

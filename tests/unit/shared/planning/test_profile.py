@@ -35,7 +35,17 @@ def test_the_file_has_the_fields_that_others_write():
         "encode": {"seconds_per_byte": 1e-7, "seconds": 0.125},
         "min_bits": None,
         "max_staleness": 3,
+        "codec_family": "uniform",
     }
+
+
+def test_a_file_from_before_codec_families_were_written_is_of_uniform_ones():
+    fields = written(codec_family="signs")
+    assert parse_profile(fields, "file").codec_family == "signs"
+    del fields["codec_family"]
+    assert parse_profile(fields, "file").codec_family == "uniform"
+    with pytest.raises(PlanError, match="file: codec_family is 8; it must be a string"):
+        parse_profile(written(codec_family=8), "file")
 
 
 def test_fields_beyond_the_schema_are_kept():
@@ -44,7 +54,7 @@ def test_fields_beyond_the_schema_are_kept():
     assert json.loads(profile_to_json(profile)) == written(device="Pi 4", spread=[1, 2])
 
 
-@pytest.mark.parametrize("key", [key for key in written() if key != "schema"])
+@pytest.mark.parametrize("key", [key for key in written() if key not in ("schema", "codec_family")])
 def test_a_missing_field_is_named(key):
     fields = written()
     del fields[key]

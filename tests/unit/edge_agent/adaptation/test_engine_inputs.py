@@ -1,0 +1,80 @@
+"""What the engine plans with: which codecs the profile speaks of, and what it says where it speaks of others."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from edge_agent.adaptation.engine_inputs import profile_of, space_of, uncalibrated_bits
+from edge_agent.experiment.building import Experiment
+from edge_agent.profiling.codec_times import narrow_codec
+from shared.codec import codec_family
+from shared.planning import Block, Profile, profile_to_json
+from tests.support.experiments import flags
+from tests.support.planning_cases import small_profile
+from tests.support.running import edge_config
+
+
+@pytest.fixture
+def write_profile(tmp_path):
+    """Writes a profile of the tests' small network, measured with codecs of a family; returns its path."""
+
+    def write(family):
+        chain = Experiment(edge_config(*flags("cnn", "sgd"))).chain
+        count, batch_size = len(chain.blocks), chain.features[0][0].shape[0]
+        column = (None, *(1.0 for _ in range(count)))
+        profile = Profile(
+            model="cnn",
+            batch_size=batch_size,
+            blocks=tuple(Block(block.name, 1.0) for block in chain.blocks),
+            feature_bytes=column,
+            gradient_bytes=column,
+            edge_seconds=column,
+            cloud_seconds=column,
+            encode=None,
+            min_bits=None,
+            max_staleness=2,
+            codec_family=family,
+        )
+        path = tmp_path / "profile.json"
+        path.write_text(profile_to_json(profile))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("family", "codec", "are_others"),
+    [
+        ("uniform", "fp32", False),
+        ("uniform", "uniform4", False),
+        ("uniform", "uniform8-channel", True),
+        ("uniform-channel", "uniform8-channel", False),
+        ("uniform-channel", "fp32", True),
+    ],
+)
+def test_a_profile_of_other_codecs_is_told_and_its_min_bits_do_not_count(write_profile, family, codec, are_others):
+    path = write_profile(family)
+    experiment = Experiment(edge_config(*flags("cnn", "sgd"), f"engine.profile={path}", f"deployment.codec={codec}"))
+    with capture_logs() as logs:
+        profile = profile_of(experiment)
+    warnings = [log for log in logs if "codecs of another family" in log["event"]]
+    assert [log["bits"] for log in warnings] == ([[8]] if are_others else [])
+    assert (8 in space_of(experiment, profile).uncalibrated_bits) is are_others
+
+
+def test_32_bits_are_of_every_family():
+    assert 32 not in uncalibrated_bits(small_profile(codec_family="signs"), "fp32")
+
+
+@pytest.mark.parametrize(
+    ("bits", "codec", "timed"),
+    [
+        ("[8, 32]", "fp32", "uniform8"),
+        ("[2, 4, 32]", "fp32", "uniform4"),
+        ("[8, 32]", "uniform2-channel", "uniform8-channel"),
+        ("[32]", "fp32", "uniform8"),
+    ],
+)
+def test_the_codecs_that_are_deployed_are_timed(bits, codec, timed):
+    config = edge_config(*flags("cnn", "sgd"), f"engine.bits={bits}", f"deployment.codec={codec}")
+    assert narrow_codec(config) == timed
+    assert codec_family(timed) == "uniform" + "-channel" * ("channel" in codec)
