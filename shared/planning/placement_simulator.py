@@ -40,8 +40,8 @@ class PlacementRun:
 def simulate_placement(step: StepTasks, steps: int) -> PlacementRun:
     """Do `steps` steps, one or more, from an empty pipeline.
 
-    A source begins step t once it has settled step t - K - 1, and it does so before it takes up what has come of those in
-    flight. Every other worker takes up the oldest step that it can.
+    A source takes up the newest step that it can: a new batch goes before a gradient that has come. Every other worker takes up
+    the oldest. A worker that has samples or runs blocks begins step t when it has done step t - K - 1.
     """
     ended = _Run(step, steps).run()
     return PlacementRun(
@@ -54,8 +54,8 @@ def simulate_placement(step: StepTasks, steps: int) -> PlacementRun:
 class _Worker:
     """How far one worker has come, and which task it does next."""
 
-    def __init__(self, tasks: tuple[Task, ...], steps: int, window: int | None) -> None:
-        """window: K + 1 at a source; None where messages alone say when a step begins."""
+    def __init__(self, tasks: tuple[Task, ...], steps: int, window: int | None, *, is_source: bool) -> None:
+        """window: how many steps may be under way here; None where nothing bounds them."""
         self.tasks = tasks
         self.done = [0] * len(tasks)
         """In how many steps each task is done; the step of that number is its next."""
@@ -66,6 +66,7 @@ class _Worker:
         self.busy = False
         self._steps = steps
         self._window = window
+        self._is_source = is_source
 
     def next_task(self) -> int | None:
         """The task to begin now. One that takes no time, as to take note of a message, does not wait for the worker."""
@@ -75,9 +76,7 @@ class _Worker:
                 return index
         if self.busy or not ready:
             return None
-        if self._window is not None and ready[0] == 0:
-            return 0
-        return min(ready, key=self.done.__getitem__)
+        return (max if self._is_source else min)(ready, key=self.done.__getitem__)
 
     def _is_ready(self, index: int) -> bool:
         step = self.done[index]
@@ -94,7 +93,7 @@ class _Run:
     def __init__(self, step: StepTasks, steps: int) -> None:
         window = step.staleness + 1
         self._workers = {
-            name: _Worker(tasks, steps, window if name in step.sources else None)
+            name: _Worker(tasks, steps, window if name in step.bounded else None, is_source=name in step.sources)
             for name, tasks in step.workers.items()
         }
         self._carried = defaultdict[Direction, float](float)

@@ -26,9 +26,10 @@ class StepCost:
     directions: Mapping[Direction, float]
     """T of each direction that carries anything: seconds that it is busy."""
     critical_seconds: float
-    """T_sum: of work and carrying, along the longest way of a batch from a source back to the same source."""
+    """T_sum: seconds of work and carrying from the moment a worker begins a step until it has done its part. The worker is the
+    one that takes longest, its round trips included."""
     round_trip_seconds: float
-    """On the same way: how long messages are on the way besides."""
+    """Seconds in the same time that messages travel; they keep nobody busy."""
     staleness: int
 
     def longest(self) -> float:
@@ -36,7 +37,7 @@ class StepCost:
         return max(*self.workers.values(), *self.directions.values(), 0.0)
 
     def total(self) -> float:
-        """From the beginning of a step until it is settled, where it waits for no other."""
+        """T_sum and the round trips: how long a step takes that waits for no other."""
         return self.critical_seconds + self.round_trip_seconds
 
     def bound(self) -> float:
@@ -47,8 +48,8 @@ class StepCost:
 def step_cost(step: StepTasks) -> StepCost:
     """The cost of a step.
 
-    Where several workers have samples, each begins its steps by itself, so the others may be ahead of it: T_sum is that of
-    the source whose own way is the longest, with nothing on it that waits for another source.
+    T_sum is that of the source in a chain. Where blocks are shared, a worker that waits for their weights can take longer.
+    Workers may be ahead of each other, so no worker is taken to wait for another one to begin.
     """
     workers = {
         worker: sum(task.seconds + task.tail_seconds for task in tasks) for worker, tasks in step.workers.items()
@@ -57,17 +58,17 @@ def step_cost(step: StepTasks) -> StepCost:
     for tasks in step.workers.values():
         for delivery in (each for task in tasks for each in task.deliveries):
             directions[delivery.direction] = directions.get(delivery.direction, 0.0) + delivery.carry_seconds
-    seconds, round_trip_seconds = max(_alone(step, source) for source in step.sources)
+    seconds, round_trip_seconds = max(_alone(step, worker) for worker in step.bounded)
     return StepCost(workers, directions, seconds - round_trip_seconds, round_trip_seconds, step.staleness)
 
 
-def _alone(step: StepTasks, source: str) -> _Moment:
-    """When a step is settled at `source` that began there at 0, where all else was ready and idle long before."""
+def _alone(step: StepTasks, beginner: str) -> _Moment:
+    """When a worker has done a step that it began at 0, where all that does not wait for it was ready long before."""
     left = {worker: deque(enumerate(tasks)) for worker, tasks in step.workers.items()}
-    free = dict.fromkeys(step.workers, _LONG_AGO) | {source: (0.0, 0.0)}
+    free = dict.fromkeys(step.workers, _LONG_AGO) | {beginner: (0.0, 0.0)}
     carried = defaultdict[Direction, _Moment](lambda: _LONG_AGO)
     arrivals = defaultdict[tuple[str, int], list[_Moment]](list)
-    while left[source]:
+    while left[beginner]:
         for worker, tasks in left.items():
             while tasks and len(arrivals[worker, tasks[0][0]]) == tasks[0][1].awaited:
                 index, task = tasks.popleft()
@@ -81,7 +82,7 @@ def _alone(step: StepTasks, source: str) -> _Moment:
                     arrivals[each.direction[1], each.task].append(
                         _later(moment, each.travel_seconds, each.travel_seconds)
                     )
-    return free[source]
+    return free[beginner]
 
 
 def _later(moment: _Moment, seconds: float, travel_seconds: float = 0.0) -> _Moment:

@@ -1,7 +1,7 @@
 """A step as tasks: what the programs of a placement take of workers and links, for the cost model and the simulator.
 
-A task is what a worker does in one go: it waits for messages, computes, and hands messages over. What else stands in a
-program, which rows of which tensor, does not matter here.
+A task is a segment of a program: a worker waits for messages, computes, and hands messages over. What else stands in a program,
+which rows of which tensor, does not matter here.
 """
 
 from collections.abc import Mapping
@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from shared.errors import PlanError
 from shared.placement import (
     Backward,
-    Cargo,
     Crossing,
     Forward,
     Link,
     ModelFacts,
-    Operation,
     Placement,
     Program,
     Receive,
@@ -24,6 +22,7 @@ from shared.placement import (
     Tile,
     links,
     program,
+    segments,
 )
 from shared.planning.cost import Rates
 from shared.planning.operation_costs import Message, OperationCosts
@@ -72,10 +71,13 @@ class StepTasks:
 
     workers: Mapping[str, tuple[Task, ...]]
     """What each worker that has a part in the step does, in this order."""
-    sources: tuple[str, ...]
+    sources: frozenset[str]
     """The workers that have the samples. A step begins with their first tasks and is settled with their last."""
+    bounded: frozenset[str]
+    """The workers that begin a step only when they have done the one K + 1 before it: the sources, so that K bounds what is in
+    flight, and all that run blocks, so that K bounds the age of their weights."""
     staleness: int
-    """K: a source begins a step when the one K + 1 before it is settled there."""
+    """K: how many steps a worker may be ahead of those that it has done."""
 
 
 def step_tasks(
@@ -89,7 +91,7 @@ def step_tasks(
     """The tasks of one step of a valid placement. PlanError where one of its links has no rates.
 
     rates: by link; the uplink is the direction away from the worker that is nearer to the edge.
-    replays: whether a stage whose error gradient comes later does its forward again where K > 0. Stashed weights spare that.
+    replays: whether a stage that waits for its error gradient does its forward again where K > 0, as without stashed weights.
 
     A source that would wait for nobody, because nothing there learns, settles a step when all others have reported that they
     are done with it, so that K bounds what is in flight there, too.
@@ -98,12 +100,17 @@ def step_tasks(
         if link not in rates:
             raise PlanError(f"the link from {link.dialer!r} to {link.listener!r} has no rates; measure them first")
     directions = _directions({link: rates[link] for link in needed})
-    writer = _Writer(placement, costs, directions, replays=replays and placement.staleness > 0)
+    writer = _Writer(placement, costs, directions, replays)
     programs = {worker: program(placement, model, worker) for worker in placement.workers}
     workers = writer.tasks({worker: operations for worker, operations in programs.items() if operations})
-    sources = tuple(dict.fromkeys(source.worker for source in placement.sources))
+    sources = frozenset(source.worker for source in placement.sources)
     _add_reports(workers, sources, directions)
-    return StepTasks({worker: tuple(tasks) for worker, tasks in workers.items()}, sources, placement.staleness)
+    return StepTasks(
+        {worker: tuple(tasks) for worker, tasks in workers.items()},
+        sources,
+        sources | {tile.worker for tile in placement.tiles},
+        placement.staleness,
+    )
 
 
 def _directions(rates: Mapping[Link, Rates]) -> dict[Direction, tuple[float, float]]:
@@ -124,24 +131,21 @@ class _Writer:
     replays: bool
 
     def tasks(self, programs: Mapping[str, Program]) -> dict[str, list[Task]]:
-        stretches = {worker: _stretches(operations) for worker, operations in programs.items()}
+        divided = {worker: _segments(operations) for worker, operations in programs.items()}
         awaited = {
             crossing: (task, place)
-            for operations in stretches.values()
-            for task, stretch in enumerate(operations)
-            for place, crossing in enumerate(_received(stretch))
+            for whole in divided.values()
+            for task, segment in enumerate(whole)
+            for place, crossing in enumerate(_received(segment))
         }
         return {
-            worker: [self._task(worker, stretch, _waiting_stages(operations), awaited) for stretch in stretches[worker]]
-            for worker, operations in programs.items()
+            worker: [self._task(worker, segment, awaited) for segment in whole] for worker, whole in divided.items()
         }
 
-    def _task(
-        self, worker: str, stretch: Program, waiting: frozenset[Tile], awaited: Mapping[Crossing, tuple[int, int]]
-    ) -> Task:
+    def _task(self, worker: str, segment: Program, awaited: Mapping[Crossing, tuple[int, int]]) -> Task:
         seconds = tail_seconds = 0.0
         deliveries = []
-        for operation in stretch:
+        for operation in segment:
             match operation:
                 case Receive(crossing):
                     seconds += self._message(crossing).receive_seconds
@@ -155,9 +159,13 @@ class _Writer:
                     deliveries.append(Delivery(direction, *awaited[crossing], seconds, carry_seconds, travel_seconds))
                 case _:
                     seconds += self.costs.seconds(worker, operation)
-                    if self.replays and isinstance(operation, Backward) and operation.stage in waiting:
+                    if isinstance(operation, Backward) and self._replays(operation.stage):
                         seconds += self.costs.seconds(worker, Forward(operation.stage))
-        return Task(len(_received(stretch)), seconds, tail_seconds, tuple(deliveries))
+        return Task(len(_received(segment)), seconds, tail_seconds, tuple(deliveries))
+
+    def _replays(self, stage: Tile) -> bool:
+        """Whether the weights may have changed since its forward; after the last block the backward follows at once."""
+        return self.replays and self.placement.staleness > 0 and stage.stop < self.placement.blocks
 
     def _message(self, crossing: Crossing) -> Message:
         route = Route(crossing.sender, crossing.receiver, crossing.cargo)
@@ -165,7 +173,7 @@ class _Writer:
 
 
 def _add_reports(
-    workers: Mapping[str, list[Task]], sources: tuple[str, ...], directions: Mapping[Direction, tuple[float, float]]
+    workers: Mapping[str, list[Task]], sources: frozenset[str], directions: Mapping[Direction, tuple[float, float]]
 ) -> None:
     """Let each source that waits for nobody wait, at its end of a step, until every other worker is at its own end."""
     ends = {worker: len(tasks) - 1 for worker, tasks in workers.items()}
@@ -182,29 +190,10 @@ def _add_reports(
         workers[source].append(Task(len(others), 0.0, 0.0, ()))
 
 
-def _stretches(operations: Program) -> list[Program]:
-    """A program in parts: a new one begins where a worker waits after it has done anything."""
-    stretches: list[list[Operation]] = []
-    for operation in operations:
-        if not stretches or (isinstance(operation, Receive) and not isinstance(stretches[-1][-1], Receive)):
-            stretches.append([])
-        stretches[-1].append(operation)
-    return [tuple(stretch) for stretch in stretches]
+def _segments(operations: Program) -> tuple[Program, ...]:
+    sent_first, rest = segments(operations)
+    return (sent_first, *rest) if sent_first else rest
 
 
-def _received(stretch: Program) -> list[Crossing]:
-    return [operation.crossing for operation in stretch if isinstance(operation, Receive)]
-
-
-def _waiting_stages(operations: Program) -> frozenset[Tile]:
-    """The stages that wait for their error gradient: between forward and backward the worker receives more than labels."""
-    forwarded, waiting = set[Tile](), set[Tile]()
-    for operation in operations:
-        match operation:
-            case Forward(stage):
-                forwarded.add(stage)
-            case Backward(stage):
-                forwarded.discard(stage)
-            case Receive(crossing) if crossing.cargo is not Cargo.LABEL:
-                waiting |= forwarded
-    return frozenset(waiting)
+def _received(segment: Program) -> list[Crossing]:
+    return [operation.crossing for operation in segment if isinstance(operation, Receive)]

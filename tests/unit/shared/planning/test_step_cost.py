@@ -17,6 +17,7 @@ from shared.planning import (
     Deployment,
     Linear,
     Rates,
+    simulate_placement,
     steady_seconds,
     step_cost,
     step_tasks,
@@ -99,6 +100,18 @@ def test_a_shared_block_costs_its_parts_their_way_and_their_return():
     # block 1 went while the part of block 0 came.
     assert cost.critical_seconds == pytest.approx(6.6 + 24.0 + 0.25 + 5.0)
     assert cost.round_trip_seconds == pytest.approx(0.5)
+
+
+def test_a_worker_that_shares_a_block_waits_for_its_weights():
+    halves = placed(
+        Tile("edge", 0, 1, WHOLE), Tile("near", 1, 2, Rows(0, 5)), Tile("far", 1, 2, Rows(5, 10)), owners={1: "near"}
+    )
+    step = step_tasks(halves, TWO, COSTS, ALL_RATES)
+    cost = step_cost(step)
+    # At far, and longer than the edge waits for both error gradients: forward and backward, its part, the update, the weights.
+    assert cost.critical_seconds == pytest.approx(1.0 + 2.0 + 14.0 + 0.25 + 7.0)
+    assert cost.round_trip_seconds == pytest.approx(0.5)
+    assert simulate_placement(step, 6).seconds_per_step() == pytest.approx(cost.bound()), "no forward is ahead of them"
 
 
 def test_codecs_count_at_both_ends_and_on_the_link():
