@@ -3,7 +3,7 @@
 # make protos generates shared/wire from protos/        make bench  the measurements
 # make lock   pins the dependencies again               make dashboards  generates deploy/grafana/dashboards
 # make docs   builds the documentation into site/       make watch  runs the unit tests of what changed, at every save
-# make clean  removes what these made                   make pictures  draws docs/step.svg
+# make clean  removes what these made                   make pictures  draws docs/assets/step.svg
 # make test-deploy  tries what deploy/ ships with the real servers (Prometheus, systemd, containers), and the quickstart from
 #                   an empty folder; minutes, partly as root
 # make test-slow    runs the suites that make test leaves out because they take minutes; CI runs both
@@ -56,7 +56,7 @@ protos: .venv/dev
 dashboards: .venv/dev
 	$(BIN)/python -m deploy.grafana.generate
 
-# docs/session.svg, of a real run, is drawn by deploy/demo/picture.py.
+# docs/assets/session.svg, of a real run, is drawn by deploy/demo/picture.py.
 pictures: .venv/dev
 	$(BIN)/python -m deploy.site.step
 

@@ -1,4 +1,4 @@
-"""Draws `docs/session.svg`, the README's picture, from a real run of the demo: `python deploy/demo/picture.py`."""
+"""Draws `docs/assets/session.svg`, the README's picture, from a real run of the demo: `python deploy/demo/picture.py`."""
 
 import io
 import re
@@ -14,7 +14,7 @@ from edge_agent.commands.terminal import live_bar, summary_table
 from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 
-PICTURE = demo.HERE.parent.parent / "docs" / "session.svg"
+PICTURE = demo.HERE.parent.parent / "docs" / "assets" / "session.svg"
 WIDTH = 100
 SHOWN_AFTER_STEPS = 200
 

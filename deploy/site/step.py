@@ -1,4 +1,4 @@
-"""Draws `docs/step.svg`, the way of one step through both processes: `python -m deploy.site.step`, or `make pictures`.
+"""Draws `docs/assets/step.svg`, the way of one step through both processes: `python -m deploy.site.step`, or `make pictures`.
 
 A lane is a thread, left to right is time, and a colour is a phase. Everything is placed on a grid of columns and lanes, so a
 box moves by changing one number.
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-PICTURE = Path(__file__).resolve().parents[2] / "docs" / "step.svg"
+PICTURE = Path(__file__).resolve().parents[2] / "docs" / "assets" / "step.svg"
 WIDTH, HEIGHT = 1340, 706
 COLUMN_WIDTH, FIRST_COLUMN = 89, 138
 BOX_WIDTH, BOX_HEIGHT = 84, 44

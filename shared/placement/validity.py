@@ -115,8 +115,8 @@ def _enough_samples(placement: Placement, model: ModelFacts) -> Iterator[str]:
                 least = model.blocks[block].min_samples
                 if stage.rows.count < least:
                     yield (
-                        f"{worker!r} has {stage.rows.count} samples of block {block} ({model.blocks[block].name}), which "
-                        f"needs {least} at least"
+                        f"{worker!r} has {_counted(stage.rows.count, 'sample')} of block {block} "
+                        f"({model.blocks[block].name}), which needs {least} at least"
                     )
 
 
@@ -126,9 +126,13 @@ def _private(placement: Placement, model: ModelFacts, permissions: Permissions) 
         raw = one.cargo is Cargo.FEATURE and one.index < model.raw_features
         if raw and one.receiver not in permissions.inputs_to:
             yield (
-                f"raw samples would go from {one.sender!r} to {one.receiver!r}; leave the first {model.raw_features} blocks "
-                f"where the samples are, or permit it by privacy.inputs_to"
+                f"raw samples would go from {one.sender!r} to {one.receiver!r}; leave the first "
+                f"{_counted(model.raw_features, 'block')} where the samples are, or permit it by privacy.inputs_to"
             )
         labels_to = permissions.labels_to
         if one.cargo is Cargo.LABEL and labels_to is not None and one.receiver not in labels_to:
             yield f"labels would go from {one.sender!r} to {one.receiver!r}, which may not have them"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

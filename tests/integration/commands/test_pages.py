@@ -1,15 +1,18 @@
-"""What the pages for newcomers say, done as it stands there: in an empty folder with our sources, in two terminals.
+"""What pages tell a reader to type, done as it stands there: in an empty folder with our sources, in two terminals.
 
 Only the installation is left out (tests/deploy/test_newcomer.py does it), and runs are cut short by variables.
 """
 
 import json
+import re
 import shutil
 import sys
 
 import pytest
 
+from edge_agent.main import app as agent_app
 from tests.conftest import ROOT
+from tests.support.commands import command
 from tests.support.pages import Reader, blocks, fetched, looking
 from tests.support.running import held_port
 
@@ -72,3 +75,30 @@ def test_a_module_of_twenty_lines_trains_across_two_processes(folder, reader):
     assert summary["steps"] == STEPS
     assert {block["side"] for block in summary["blocks"]} == {"edge", "cloud"}
     assert summary["accuracy"] is not None
+
+
+def test_every_kind_of_placement_is_shown_as_its_page_says_and_costs_what_the_page_says(folder, monkeypatch):
+    reader = Reader(folder, environment={"PYTHONPATH": str(folder), "EDGE_AGENT_COMPUTE__THREADS": "1"})
+    page = blocks("placement.md")
+    typed = {one.command.rpartition(" ")[2]: one.output for one in reader.follow(page)}
+    rows = re.findall(
+        r"^\| `(\S+\.toml)` \| ([\d,| ]+) \|$", (ROOT / "docs" / "placement.md").read_text(), re.MULTILINE
+    )
+    costs = {name: tuple(int(cell.replace(",", "")) for cell in cells.split("|")) for name, cells in rows}
+    configurations = {block.title for block in page if block.language == "toml"}
+    assert set(costs) == configurations == set(typed) - {"deployment.cut=2"}
+    assert {name for name in configurations if "refuses this placement" not in typed[name]} == {"two-workers.toml"}
+    monkeypatch.chdir(folder)
+    for name, told in costs.items():
+        assert told == figures(name), name
+
+
+def figures(name):
+    """Bytes that the device sends and receives, that go between trainers, and that the device holds."""
+    document = json.loads(command(agent_app, "placement", "--config", name, "--json"))
+    sent, received, others = 0, 0, 0
+    for one in document["crossings"]:
+        sent += one["bytes"] * (one["from"] == "edge")
+        received += one["bytes"] * (one["to"] == "edge")
+        others += one["bytes"] * ("edge" not in (one["from"], one["to"]))
+    return sent, received, others, next(one["total"] for one in document["memory"] if one["worker"] == "edge")

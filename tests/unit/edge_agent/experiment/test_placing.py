@@ -119,7 +119,7 @@ def test_a_placement_that_cannot_be_is_refused_in_a_sentence(flags, sentence):
             {"tiles": [{"worker": "gpu", "blocks": [0, 4], "samples": [0, 1]},
                        {"worker": "edge", "blocks": [0, 4], "samples": [1, 32]}],
              "owners": dict.fromkeys("0123", "gpu")},
-            "'gpu' has 1 samples of block 0 (stem), which needs 2 at least",
+            "'gpu' has 1 sample of block 0 (stem), which needs 2 at least",
         ),
     ],
 )  # fmt: skip
