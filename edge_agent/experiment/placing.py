@@ -1,5 +1,6 @@
 """The placement that a configuration names: the one place where it is made and judged. It contacts nobody."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,9 +53,10 @@ def placement_of(workload: Workload) -> Placement:
     }
     routes = {Route(one.sender, one.receiver, one.cargo) for one in crossing if one.cargo in configured}
     codecs = {route: configured[route.cargo] for route in sorted(routes, key=str)}
-    _check_widths(config, chain)
-    named = {route: _known_codec(codec) for route, codec in placement.codecs.items()}
-    return replace(placement, codecs=codecs | named)
+    for codec in placement.codecs.values():
+        _check_codec(codec)
+    _check_widths(config, chain, placement.codecs.values())
+    return replace(placement, codecs={**codecs, **placement.codecs})
 
 
 def _facts(chain: Chain, batch_size: int) -> ModelFacts:
@@ -108,14 +110,18 @@ def _from_file(path: Path, config: EdgeConfig, blocks: int) -> Placement:
     return placement
 
 
-def _check_widths(config: EdgeConfig, chain: Chain) -> None:
-    """Refuse to narrow features of float64 where nobody asked for less than exact ones. Raises ConfigError."""
+def _check_widths(config: EdgeConfig, chain: Chain, of_file: Iterable[str]) -> None:
+    """Refuse to narrow features of float64 where nobody asked for less than exact ones. Raises ConfigError.
+
+    of_file: codecs that a file of a placement names.
+    """
     wide = any(spec.dtype is torch.float64 for specs in chain.features[1:] for spec in specs)
     deployment, engine = config.deployment, config.engine
-    for key, name in (("codec", deployment.codec), ("downlink_codec", deployment.downlink_codec)):
+    named = [("deployment.codec", deployment.codec), ("deployment.downlink_codec", deployment.downlink_codec)]
+    for key, name in (*named, *((f"{config.placement.file}: a codec", name) for name in of_file)):
         if wide and _narrows_float64(name):
             raise ConfigError(
-                f"deployment.{key} is {name}, which would narrow the float64 features of {config.model.factory!r} to "
+                f"{key} is {name}, which would narrow the float64 features of {config.model.factory!r} to "
                 "32 bits; set it to raw, which sends them as they are, or to a codec with fewer bits"
             )
     if wide and engine.profile is not None and 32 in engine.bits:
@@ -130,8 +136,8 @@ def _narrows_float64(name: str) -> bool:
     return not codec.spec.lossy and codec.encoded_bytes((elements,), torch.float64) < elements * torch.float64.itemsize
 
 
-def _known_codec(name: str) -> str:
+def _check_codec(name: str) -> None:
     try:
-        return codec_by_name(name).name
+        codec_by_name(name)
     except ConfigError as unknown:
         raise ConfigError(f"placement: {unknown}") from None

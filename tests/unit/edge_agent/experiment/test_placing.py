@@ -177,6 +177,23 @@ def test_codecs_of_a_file_are_those_of_the_deployment(tmp_path):
     assert (deployment.cut, deployment.codec, deployment.downlink_codec) == (2, "fp32", "fp16")
 
 
+def test_a_codec_of_a_file_narrows_no_float64_in_silence(tmp_path):
+    wide = [
+        'model.factory="tests.support.models.wide:wide"',
+        'data.train={factory="tests.support.models.wide:WideDigits"}',
+    ]
+    raw = ["deployment.codec=raw", "deployment.downlink_codec=raw"]
+    tiles = [{"worker": "edge", "blocks": [0, 1]}, {"worker": "gpu", "blocks": [1, 3]}]
+    for codec, narrows in (("fp32", True), ("raw", False), ("uniform8", False)):
+        codecs = [{"from": "edge", "to": "gpu", "cargo": "feature", "codec": codec}]
+        file = document(tmp_path, workers=["edge", "gpu"], tiles=tiles, codecs=codecs)
+        if narrows:
+            with pytest.raises(ConfigError, match=r"placement\.json: a codec is fp32, which would narrow the float64"):
+                placed(GPU, file, *raw, experiment=wide)
+        else:
+            assert placed(GPU, file, *raw, experiment=wide).codecs[Route("edge", "gpu", Cargo.FEATURE)] == codec
+
+
 @pytest.mark.parametrize(
     "more",
     [

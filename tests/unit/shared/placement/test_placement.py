@@ -232,5 +232,5 @@ def test_a_part_below_what_its_blocks_need_is_refused(samples, valid):
     if valid:
         check(placement, norm, EVERYBODY)
         return
-    with pytest.raises(ConfigError, match=r"'edge' has 1 samples of block 0 \(b0\), which needs 2 at least"):
+    with pytest.raises(ConfigError, match=r"'edge' has 1 sample of block 0 \(b0\), which needs 2 at least"):
         check(placement, norm, EVERYBODY)
