@@ -11,8 +11,8 @@ from edge_agent.experiment.placement_report import Memory, PlacementReport, Sigh
 from shared.placement import Placement, Tile
 
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
-_GRID_CHARACTERS = 48
-_NAME_CHARACTERS = 20
+_GRID_CHARACTERS = 40
+_NAME_CHARACTERS = 18
 """The width of a block's name; a longer one keeps its end, which tells it from others."""
 
 
@@ -88,8 +88,8 @@ def _direction(transfer: Transfer) -> tuple[str, str]:
 
 def memory_table(memory: Sequence[Memory], staleness: int) -> Table:
     """What each worker holds, in KiB."""
-    columns = ("weights", "gradients", "optimizer", "one batch", f"waiting (K = {staleness})", "in all")
-    table = Table("worker", title="KiB that each worker holds")
+    columns = ("weights", "gradients", "optimizer", "one batch", "waiting", "in all")
+    table = Table("worker", title=f"KiB that each worker holds at K = {staleness}")
     for column in columns:
         table.add_column(column, justify="right")
     for one in memory:

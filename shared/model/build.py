@@ -94,7 +94,7 @@ def check_cut(cut: int, chain: Chain) -> None:
         )
         raise ModelError(
             f"cut {cut} would send raw samples: {looking} only looks numbers up in a table, and whoever has a table like it "
-            f'finds them again; {better}, or permit it with privacy.inputs_to = ["trainer"] on the edge and '
+            f"finds them again; {better}, or permit it with privacy.inputs_to on the edge and "
             "server.accept_inputs = true on the trainer"
         )
     batch = chain.features[0][0].shape[:1]

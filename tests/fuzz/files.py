@@ -32,6 +32,7 @@ from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, seal
 from shared.checkpoint.store import FORMAT
 from shared.config import load_config
 from shared.errors import IsthmusError, StorageError
+from shared.placement import BlockFacts, ModelFacts, Permissions, check, crossings, load_placement, program
 from shared.planning import load_profile, load_trace
 from shared.training import block_state
 from shared.training.stage_state import copy_state, put_back, to_bytes
@@ -79,11 +80,23 @@ def _sealed(good: dict[str, Any]) -> st.SearchStrategy[bytes]:
 
 
 def _config_files(good: str) -> st.SearchStrategy[bytes]:
-    keys = st.sampled_from(["data.kwargs.x", "trainer.address", "deployment.staleness", "server.listen", "x", "log"])
+    keys = st.sampled_from(_KEYS)
     values = st.one_of(absurd_texts, json_values.map(partial(json.dumps, default=str)).map(str.encode))
     return damaged(good.encode()) | st.builds(lambda key, value: key.encode() + b" = " + value, keys, values)
 
 
+_KEYS = (
+    "data.kwargs.x",
+    "trainer.address",
+    "trainers",
+    "placement.edge",
+    "placement.labels",
+    "privacy.inputs_to",
+    "deployment.staleness",
+    "server.listen",
+    "x",
+    "log",
+)
 _EDGE = """
 [model]
 factory = "shared.model.zoo:mlp"
@@ -96,6 +109,35 @@ staleness = [[0, 1], [2, 3]]
 [training.optimizer]
 learning_rate = 5e-2
 """
+_PLACED = """
+[[trainers]]
+name = "near"
+address = "127.0.0.1:1"
+[[trainers]]
+name = "far"
+address = "127.0.0.1:2"
+[placement]
+edge = ["0:2", "6:"]
+near = "2:4"
+far = "4:6"
+labels = "edge"
+[privacy]
+inputs_to = ["near"]
+"""
+_PLACEMENT = {
+    "schema": "isthmus.placement/v1",
+    "workers": ["edge", "near", "far"],
+    "tiles": [
+        {"worker": "edge", "blocks": [0, 2], "samples": [0, 3]},
+        {"worker": "near", "blocks": [0, 2], "samples": [3, 8]},
+        {"worker": "far", "blocks": [2, 4]},
+    ],
+    "sources": [{"worker": "edge", "samples": [0, 8]}],
+    "labels": ["far"],
+    "owners": {"0": "near", "1": "far"},
+    "staleness": 2,
+    "codecs": [{"from": "edge", "to": "far", "cargo": "feature", "codec": "uniform8"}],
+}
 _TRAINER = """
 [server]
 listen = "127.0.0.1:50051"
@@ -167,6 +209,14 @@ def _read_configuration(cls: type[Any]) -> Callable[[Path], object]:
     return lambda path: load_config(cls, path, environ={})
 
 
+def _read_placement(path: Path) -> object:
+    """As whoever shows it or trains with it reads it: judged, and with a program for every worker."""
+    placement = load_placement(path, blocks=4, batch_size=8)
+    model = ModelFacts(tuple(BlockFacts(name, has_buffers=True, min_samples=2) for name in "abcd"))
+    check(placement, model, Permissions(inputs_to=frozenset({"near", "far"})))
+    return [crossings(placement), *(program(placement, model, worker) for worker in placement.workers)]
+
+
 def _read_timeline(path: Path) -> object:
     return summary(choose_window(load_timeline(path), 2))
 
@@ -234,6 +284,8 @@ def kinds() -> Mapping[str, Kind]:
     tokens = make_token("pi-7", list(Scope))[1] + make_token("pi-8", [Scope.READ])[1]
     return {
         "edge configuration": Kind(_config_files(_EDGE), _a_file("edge.toml", _read_configuration(EdgeConfig))),
+        "several trainers": Kind(_config_files(_PLACED), _a_file("edge.toml", _read_configuration(EdgeConfig))),
+        "placement": Kind(json_files(_PLACEMENT), _a_file("placement.json", _read_placement)),
         "trainer configuration": Kind(_config_files(_TRAINER), _a_file("t.toml", _read_configuration(TrainerConfig))),
         "tokens": Kind(_token_files(tokens), _a_file("tokens.toml", read_tokens)),
         "profile": Kind(json_files(_PROFILE), _a_file("profile.json", load_profile)),
