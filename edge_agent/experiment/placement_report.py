@@ -13,11 +13,11 @@ from edge_agent.experiment.placing import placement_of
 from edge_agent.experiment.privacy import check_labels_may_leave
 from edge_agent.experiment.two_workers import cut_of, note_on
 from edge_agent.experiment.workload import Workload
-from shared.codec import codec_by_name
 from shared.execution.model_facts import facts_of
 from shared.model.chain import Block
 from shared.model.features import Features, FeatureSpecs, call_module, specs_bytes
 from shared.model.footprint import activation_bytes
+from shared.model.spec import TensorSpec
 from shared.placement import (
     Cargo,
     Crossing,
@@ -33,6 +33,7 @@ from shared.placement import (
     weight_crossings,
 )
 from shared.tensor_wire import slot_codec
+from shared.training.block_state import collect
 from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import POLICIES
 
@@ -130,14 +131,19 @@ def _payload_bytes(workload: Workload, one: Crossing, codec: str) -> int:
             sent = _of_rows(chain.features[one.index], one.rows)
             if one.cargo is Cargo.ERROR_GRADIENT:
                 sent = tuple(spec for spec in sent if spec.differentiable)
-            return sum(slot_codec(codec, spec.dtype).encoded_bytes(spec.shape, spec.dtype) for spec in sent)
+            return _encoded_bytes(sent, codec)
         case Cargo.LABEL:
             return specs_bytes(_of_rows((workload.labels,), one.rows))
-        case Cargo.WEIGHTS | Cargo.WEIGHT_GRADIENT:
-            block, sender = chain.blocks[one.index], codec_by_name(codec)
-            learnt = [value for value in block.named_parameters().values() if value.requires_grad]
-            # The owner sums what training changes besides the weights as well: the statistics of batch-norm.
-            return sum(sender.encoded_bytes(value.shape, value.dtype) for value in (*learnt, *_buffers(block)))
+        case Cargo.WEIGHT_GRADIENT:
+            # What training changes besides the weights goes with it: the statistics of batch-norm.
+            block = chain.blocks[one.index]
+            return _encoded_bytes((*_learnt([block]), *_buffers(block)), codec)
+        case Cargo.WEIGHTS:
+            return _encoded_bytes(collect(chain.blocks[one.index], None).values(), codec)
+
+
+def _encoded_bytes(tensors: Iterable[Tensor | TensorSpec], codec: str) -> int:
+    return sum(slot_codec(codec, tensor.dtype).encoded_bytes(tensor.shape, tensor.dtype) for tensor in tensors)
 
 
 def _of_rows(specs: FeatureSpecs, rows: Rows) -> FeatureSpecs:

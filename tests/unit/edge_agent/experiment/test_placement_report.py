@@ -14,6 +14,7 @@ from edge_agent.placement_config import PlacementSection
 from shared.codec import codec_by_name
 from shared.errors import DataError
 from shared.execution.model_facts import facts_of
+from shared.execution.shared_blocks import part_of, weights_of
 from shared.placement import Cargo, document_of
 from shared.training.losses import narrowed
 from tests.support.experiments import flags
@@ -89,19 +90,17 @@ def shared(tmp_path):
     return TWO, f"placement.file={path}", PERMITTED
 
 
-def test_parts_and_weights_of_shared_blocks_are_as_large_as_their_parameters_and_buffers(tmp_path):
-    chosen = workload(*shared(tmp_path))
-    held = {
-        block.index: sum(
-            value.nbytes for value in (*block.named_parameters().values(), *block.named_buffers().values())
-        )
-        for block in chosen.chain.blocks
-    }
+@pytest.mark.parametrize("frozen", [[], ["stem.0"]])
+def test_parts_and_weights_of_shared_blocks_are_as_large_as_what_their_holders_say(frozen, tmp_path):
+    chosen = workload(*shared(tmp_path), f"model.frozen={frozen}")
     transfers = [one for one in report_on(chosen).transfers if "weight" in one.crossing.cargo]
     assert {(one.crossing.sender, one.crossing.receiver) for one in transfers} == {("edge", "near"), ("near", "edge")}
     assert len(transfers) == 4
     for one in transfers:
-        assert one.bytes == held[one.crossing.index]
+        block = chosen.chain.blocks[one.crossing.index]
+        gradient = {name: value for name, value in block.named_parameters().items() if value.requires_grad}
+        part = part_of(block, gradient) if one.crossing.cargo is Cargo.WEIGHT_GRADIENT else weights_of(block)
+        assert one.bytes == sum(codec_by_name("raw").encode(tensor).payload.nbytes for tensor in part.values())
 
 
 def test_only_the_owner_keeps_the_optimizers_state(tmp_path):
