@@ -28,7 +28,7 @@ _DTYPES = {
 _TORCH_DTYPES = {wire: dtype for dtype, wire in _DTYPES.items()}
 
 
-def to_wire(encoded: Encoded, key: TensorKey, deployment_version: int) -> WireTensor:
+def to_wire(encoded: Encoded, key: TensorKey, deployment_version: int, batch_samples: int = 0) -> WireTensor:
     """An encoded tensor, ready to be cut into chunks; nothing is copied."""
     header = TensorHeader(
         codec=encoded.codec,
@@ -37,7 +37,7 @@ def to_wire(encoded: Encoded, key: TensorKey, deployment_version: int) -> WireTe
         strides=encoded.strides,
         encoded_bytes=len(encoded.payload),
     )
-    return WireTensor(key, deployment_version, header, encoded.payload)
+    return WireTensor(key, deployment_version, header, encoded.payload, batch_samples=batch_samples)
 
 
 def from_wire(tensor: WireTensor) -> Encoded:

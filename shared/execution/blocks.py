@@ -37,6 +37,7 @@ class PlacedBlocks:
     def __init__(self, held: HeldBlocks, placement: Placement, model: ModelFacts, worker: str, method: Method) -> None:
         """held: those of `held_blocks` for this worker."""
         self.held = held
+        self.worker = worker
         self._head = method.head
         self._stages: dict[Tile, tuple[Stage, BackwardPolicy]] = {}
         for tile in stages(placement, worker):

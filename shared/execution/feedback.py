@@ -26,8 +26,11 @@ class Feedback:
         self._errors[step, crossing.receiver, crossing.index] = errors
 
     def compensated(self, step: int, crossing: Crossing, gradients: Gradients, samples: int) -> Gradients:
-        """The error gradients at a feature as it was before its codec. samples: of the whole batch, over which the loss is."""
-        errors = self._errors.pop((step, crossing.sender, crossing.index), None)
+        """The error gradients at a feature as it was before its codec. samples: of the whole batch, over which the loss is.
+
+        They may have to come again, so `forget` ends it.
+        """
+        errors = self._errors.get((step, crossing.sender, crossing.index))
         if errors is None:
             return gradients
         return tuple(
@@ -37,9 +40,9 @@ class Feedback:
             for gradient, error in zip(gradients, errors, strict=True)
         )
 
-    def clear(self) -> None:
-        """No step is under way any more."""
-        self._errors.clear()
+    def forget(self, step: int, crossing: Crossing) -> None:
+        """The error gradients on this crossing have come and are compensated."""
+        self._errors.pop((step, crossing.sender, crossing.index), None)
 
 
 def decoded(codec: str, tensors: Gradients) -> Gradients:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from shared.errors import ProtocolError
 from shared.model.chain import Block
 from shared.training import block_state
 from shared.training.held_blocks import BlockGradients
@@ -30,6 +31,23 @@ def part_of(block: Block, gradient: BlockGradients) -> BlockPart:
     buffers |= {f"transient/{name}": value for name, value in block.named_transients().items()}
     part = {f"gradient/{name}": tensor.detach() for name, tensor in gradient.items()}
     return part | {name: value.detach().clone() for name, value in buffers.items()}
+
+
+def check_part(block: Block, part: BlockPart) -> None:
+    """Refuse a part that is not this block's. Raises ProtocolError."""
+    targets: dict[str, Tensor] = {f"gradient/{name}": value for name, value in block.named_parameters().items()}
+    targets |= {f"buffer/{name}": value for name, value in block.named_buffers().items()}
+    targets |= {f"transient/{name}": value for name, value in block.named_transients().items()}
+    for name, tensor in part.items():
+        target = targets.get(name)
+        if target is None or (tensor.shape, tensor.dtype) != (target.shape, target.dtype):
+            raise ProtocolError(
+                f"a part of block {block.name!r} has {name[:120]!r}, {tensor.dtype} {tuple(tensor.shape)}; the block has "
+                + ("none of that name" if target is None else f"{target.dtype} {tuple(target.shape)}")
+            )
+    buffers = [name for name in targets if not name.startswith("gradient/")]
+    if missing := sorted(set(buffers).difference(part)):
+        raise ProtocolError(f"a part of block {block.name!r} came without {missing[0]!r}")
 
 
 def summed(block: Block, parts: Sequence[WeightedPart]) -> BlockGradients:

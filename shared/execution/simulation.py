@@ -146,6 +146,7 @@ class Simulation:
         if crossing.cargo is Cargo.ERROR_GRADIENT:
             assert isinstance(arrived, tuple)
             arrived = self._feedback[crossing.receiver].compensated(one.step, crossing, arrived, one.samples)
+            self._feedback[crossing.receiver].forget(one.step, crossing)
         self._steps[crossing.receiver].deliver(one.step, one.samples, crossing, arrived)
 
     def _coded(self, one: Outgoing) -> Load:

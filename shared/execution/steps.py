@@ -107,6 +107,15 @@ class WorkerSteps:
         return tuple(self._steps)
 
     @property
+    def answering_segments(self) -> int:
+        """After how many of its segments another step may come here: when its tensors are used, and others can go on with them.
+
+        An update may still be under way then, and its weights too: those who need them wait for these.
+        """
+        answering = [number for number, one in enumerate(self._segments, 1) if any(map(_is_answer, one))]
+        return answering[-1] if answering else len(self._segments)
+
+    @property
     def receives(self) -> frozenset[Crossing]:
         """What comes to this worker in every step."""
         return frozenset(one.crossing for one in self._program if isinstance(one, Receive))
@@ -120,9 +129,8 @@ class WorkerSteps:
         state = self._state(step, samples)
         state.has_begun = True
         rows = self._scaled(self._source, samples)
-        if rows.count:
-            state.features[0].append(Piece(rows, inputs))
-            state.labels.append(Piece(rows, (labels,)))
+        state.features[0].append(Piece(rows, inputs))
+        state.labels.append(Piece(rows, (labels,)))
         outgoing = list(self._sent(state, self._sent_first))
         if not self._segments:  # it has samples and nothing to compute
             del self._steps[step]
@@ -172,8 +180,7 @@ class WorkerSteps:
             return False
         if oldest < state.step - self._placement.staleness and any(isinstance(one, Forward) for one in segment):
             return False
-        needed = [one.crossing for one in segment if isinstance(one, Receive)]
-        return all(one in state.arrived or not self._has_rows(one, state.samples) for one in needed)
+        return all(one.crossing in state.arrived for one in segment if isinstance(one, Receive))
 
     def _take(self, state: StepInFlight, crossing: Crossing, load: Load) -> None:
         if isinstance(load, dict):
@@ -209,7 +216,7 @@ class WorkerSteps:
                     state.block_gradients[block] = self._blocks.sum(block, weighted)
                 case Update(block):
                     self._blocks.update(state.step, block, state.block_gradients.pop(block, {}))
-                case Receive(crossing) if self._has_rows(crossing, state.samples):
+                case Receive(crossing):
                     self._take(state, crossing, state.arrived.pop(crossing))
         yield from self._sent(state, segment)
 
@@ -242,23 +249,27 @@ class WorkerSteps:
 
     def _sent(self, state: StepInFlight, segment: Program) -> Iterator[Outgoing]:
         for operation in segment:
-            if isinstance(operation, Send) and self._has_rows(operation.crossing, state.samples):
+            if isinstance(operation, Send):
                 load = self._load(state, operation.crossing)
                 yield Outgoing(state.step, state.samples, operation.crossing, load)
 
     def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
         rows = self._scaled(crossing.rows, state.samples)
+        specs = self._blocks.held.chain.features[crossing.index]
         match crossing.cargo:
             case Cargo.FEATURE:
-                return gathered(state.features[crossing.index], rows)
+                # Something goes in every step, so that every worker knows of it: of a part without samples, an empty tensor.
+                pieces = state.features[crossing.index]
+                return gathered(pieces, rows) if rows.count else tuple(spec.zeros(0) for spec in specs)
             case Cargo.LABEL:
-                return gathered(state.labels, rows)
+                return gathered(state.labels, rows) if rows.count else (_none_of(state.labels[0]),)
             case Cargo.ERROR_GRADIENT:
-                boundary = self._blocks.held.chain.features[crossing.index]
-                found = gathered(state.gradients[crossing.index], rows)
-                return tuple(map(_or_zeros, found, boundary, [rows.count] * len(boundary)))
+                nothing: Gradients = (None,) * len(specs)
+                found = gathered(state.gradients[crossing.index], rows) if rows.count else nothing
+                return tuple(map(_or_zeros, found, specs, [rows.count] * len(specs)))
             case Cargo.WEIGHT_GRADIENT:
-                return self._blocks.part(crossing.index, state.block_gradients.pop(crossing.index, {}))
+                gradient = state.block_gradients.pop(crossing.index, {})
+                return self._blocks.part(crossing.index, gradient) if rows.count else {}
             case Cargo.WEIGHTS:
                 return self._blocks.weights(crossing.index)
 
@@ -280,9 +291,15 @@ class WorkerSteps:
     def _scaled(self, rows: Rows, samples: int) -> Rows:
         return rows.scaled(samples, self._placement.batch_size)
 
-    def _has_rows(self, crossing: Crossing, samples: int) -> bool:
-        """Whether anything crosses: not of a part of which a short batch has no sample. Weights cross all the same."""
-        return crossing.cargo is Cargo.WEIGHTS or self._scaled(crossing.rows, samples).count > 0
+
+def _is_answer(operation: Operation) -> bool:
+    return isinstance(operation, Send) and operation.crossing.cargo is not Cargo.WEIGHTS
+
+
+def _none_of(piece: Piece) -> Tensor:
+    """No sample, of the kind that a piece holds."""
+    (tensor,) = features_of(piece.tensors)
+    return tensor[:0]
 
 
 def _feature_of(operation: Operation, blocks: int) -> int | None:

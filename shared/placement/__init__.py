@@ -9,7 +9,9 @@ from shared.placement.derived import (
     held_blocks,
     links,
     loss_rows,
+    report_parents,
     stages,
+    steps_ahead,
     weight_crossings,
 )
 from shared.placement.document import document_of, load_placement, parse_placement
@@ -70,8 +72,10 @@ __all__ = [
     "parse_placement",
     "parse_range",
     "program",
+    "report_parents",
     "segments",
     "stages",
+    "steps_ahead",
     "two_workers",
     "weight_crossings",
 ]

@@ -5,7 +5,7 @@ worker. Derived from the programs, so that whatever may be placed may be judged.
 """
 
 from shared.errors import ProtocolError
-from shared.placement.derived import Crossing
+from shared.placement.derived import Crossing, steps_ahead
 from shared.placement.facts import ModelFacts
 from shared.placement.programs import Receive, program
 from shared.placement.tiles import Cargo, Placement
@@ -17,6 +17,7 @@ class Arrivals:
     def __init__(self, placement: Placement, model: ModelFacts, worker: str, first_step: int) -> None:
         """first_step: the step that everybody begins with under this placement."""
         self._placement = placement
+        self._ahead = steps_ahead(placement, model)
         operations = program(placement, model, worker)
         self._next_steps = {one.crossing: first_step for one in operations if isinstance(one, Receive)}
         self._oldest = first_step
@@ -36,11 +37,11 @@ class Arrivals:
         next_step = self._next_steps[crossing]
         if step != next_step:
             raise ProtocolError(f"{cargo} {index} of step {step} came from {sender!r}; step {next_step} is next")
-        latest = self._oldest + self._placement.staleness
+        latest = self._oldest + self._ahead
         if step > latest:
             raise ProtocolError(
                 f"{cargo} {index} of step {step} came from {sender!r}; K is {self._placement.staleness} and step "
-                f"{self._oldest} is not done, so step {latest} is the latest that may come"
+                f"{self._oldest} is not answered, so step {latest} is the latest that may come"
             )
         expected = self._samples.get(step)
         if not 1 <= samples <= self._placement.batch_size or samples != (expected or samples):
@@ -52,8 +53,12 @@ class Arrivals:
         self._next_steps[crossing] = step + 1
         return crossing
 
-    def done(self, step: int) -> None:
-        """This worker has done all of `step`; one more may come."""
+    def again(self, crossing: Crossing, step: int) -> None:
+        """What came of this crossing from `step` on is lost, and comes again."""
+        self._next_steps[crossing] = step
+
+    def answered(self, step: int) -> None:
+        """This worker has made all that others wait for of `step`, so one more may come, though it may not have updated yet."""
         self._oldest = step + 1
         self._samples.pop(step, None)
 

@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shared.placement.facts import ModelFacts
 from shared.placement.tiles import Cargo, Placement, Rows, Tile
+
+AHEAD_WHERE_NOTHING_IS_STALE = 7
+"""Steps beyond the oldest where no gradient and no weights come back, so that K bounds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +26,7 @@ class Crossing:
     rows: Rows
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """Two workers that exchange anything; `dialer` is the one nearer to the edge."""
 
     dialer: str
@@ -98,6 +101,36 @@ def weight_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing,
                 pushes.append(Crossing(tile.worker, owner, Cargo.WEIGHT_GRADIENT, block, tile.rows))
                 pulls.append(Crossing(owner, tile.worker, Cargo.WEIGHTS, block, tile.rows))
     return (*pushes, *pulls)
+
+
+def steps_ahead(placement: Placement, model: ModelFacts) -> int:
+    """How many steps may have begun anywhere beyond the oldest that somebody still works on.
+
+    K, where any worker waits for another's gradient or weights. Where none does nothing can be stale, and more are let through,
+    so that no worker stands still.
+    """
+    somebody_waits = gradient_crossings(placement, model) or weight_crossings(placement, model)
+    return placement.staleness if somebody_waits else max(placement.staleness, AHEAD_WHERE_NOTHING_IS_STALE)
+
+
+def report_parents(placement: Placement, model: ModelFacts) -> dict[str, str]:
+    """To whom each worker passes on what it and others have done, so that all of it comes to the first worker with a part."""
+    pairs = [(link.dialer, link.listener) for link in links(placement, model)]
+    root = next(
+        worker for worker in placement.workers if held_blocks(placement, worker) or _is_source(placement, worker)
+    )
+    parents: dict[str, str] = {}
+    reached = [root]
+    for near in reached:
+        for pair in pairs:
+            if near in pair and (far := pair[1 - pair.index(near)]) not in reached:
+                parents[far] = near
+                reached.append(far)
+    return parents
+
+
+def _is_source(placement: Placement, worker: str) -> bool:
+    return any(source.worker == worker for source in placement.sources)
 
 
 def links(placement: Placement, model: ModelFacts) -> tuple[Link, ...]:

@@ -45,6 +45,10 @@ class ResendBuffer(Generic[T]):
         """Whether the items of all steps [first, stop) are here, so that a peer at `first` can be brought to `stop`."""
         return stop - first <= len(self._items) and all(step in self._items for step in range(first, stop))
 
+    def first_from(self, step: int) -> T | None:
+        """The oldest item of this step or a later one; None where there is none."""
+        return next((item for known, item in self._items.items() if known >= step), None)
+
     def since(self, step: int) -> list[tuple[int, T]]:
         """The items of this step and later ones, with their steps, in order."""
         return [(known, item) for known, item in self._items.items() if known >= step]

@@ -57,6 +57,8 @@ class WireTensor:
     payload: memoryview
     sender_nanoseconds: int = 0
     """When its sender began to send it, by the sender's clock; of a tensor that has arrived."""
+    batch_samples: int = 0
+    """Of the whole batch, where several workers share it; see `Frame`."""
 
 
 def chunks(tensor: WireTensor, chunk_bytes: int, sender_nanoseconds: int = 0) -> Iterator[tuple[Frame, memoryview]]:
@@ -71,6 +73,7 @@ def chunks(tensor: WireTensor, chunk_bytes: int, sender_nanoseconds: int = 0) ->
             frame.deployment_version = tensor.deployment_version
             frame.tensor.CopyFrom(tensor.header)
             frame.sender_nanoseconds = sender_nanoseconds
+            frame.batch_samples = tensor.batch_samples
         yield frame, tensor.payload[offset : offset + chunk_bytes]
 
 
@@ -113,7 +116,8 @@ class Assembler:
         if partial is None:
             partial = self._announce(key, frame, len(payload))
         else:
-            if frame.HasField("tensor") or frame.deployment_version or frame.sender_nanoseconds:
+            announces = frame.deployment_version or frame.sender_nanoseconds or frame.batch_samples
+            if frame.HasField("tensor") or announces:
                 raise ProtocolError(f"{key}: a tensor is announced in its first chunk, and nowhere else")
             _check_fit(key, partial.first, begin, len(payload))
         end = begin + len(payload)
@@ -123,7 +127,9 @@ class Assembler:
         if end < first.tensor.encoded_bytes:
             return None
         del self._under_way[key]
-        return WireTensor(key, first.deployment_version, first.tensor, partial.buffer, first.sender_nanoseconds)
+        return WireTensor(
+            key, first.deployment_version, first.tensor, partial.buffer, first.sender_nanoseconds, first.batch_samples
+        )
 
     def _announce(self, key: TensorKey, frame: Frame, payload_bytes: int) -> _Partial:
         """Take memory for a tensor whose first chunk this is."""

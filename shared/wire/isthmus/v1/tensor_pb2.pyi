@@ -35,6 +35,10 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """What crosses the cut backward."""
     ROLE_BLOCK: _Role.ValueType  # 5
     """The state of one block: parameters, buffers and optimizer state, as one safetensors file."""
+    ROLE_WEIGHT_GRADIENT: _Role.ValueType  # 6
+    """One worker's part of the gradient of a block that several share, and the buffers that it has left: one safetensors file."""
+    ROLE_WEIGHTS: _Role.ValueType  # 7
+    """Parameters and buffers of a shared block after its update, from its owner: one safetensors file."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """What a tensor is to the training: a stage in the middle of a chain, a reversed chain, or labels that stay home need
@@ -51,6 +55,10 @@ ROLE_ERROR_GRADIENT: Role.ValueType  # 3
 """What crosses the cut backward."""
 ROLE_BLOCK: Role.ValueType  # 5
 """The state of one block: parameters, buffers and optimizer state, as one safetensors file."""
+ROLE_WEIGHT_GRADIENT: Role.ValueType  # 6
+"""One worker's part of the gradient of a block that several share, and the buffers that it has left: one safetensors file."""
+ROLE_WEIGHTS: Role.ValueType  # 7
+"""Parameters and buffers of a shared block after its update, from its owner: one safetensors file."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _DataType:
@@ -171,6 +179,7 @@ class Frame(_message.Message):
     DEPLOYMENT_VERSION_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     SENDER_NANOSECONDS_FIELD_NUMBER: _builtins.int
+    BATCH_SAMPLES_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """The step that the tensor belongs to; 0 for a block and in an evaluation, which belong to none."""
     role: Global___Role.ValueType
@@ -193,6 +202,10 @@ class Frame(_message.Message):
     """
     sender_nanoseconds: _builtins.int
     """When the sender began to send the tensor, by its monotonic clock. In its first chunk, and nowhere else."""
+    batch_samples: _builtins.int
+    """How many samples the whole batch has, where several workers share it: what a part has follows from that. In its first
+    chunk, and nowhere else; left out where the tensor has the whole batch.
+    """
     @_builtins.property
     def tensor(self) -> Global___TensorHeader:
         """The tensor. In its first chunk, and nowhere else."""
@@ -210,10 +223,11 @@ class Frame(_message.Message):
         deployment_version: _builtins.int = ...,
         tensor: Global___TensorHeader | None = ...,
         sender_nanoseconds: _builtins.int = ...,
+        batch_samples: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "block", b"block", "deployment_version", b"deployment_version", "offset", b"offset", "part", b"part", "role", b"role", "sender_nanoseconds", b"sender_nanoseconds", "slot", b"slot", "step", b"step", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batch_samples", b"batch_samples", "block", b"block", "deployment_version", b"deployment_version", "offset", b"offset", "part", b"part", "role", b"role", "sender_nanoseconds", b"sender_nanoseconds", "slot", b"slot", "step", b"step", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

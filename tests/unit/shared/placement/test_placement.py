@@ -120,7 +120,7 @@ def test_no_more_than_k_and_one_steps_may_be_under_way_at_a_worker(staleness):
         judge.accept("edge", Cargo.FEATURE, 2, step, 8)
     with pytest.raises(ProtocolError, match=f"step {staleness} is the latest that may come"):
         judge.accept("edge", Cargo.FEATURE, 2, staleness + 1, 8)
-    judge.done(0)
+    judge.answered(0)
     judge.accept("edge", Cargo.FEATURE, 2, staleness + 1, 8)
 
 

@@ -1,0 +1,107 @@
+"""What crosses between two workers, as the wire has it: which tensor of a stream it is, what it may look like, and its load.
+
+A feature or an error gradient is a tensor for each slot that crosses; labels are one; what concerns a shared block is one
+safetensors file.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from shared.codec import Encoded, codec_by_name
+from shared.errors import ProtocolError
+from shared.execution.steps import Load
+from shared.model.chain import Chain
+from shared.model.features import Gradients
+from shared.model.spec import TensorSpec
+from shared.placement import Cargo, Crossing, Placement, Route
+from shared.runtime.judging import ExpectedTensor
+from shared.training import block_state
+from shared.training.optimizers import OptimizerConfig
+from shared.transport.stream.framing import TensorKey
+from shared.wire.isthmus.v1.tensor_pb2 import Role
+
+ROLES = {
+    Cargo.FEATURE: Role.ROLE_FEATURE,
+    Cargo.ERROR_GRADIENT: Role.ROLE_ERROR_GRADIENT,
+    Cargo.LABEL: Role.ROLE_LABEL,
+    Cargo.WEIGHT_GRADIENT: Role.ROLE_WEIGHT_GRADIENT,
+    Cargo.WEIGHTS: Role.ROLE_WEIGHTS,
+}
+
+
+@dataclass(frozen=True)
+class CrossingWire:
+    """How the crossings of one placement of a chain travel."""
+
+    placement: Placement
+    chain: Chain
+    optimizer: OptimizerConfig
+    check_labels: Callable[[TensorSpec], None]
+    """Refuses labels that the loss cannot take; raises an IsthmusError."""
+
+    def slots(self, crossing: Crossing) -> tuple[int, ...]:
+        """The slots that cross, in their order."""
+        match crossing.cargo:
+            case Cargo.FEATURE:
+                return tuple(range(len(self.chain.features[crossing.index])))
+            case Cargo.ERROR_GRADIENT:
+                specs = self.chain.features[crossing.index]
+                return tuple(slot for slot, spec in enumerate(specs) if spec.differentiable)
+        return (0,)
+
+    def key(self, crossing: Crossing, step: int, slot: int) -> TensorKey:
+        """Which tensor of the stream it is."""
+        return TensorKey(step, ROLES[crossing.cargo], crossing.index, slot)
+
+    def codec(self, crossing: Crossing, dtype: torch.dtype) -> str:
+        """The codec of one tensor: integers go raw, for they stand for something."""
+        route = Route(crossing.sender, crossing.receiver, crossing.cargo)
+        return self.placement.codecs.get(route, "raw") if dtype.is_floating_point else "raw"
+
+    def expected(self, crossing: Crossing, step: int, slot: int, samples: int) -> ExpectedTensor:
+        """What one tensor of a crossing has to look like. samples: of the whole batch."""
+        rows = crossing.rows.scaled(samples, self.placement.batch_size).count
+        key, version = self.key(crossing, step, slot), self.placement.version
+        if crossing.cargo is Cargo.LABEL:
+            return ExpectedTensor(key, version, "raw", lambda labels: self._check_labels(labels, rows))
+        if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
+            block = self.chain.blocks[crossing.index]
+            most = block_state.max_serialized_bytes(block, self.optimizer)
+            return ExpectedTensor(key, version, "raw", _check_file, most)
+        spec = self.chain.features[crossing.index][slot]
+        tensor = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
+        return ExpectedTensor(key, version, self.codec(crossing, spec.dtype), tensor)
+
+    def encode(self, crossing: Crossing, load: Load) -> dict[int, Encoded]:
+        """The tensors of a load by slot. Computes."""
+        if isinstance(load, dict):
+            data = bytearray(block_state.serialize(load))
+            return {0: codec_by_name("raw").encode(torch.frombuffer(data, dtype=torch.uint8))}
+        tensors = {slot: load[slot] for slot in self.slots(crossing)}
+        return {
+            slot: codec_by_name(self.codec(crossing, tensor.dtype)).encode(tensor.cpu())
+            for slot, tensor in tensors.items()
+            if tensor is not None
+        }
+
+    def decode(self, crossing: Crossing, encoded: dict[int, Encoded]) -> Load:
+        """The load that came by slot. Computes. Raises ProtocolError for what no peer could have encoded."""
+        values = {slot: codec_by_name(each.codec).decode(each) for slot, each in encoded.items()}
+        if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
+            return block_state.deserialize(values[0].numpy().tobytes())
+        if crossing.cargo is Cargo.LABEL:
+            return (values[0],)
+        loads: Gradients = tuple(values.get(slot) for slot in range(len(self.chain.features[crossing.index])))
+        return loads
+
+    def _check_labels(self, labels: TensorSpec, rows: int) -> None:
+        if not labels.shape or labels.shape[0] != rows:
+            raise ProtocolError(f"labels {labels.shape} came for {rows} samples")
+        self.check_labels(labels)
+
+
+def _check_file(tensor: TensorSpec) -> None:
+    if tensor.dtype != torch.uint8 or len(tensor.shape) != 1:
+        raise ProtocolError(f"what concerns a shared block came as {tensor.dtype} {tensor.shape}; it is a row of bytes")

@@ -1,0 +1,251 @@
+"""One worker's end of a link: what it has to send to another worker of the session, and what comes from there.
+
+Streams come and go; what the peer lacks of the last one is sent again on the next. Everything that comes is judged by the
+placement before memory is taken for it, and delivered to the steps of this worker once it is whole.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from shared.codec import Encoded
+from shared.concurrency.threads import Runner
+from shared.errors import ProtocolError
+from shared.execution.feedback import Feedback, errors_of
+from shared.execution.shared_blocks import check_part
+from shared.execution.steps import Load, Outgoing, WorkerSteps
+from shared.placement import Arrivals, Cargo, Crossing, Receive, Send, program, steps_ahead
+from shared.placement.facts import ModelFacts
+from shared.runtime.crossing_wire import ROLES, CrossingWire
+from shared.runtime.judging import judge
+from shared.runtime.outbox import Item, Outbox
+from shared.runtime.resend_buffer import ResendBuffer
+from shared.tensor_wire import from_wire, to_wire
+from shared.transport.stream.duplex import Duplex
+from shared.transport.stream.framing import TensorKey, WireTensor, key_of
+from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition, StepDone
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
+
+LinkStream = Duplex[LinkMessage, LinkMessage]
+
+
+class Inbox:
+    """What has come to one worker by all its links, and what it makes of that."""
+
+    def __init__(
+        self,
+        steps: WorkerSteps,
+        arrivals: Arrivals,
+        feedback: Feedback,
+        on_delivered: Callable[[], None],
+        on_done: Callable[[StepDone, str], None],
+    ) -> None:
+        """on_delivered: something may be computed now, perhaps. on_done: a worker has done a step, as this peer says."""
+        self.steps = steps
+        self.arrivals = arrivals
+        self.feedback = feedback
+        self.on_delivered = on_delivered
+        self.on_done = on_done
+
+
+class LinkEnd:
+    """Used on the event loop."""
+
+    def __init__(
+        self, wire: CrossingWire, model: ModelFacts, peer: str, inbox: Inbox, codecs: Runner, first_step: int
+    ) -> None:
+        """codecs: the thread that encodes and decodes."""
+        self.peer = peer
+        self._wire = wire
+        self._inbox = inbox
+        self._codecs = codecs
+        self._ahead = steps_ahead(wire.placement, model)
+        mine = program(wire.placement, model, inbox.steps.worker)
+        leaving = tuple(one.crossing for one in mine if isinstance(one, Send) and one.crossing.receiver == peer)
+        coming = tuple(one.crossing for one in mine if isinstance(one, Receive) and one.crossing.sender == peer)
+        self._outbox = Outbox(leaving, first_step)
+        self._coming = {self._role_and_block(crossing): crossing for crossing in coming}
+        self._received = dict.fromkeys(coming, first_step)
+        """Of each crossing that comes here, the step that is whole next."""
+        self._announced: dict[Crossing, tuple[int, int, int]] = {}
+        """Of each crossing, the step, the samples and the count of slots that are announced, where some are missing."""
+        self._slots: dict[tuple[Crossing, int], dict[int, Encoded]] = {}
+        self._dones: ResendBuffer[StepDone] = ResendBuffer()
+        self.peer_done = first_step
+        """The step that the peer does next, as far as it has said so."""
+        self._done_count = self._dones_sent = self._dones_received = 0
+        self._more_to_send = asyncio.Event()
+
+    @property
+    def has_leaving(self) -> bool:
+        """Whether anything goes to the peer in a step, which shows it how far this end has come."""
+        return bool(self._outbox.crossings)
+
+    def send(self, outgoing: Outgoing) -> None:
+        """Something has to go to the peer."""
+        self._outbox.put(outgoing)
+        self._more_to_send.set()
+
+    def report(self, done: StepDone) -> None:
+        """Tell the peer that a worker has done a step."""
+        self._dones.keep(self._done_count, done)
+        self._done_count += 1
+        self._more_to_send.set()
+
+    @property
+    def position(self) -> LinkPosition:
+        """What this end has, for the first message of a stream."""
+        return LinkPosition(
+            placement_version=self._wire.placement.version,
+            awaited=[
+                Awaited(role=ROLES[crossing.cargo], block=crossing.index, next_step=step)
+                for crossing, step in self._received.items()
+            ],
+            dones_received=self._dones_received,
+        )
+
+    def resume(self, peer: LinkPosition) -> None:
+        """A stream begins, whose other end has this. Raises ProtocolError for a position that cannot be."""
+        if peer.placement_version != self._wire.placement.version:
+            raise ProtocolError(
+                f"worker {self.peer!r} holds placement {peer.placement_version}; {self._wire.placement.version} is in force"
+            )
+        awaited = {(one.role, one.block): one.next_step for one in peer.awaited}
+        leaving = {self._role_and_block(crossing): crossing for crossing in self._outbox.crossings}
+        if awaited.keys() != leaving.keys() or not 0 <= peer.dones_received <= self._done_count:
+            raise ProtocolError(f"worker {self.peer!r} waits for something else than comes to it under this placement")
+        self._outbox.resume({leaving[key]: step for key, step in awaited.items()})
+        self._dones_sent = peer.dones_received
+        self._dones.forget_before(peer.dones_received)
+        self._announced.clear()
+        self._slots.clear()
+        for crossing, step in self._received.items():
+            self._inbox.arrivals.again(crossing, step)
+        self._more_to_send.set()
+
+    async def run(self, stream: LinkStream) -> None:
+        """Exchange positions, and then what crosses, until the peer ends the stream. Raises the IsthmusError that ends it."""
+        await stream.write(LinkMessage(position=self.position))
+        first = await stream.receive()
+        if first is None or first[1] is not None or first[0] != LinkMessage(position=first[0].position):
+            raise ProtocolError(f"the link to {self.peer!r} began with something else than a position")
+        self.resume(first[0].position)
+        sending = asyncio.create_task(self._send_all(stream))
+        receiving = asyncio.create_task(self._receive_all(stream))
+        try:
+            done, _ = await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (sending, receiving):
+                task.cancel()
+            await asyncio.gather(sending, receiving, return_exceptions=True)
+
+    def accept(self, frame: Frame) -> None:
+        """Agree to a tensor that the peer announces, before memory is taken for it; the assembler of every stream asks this.
+
+        Raises ProtocolError, and what the loss refuses labels with.
+        """
+        key, samples = key_of(frame), frame.batch_samples
+        crossing = self._crossing(key)
+        step, whole, count = self._announced.get(crossing, (key.step, samples, 0))
+        if count == 0:
+            self._inbox.arrivals.accept(self.peer, crossing.cargo, crossing.index, key.step, samples)
+        slots = self._wire.slots(crossing)
+        expected = self._wire.expected(crossing, step, slots[count], whole if count else samples)
+        try:
+            judge(frame, expected)
+            if count and samples != whole:
+                raise ProtocolError(f"{key} came for a batch of {samples} samples; its batch has {whole}")
+        except BaseException:
+            if count == 0:
+                self._inbox.arrivals.again(crossing, key.step)
+            raise
+        if count + 1 < len(slots):
+            self._announced[crossing] = step, samples, count + 1
+        else:
+            self._announced.pop(crossing, None)
+        # Who is at this step has long had what belongs to those that are further behind than any may be.
+        self._outbox.forget_before(key.step - self._ahead)
+
+    def _crossing(self, key: TensorKey) -> Crossing:
+        if (crossing := self._coming.get((key.role, key.block))) is None:
+            raise ProtocolError(f"{key} came from {self.peer!r}, who has none to send under this placement")
+        return crossing
+
+    @staticmethod
+    def _role_and_block(crossing: Crossing) -> tuple[Role.ValueType, int]:
+        return ROLES[crossing.cargo], crossing.index
+
+    async def _send_all(self, stream: LinkStream) -> None:
+        while True:
+            if self._dones_sent < self._done_count:
+                done = self._dones[self._dones_sent]
+                self._dones_sent += 1
+                await stream.write(LinkMessage(done=done))
+            elif (item := self._outbox.next()) is not None:
+                await self._send(stream, item)
+            else:
+                self._more_to_send.clear()
+                await self._more_to_send.wait()
+
+    async def _send(self, stream: LinkStream, item: Item) -> None:
+        if item.encoded is None:
+            item.encoded = await self._codecs.run(self._encode, item)
+        for slot, encoded in item.encoded.items():
+            key = self._wire.key(item.crossing, item.step, slot)
+            tensor = to_wire(encoded, key, self._wire.placement.version, item.samples)
+            await stream.send(tensor)
+        self._outbox.note_sent(item)
+
+    def _encode(self, item: Item) -> dict[int, Encoded]:
+        encoded = self._wire.encode(item.crossing, item.load)
+        if self._inbox.feedback.wants(item.crossing):
+            received = self._wire.decode(item.crossing, encoded)
+            assert isinstance(received, tuple)
+            assert isinstance(item.load, tuple)
+            self._inbox.feedback.note(item.step, item.crossing, errors_of(received, item.load))
+        return encoded
+
+    async def _receive_all(self, stream: LinkStream) -> None:
+        while (event := await stream.receive()) is not None:
+            message, tensor = event
+            if message.HasField("done"):
+                self._dones_received += 1
+                if message.done.worker == self.peer:
+                    self.peer_done = message.done.step + 1
+                    self._outbox.forget_before(self.peer_done)
+                self._inbox.on_done(message.done, self.peer)
+            elif message.ByteSize():
+                raise ProtocolError(
+                    f"a message came from {self.peer!r} that is neither a frame, an ack nor a step that is done"
+                )
+            if tensor is not None:
+                await self._take(tensor)
+
+    async def _take(self, tensor: WireTensor) -> None:
+        crossing = self._crossing(tensor.key)
+        step, samples = tensor.key.step, tensor.batch_samples
+        slots = self._slots.setdefault((crossing, step), {})
+        slots[tensor.key.slot] = from_wire(tensor)
+        if len(slots) < len(self._wire.slots(crossing)):
+            return
+        load = await self._codecs.run(self._decode, crossing, step, samples, slots)
+        # From here on without a pause: a lost stream has brought this or has not.
+        del self._slots[crossing, step]
+        self._received[crossing] = step + 1
+        self._inbox.feedback.forget(step, crossing)
+        self._inbox.steps.deliver(step, samples, crossing, load)
+        self._inbox.on_delivered()
+
+    def _decode(self, crossing: Crossing, step: int, samples: int, slots: dict[int, Encoded]) -> Load:
+        load = self._wire.decode(crossing, slots)
+        if crossing.cargo is Cargo.ERROR_GRADIENT:
+            assert isinstance(load, tuple)
+            return self._inbox.feedback.compensated(step, crossing, load, samples)
+        if (
+            crossing.cargo is Cargo.WEIGHT_GRADIENT
+            and crossing.rows.scaled(samples, self._wire.placement.batch_size).count
+        ):
+            assert isinstance(load, dict)
+            check_part(self._wire.chain.blocks[crossing.index], load)
+        return load

@@ -1,0 +1,63 @@
+"""What one end of a link has to send, in the order in which it goes, kept until the peer needs it no more."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shared.codec import Encoded
+from shared.execution.steps import Load, Outgoing
+from shared.placement import Cargo, Crossing
+from shared.runtime.resend_buffer import ResendBuffer
+
+_FIRST = (Cargo.ERROR_GRADIENT, Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS, Cargo.LABEL, Cargo.FEATURE)
+"""What goes first where several things wait: what ends a step that others wait for, and labels before their feature."""
+
+
+@dataclass(slots=True)
+class Item:
+    """A load on its way: encoded once, because a codec may draw random numbers."""
+
+    step: int
+    samples: int
+    crossing: Crossing
+    load: Load
+    encoded: dict[int, Encoded] | None = None
+
+
+class Outbox:
+    """The items of all crossings that leave by one link."""
+
+    def __init__(self, crossings: tuple[Crossing, ...], first_step: int) -> None:
+        ordered = sorted(crossings, key=lambda one: (_FIRST.index(one.cargo), one.index))
+        self._items: dict[Crossing, ResendBuffer[Item]] = {crossing: ResendBuffer() for crossing in ordered}
+        self._to_send = dict.fromkeys(ordered, first_step)
+
+    @property
+    def crossings(self) -> tuple[Crossing, ...]:
+        """All that leaves by this link in a step."""
+        return tuple(self._items)
+
+    def put(self, outgoing: Outgoing) -> None:
+        """One more has to go."""
+        item = Item(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load)
+        self._items[outgoing.crossing].keep(outgoing.step, item)
+
+    def next(self) -> Item | None:
+        """What goes next: of what is there, the kind that goes first."""
+        for crossing, items in self._items.items():
+            if (waiting := items.first_from(self._to_send[crossing])) is not None:
+                return waiting
+        return None
+
+    def note_sent(self, item: Item) -> None:
+        """All of an item has been handed to the link."""
+        self._to_send[item.crossing] = item.step + 1
+
+    def resume(self, awaited: Mapping[Crossing, int]) -> None:
+        """A new stream begins: send from the step that the peer waits for."""
+        for crossing, step in awaited.items():
+            self._to_send[crossing] = step
+
+    def forget_before(self, before: int) -> None:
+        """The peer has all that belongs to the steps before this one."""
+        for items in self._items.values():
+            items.forget_before(before)

@@ -1,0 +1,109 @@
+"""Workers over production links in virtual time: any placement, any delays, links lost at any packet."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from shared.errors import ConfigError
+from shared.placement import Placement, Rows, Source, Tile, check
+from tests.support.linked import LinkedSession
+from tests.support.placed import MODEL_FACTS, batch_of, built, recipe, state_of
+from tests.support.placements import EVERYBODY, divisions, placements
+from tests.support.plain import assert_same_bits
+from tests.support.plain_tiles import PlainTiles
+from tests.support.virtual import run_virtually
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS, WORKERS = 5, ("edge", "near", "far", "cloud")
+
+
+@st.composite
+def chains(draw):
+    """Two to four workers, one after the other, the samples at the first; or first and last blocks there (labels stay)."""
+    blocks = draw(divisions(4, draw(st.integers(2, 4))))
+    names = list(WORKERS[: len(blocks)])
+    if draw(st.booleans()):
+        names[-1] = "edge"
+    assume(len(set(names)) > 1)
+    whole = Rows(0, 4)
+    return Placement(
+        version=3,
+        blocks=4,
+        batch_size=4,
+        workers=tuple(dict.fromkeys(names)),
+        tiles=tuple(Tile(worker, first, stop, whole) for worker, (first, stop) in zip(names, blocks, strict=True)),
+        sources=(Source("edge", whole),),
+    )
+
+
+@st.composite
+def any_placements(draw):
+    """Shared blocks, samples at several workers, owners without a tile."""
+    placement = draw(placements(MODEL_FACTS["dropping"]))
+    try:
+        check(placement, MODEL_FACTS["dropping"], EVERYBODY)
+    except ConfigError:
+        assume(False)
+    return placement
+
+
+def delays(dice: random.Random):
+    longest = dice.choice([0.0, 0.001, 0.05])
+    return lambda: dice.uniform(0, longest)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.one_of(chains(), any_placements()),
+    st.lists(st.integers(0, 60), max_size=8),
+    st.integers(0, 1 << 30),
+    st.integers(1, 8),
+)
+def test_a_session_without_staleness_is_one_process_with_its_tiles(placement, losses, seed, last_samples):
+    placement, told, module = replace(placement, staleness=0), recipe("adam"), built("dropping")
+    samples = [placement.batch_size] * (STEPS - 1) + [min(last_samples, placement.batch_size)]
+    batches = [batch_of(step, count) for step, count in enumerate(samples)]
+    dice = random.Random(seed)
+    session: LinkedSession
+
+    async def main() -> None:
+        nonlocal session
+        session = LinkedSession(module, placement, told, seconds=delays(dice), losses=losses)
+        await session.train(batches)
+
+    run_virtually(main)
+    plain = PlainTiles(list(module), placement, told)
+    expected = [plain.step(step, *batch) for step, batch in enumerate(batches)]
+    assert_same_bits(dict(module.state_dict()), state_of(session.chains, placement))
+    for step, dones in session.done.items():
+        assert sorted(done.worker for done in dones) == sorted(session.workers)
+        loss = sum(done.loss * done.samples for done in dones) / samples[step]
+        assert loss == pytest.approx(expected[step], rel=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.one_of(chains(), any_placements()),
+    st.integers(1, 3),
+    st.sampled_from(["replay", "stash"]),
+    st.lists(st.integers(0, 60), max_size=8),
+    st.integers(0, 1 << 30),
+)
+def test_late_gradients_are_never_later_than_k_whatever_is_lost(placement, staleness, backward, losses, seed):
+    placement = replace(placement, staleness=staleness)
+    dice = random.Random(seed)
+    session: LinkedSession
+
+    async def main() -> None:
+        nonlocal session
+        seconds = delays(dice)
+        session = LinkedSession(built("dropping"), placement, recipe("sgd"), backward, seconds, losses)
+        await session.train([batch_of(step, placement.batch_size) for step in range(STEPS)])
+
+    run_virtually(main)
+    for blocks in session.blocks.values():
+        assert all(0 <= late <= staleness for late in blocks.staleness)
+    assert all(len(dones) == len(session.workers) for dones in session.done.values())
