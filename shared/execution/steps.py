@@ -32,6 +32,7 @@ from shared.placement import (
     Send,
     Sum,
     Update,
+    answering_segments,
     evaluation_program,
     program,
     segments,
@@ -98,6 +99,8 @@ class WorkerSteps:
         self._training = training
         self._program = (program if training else evaluation_program)(placement, model, worker)
         self._sent_first, self._segments = segments(self._program)
+        self.answering_segments = answering_segments(self._segments)
+        """After how many of its segments another step may come here."""
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         self._steps: dict[int, StepInFlight] = {}
 
@@ -105,15 +108,6 @@ class WorkerSteps:
     def in_flight(self) -> tuple[int, ...]:
         """The steps that have begun here and are not done, in their order."""
         return tuple(self._steps)
-
-    @property
-    def answering_segments(self) -> int:
-        """After how many of its segments another step may come here: when its tensors are used, and others can go on with them.
-
-        An update may still be under way then, and its weights too: those who need them wait for these.
-        """
-        answering = [number for number, one in enumerate(self._segments, 1) if any(map(_is_answer, one))]
-        return answering[-1] if answering else len(self._segments)
 
     @property
     def receives(self) -> frozenset[Crossing]:
@@ -141,12 +135,11 @@ class WorkerSteps:
         self._state(step, samples).arrived[crossing] = load
 
     def next_work(self) -> Work | None:
-        """What to compute next, if anything can be: of the oldest step, for others wait for what it sends.
+        """What to compute next, if anything can be: of the newest step, so that the links and the other workers never stand still.
 
-        Where samples enter it is of the newest: the next batch goes first, or link and the other workers stand still.
+        Oldest first, all K + 1 batches gather at the slowest worker, and chains whose middle is slow take up to a third longer.
         """
-        steps = self.in_flight if self._source is None else reversed(self.in_flight)
-        return next((work for step in steps if (work := self.work_of(step)) is not None), None)
+        return next((work for step in reversed(self.in_flight) if (work := self.work_of(step)) is not None), None)
 
     def work_of(self, step: int) -> Work | None:
         """The next segment of a step, if all that it needs is there."""
@@ -290,10 +283,6 @@ class WorkerSteps:
 
     def _scaled(self, rows: Rows, samples: int) -> Rows:
         return rows.scaled(samples, self._placement.batch_size)
-
-
-def _is_answer(operation: Operation) -> bool:
-    return isinstance(operation, Send) and operation.crossing.cargo is not Cargo.WEIGHTS
 
 
 def _none_of(piece: Piece) -> Tensor:

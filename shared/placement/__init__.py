@@ -31,7 +31,7 @@ from shared.placement.programs import (
     program,
 )
 from shared.placement.ranges import BlockRange, parse_range
-from shared.placement.segments import segments
+from shared.placement.segments import answering_segments, segments, waits_for_all
 from shared.placement.tiles import AGENT, Cargo, Placement, Route, Rows, Source, Tile, two_workers
 from shared.placement.validity import check
 
@@ -60,6 +60,7 @@ __all__ = [
     "Take",
     "Tile",
     "Update",
+    "answering_segments",
     "check",
     "crossings",
     "document_of",
@@ -77,5 +78,6 @@ __all__ = [
     "stages",
     "steps_ahead",
     "two_workers",
+    "waits_for_all",
     "weight_crossings",
 ]

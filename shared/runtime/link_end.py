@@ -26,6 +26,8 @@ from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition, 
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 
 LinkStream = Duplex[LinkMessage, LinkMessage]
+DONES = 1024
+"""Messages of steps that are done which are kept to be sent again: many more than can be under way, and small."""
 
 
 class Inbox:
@@ -69,9 +71,7 @@ class LinkEnd:
         self._announced: dict[Crossing, tuple[int, int, int]] = {}
         """Of each crossing, the step, the samples and the count of slots that are announced, where some are missing."""
         self._slots: dict[tuple[Crossing, int], dict[int, Encoded]] = {}
-        self._dones: ResendBuffer[StepDone] = ResendBuffer()
-        self.peer_done = first_step
-        """The step that the peer does next, as far as it has said so."""
+        self._dones: ResendBuffer[StepDone] = ResendBuffer(DONES)
         self._done_count = self._dones_sent = self._dones_received = 0
         self._more_to_send = asyncio.Event()
 
@@ -111,9 +111,10 @@ class LinkEnd:
             )
         awaited = {(one.role, one.block): one.next_step for one in peer.awaited}
         leaving = {self._role_and_block(crossing): crossing for crossing in self._outbox.crossings}
-        if awaited.keys() != leaving.keys() or not 0 <= peer.dones_received <= self._done_count:
+        if awaited.keys() != leaving.keys() or not self._dones.covers(peer.dones_received, self._done_count):
             raise ProtocolError(f"worker {self.peer!r} waits for something else than comes to it under this placement")
-        self._outbox.resume({leaving[key]: step for key, step in awaited.items()})
+        for key, step in awaited.items():
+            self._outbox.resume(leaving[key], step)
         self._dones_sent = peer.dones_received
         self._dones.forget_before(peer.dones_received)
         self._announced.clear()
@@ -148,18 +149,12 @@ class LinkEnd:
         key, samples = key_of(frame), frame.batch_samples
         crossing = self._crossing(key)
         step, whole, count = self._announced.get(crossing, (key.step, samples, 0))
-        if count == 0:
-            self._inbox.arrivals.accept(self.peer, crossing.cargo, crossing.index, key.step, samples)
+        if samples != whole:
+            raise ProtocolError(f"{key} came for a batch of {samples} samples; its batch has {whole}")
         slots = self._wire.slots(crossing)
-        expected = self._wire.expected(crossing, step, slots[count], whole if count else samples)
-        try:
-            judge(frame, expected)
-            if count and samples != whole:
-                raise ProtocolError(f"{key} came for a batch of {samples} samples; its batch has {whole}")
-        except BaseException:
-            if count == 0:
-                self._inbox.arrivals.again(crossing, key.step)
-            raise
+        judge(frame, self._wire.expected(crossing, step, slots[count], samples))
+        if count == 0:
+            self._inbox.arrivals.accept(self.peer, crossing.cargo, crossing.index, step, samples)
         if count + 1 < len(slots):
             self._announced[crossing] = step, samples, count + 1
         else:
@@ -212,8 +207,7 @@ class LinkEnd:
             if message.HasField("done"):
                 self._dones_received += 1
                 if message.done.worker == self.peer:
-                    self.peer_done = message.done.step + 1
-                    self._outbox.forget_before(self.peer_done)
+                    self._outbox.forget_before(message.done.step + 1)
                 self._inbox.on_done(message.done, self.peer)
             elif message.ByteSize():
                 raise ProtocolError(

@@ -1,9 +1,9 @@
 """What one end of a link has to send, in the order in which it goes, kept until the peer needs it no more."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shared.codec import Encoded
+from shared.errors import ProtocolError
 from shared.execution.steps import Load, Outgoing
 from shared.placement import Cargo, Crossing
 from shared.runtime.resend_buffer import ResendBuffer
@@ -30,6 +30,8 @@ class Outbox:
         ordered = sorted(crossings, key=lambda one: (_FIRST.index(one.cargo), one.index))
         self._items: dict[Crossing, ResendBuffer[Item]] = {crossing: ResendBuffer() for crossing in ordered}
         self._to_send = dict.fromkeys(ordered, first_step)
+        self._next_step = dict.fromkeys(ordered, first_step)
+        """Of each crossing, the step that is put in next."""
 
     @property
     def crossings(self) -> tuple[Crossing, ...]:
@@ -40,6 +42,7 @@ class Outbox:
         """One more has to go."""
         item = Item(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load)
         self._items[outgoing.crossing].keep(outgoing.step, item)
+        self._next_step[outgoing.crossing] = outgoing.step + 1
 
     def next(self) -> Item | None:
         """What goes next: of what is there, the kind that goes first."""
@@ -52,10 +55,18 @@ class Outbox:
         """All of an item has been handed to the link."""
         self._to_send[item.crossing] = item.step + 1
 
-    def resume(self, awaited: Mapping[Crossing, int]) -> None:
-        """A new stream begins: send from the step that the peer waits for."""
-        for crossing, step in awaited.items():
-            self._to_send[crossing] = step
+    def resume(self, crossing: Crossing, step: int) -> None:
+        """A new stream begins: send of this crossing from the step that the peer waits for.
+
+        Raises ProtocolError for a step that it cannot wait for: it has not come, or was told to be done.
+        """
+        next_step = self._next_step[crossing]
+        if step > next_step or not self._items[crossing].covers(step, next_step):
+            first, what = next(iter(self._items[crossing].steps), next_step), f"{crossing.cargo} {crossing.index}"
+            raise ProtocolError(
+                f"{crossing.receiver!r} waits for {what} of step {step}; steps {first} to {next_step} can be sent"
+            )
+        self._to_send[crossing] = step
 
     def forget_before(self, before: int) -> None:
         """The peer has all that belongs to the steps before this one."""

@@ -26,6 +26,11 @@ class ResendBuffer(Generic[T]):
         """The item of a step that is here."""
         return self._items[step]
 
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps whose items are here, in order."""
+        return tuple(self._items)
+
     def keep(self, step: int, item: T) -> None:
         """Remember what belongs to a step, which is later than all that are here."""
         self._items[step] = item

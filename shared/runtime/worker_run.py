@@ -9,11 +9,12 @@ from torch import Tensor
 
 from shared.codec import FeedbackMode
 from shared.concurrency.threads import Runner
+from shared.errors import ProtocolError
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
 from shared.execution.steps import Outgoing, Work, WorkerSteps
 from shared.model.features import Features
-from shared.placement import Arrivals, ModelFacts, links, report_parents, steps_ahead
+from shared.placement import Arrivals, ModelFacts, links, program, report_parents, steps_ahead, waits_for_all
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.link_end import Inbox, LinkEnd
 from shared.training.losses import BatchLoss
@@ -59,6 +60,11 @@ class WorkerRun:
         }
         """By the worker at the other end."""
         self._ahead = steps_ahead(placement, model)
+        self._waits_for_all = waits_for_all(placement, model, worker)
+        self._next_steps = {
+            name: first_step for name in placement.workers if name != worker and program(placement, model, name)
+        }
+        """Of every other worker whose reports come by here, the step that it does next."""
         parents = report_parents(placement, model)
         self._children = {child for child, parent in parents.items() if parent == worker}
         self._parent = self.links.get(parents.get(worker, ""))
@@ -72,10 +78,10 @@ class WorkerRun:
             await self._room.wait()
 
     def _may_begin(self, step: int) -> bool:
-        """What is under way here shows what is, where anything comes back; else what is where the batches go does."""
-        if self._steps.receives:
-            return step - min((*self._steps.in_flight, step)) <= self._ahead
-        return all(step - link.peer_done <= self._ahead for link in self.links.values())
+        oldest = min((*self._steps.in_flight, step))
+        if not self._waits_for_all:
+            oldest = min(oldest, *self._next_steps.values())
+        return step - oldest <= self._ahead
 
     def begin(self, step: int, samples: int, inputs: Features, labels: Tensor) -> None:
         """Begin a batch that may; see `WorkerSteps.begin`."""
@@ -121,10 +127,19 @@ class WorkerRun:
                 link.report(done)
 
     def _hear_done(self, done: StepDone, peer: str) -> None:
+        """A peer says that a worker has done a step. Raises ProtocolError unless it passes that on, and the step is next."""
         if peer in self._children:
+            if self._next_steps.get(done.worker) != done.step:
+                raise ProtocolError(
+                    f"{peer!r} says that {done.worker[:40]!r} has done step {done.step}; of it, step "
+                    f"{self._next_steps.get(done.worker, 'none')} is next"
+                )
+            self._next_steps[done.worker] = done.step + 1
             self._on_done(done)
             if self._parent is not None:
                 self._parent.report(done)
+        elif done.worker != peer:
+            raise ProtocolError(f"{peer!r} says what {done.worker[:40]!r} has done; others pass that on")
         self._room.set()
 
     def _wake(self) -> None:

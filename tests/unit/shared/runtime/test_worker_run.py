@@ -1,5 +1,6 @@
 """Workers over production links in virtual time: any placement, any delays, links lost at any packet."""
 
+import copy
 import random
 from dataclasses import replace
 
@@ -8,9 +9,20 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shared.errors import ConfigError
-from shared.placement import Placement, Rows, Source, Tile, check
+from shared.placement import (
+    Cargo,
+    Placement,
+    Route,
+    Rows,
+    Source,
+    Tile,
+    check,
+    crossings,
+    report_parents,
+    waits_for_all,
+)
 from tests.support.linked import LinkedSession
-from tests.support.placed import MODEL_FACTS, batch_of, built, recipe, state_of
+from tests.support.placed import MODEL_FACTS, batch_of, built, chain_of, recipe, simulation, state_of
 from tests.support.placements import EVERYBODY, divisions, placements
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
@@ -47,6 +59,11 @@ def any_placements(draw):
         check(placement, MODEL_FACTS["dropping"], EVERYBODY)
     except ConfigError:
         assume(False)
+    # Whoever begins a step has waited for everybody, or hears of everybody.
+    model = MODEL_FACTS["dropping"]
+    telling = report_parents(placement, model)
+    begin = {source.worker for source in placement.sources}
+    assume(all(worker not in telling or waits_for_all(placement, model, worker) for worker in begin))
     return placement
 
 
@@ -107,3 +124,32 @@ def test_late_gradients_are_never_later_than_k_whatever_is_lost(placement, stale
     for blocks in session.blocks.values():
         assert all(0 <= late <= staleness for late in blocks.staleness)
     assert all(len(dones) == len(session.workers) for dones in session.done.values())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    chains(),
+    st.sampled_from(["uniform4", "bf16", "fp32"]),
+    st.sampled_from(["uniform8", "raw"]),
+    st.lists(st.integers(0, 60), max_size=4),
+    st.integers(0, 1 << 30),
+)
+def test_what_is_compressed_is_compensated_once_whatever_is_lost(placement, up, down, losses, seed):
+    """The codec of each link and direction, and the feedback of who sent: as in the simulation."""
+    pairs = [(one.sender, one.receiver) for one in crossings(placement)]
+    codecs = {Route(near, far, Cargo.FEATURE): up for near, far in pairs}
+    codecs |= {Route(far, near, Cargo.ERROR_GRADIENT): down for near, far in pairs}
+    placement, told, module = replace(placement, codecs=codecs), recipe("sgd"), built("dropping")
+    batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
+    dice = random.Random(seed)
+    session: LinkedSession
+
+    async def main() -> None:
+        nonlocal session
+        session = LinkedSession(module, placement, told, seconds=delays(dice), losses=losses)
+        await session.train(batches)
+
+    run_virtually(main)
+    simulated = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
+    simulation(simulated, placement, told).train(0, STEPS, iter(batches))
+    assert_same_bits(state_of(simulated, placement), state_of(session.chains, placement))

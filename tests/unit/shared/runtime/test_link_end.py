@@ -1,0 +1,113 @@
+"""What a peer may not say on a link is refused with one sentence, before memory is taken, and changes nothing."""
+
+from dataclasses import replace
+
+import pytest
+
+from shared.errors import IsthmusError
+from shared.placement import Placement, Rows, Source, Tile
+from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkPosition, StepDone
+from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
+from tests.support.linked import LinkedSession
+from tests.support.placed import INPUTS, WIDTH, batch_of, built, recipe
+from tests.support.virtual import run_virtually
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+WHOLE = Rows(0, 4)
+LABELS_STAY = Placement(
+    version=2,
+    blocks=4,
+    batch_size=4,
+    workers=("edge", "near"),
+    tiles=(Tile("edge", 0, 1, WHOLE), Tile("near", 1, 3, WHOLE), Tile("edge", 3, 4, WHOLE)),
+    sources=(Source("edge", WHOLE),),
+)
+
+
+def frame(
+    role: Role.ValueType, block: int, width: int = WIDTH, *, rows: int = 4, step: int = 0, samples: int = 4, **changes
+) -> Frame:
+    """An announcement of float32."""
+    header = TensorHeader(
+        codec="raw",
+        dtype=DataType.DATA_TYPE_FLOAT32,
+        shape=(rows, width),
+        strides=(width, 1),
+        encoded_bytes=rows * width * 4,
+    )
+    announced = Frame(step=step, role=role, block=block, deployment_version=2, batch_samples=samples, tensor=header)
+    announced.MergeFrom(Frame(**changes))
+    return announced
+
+
+def near_end():
+    """The trainer's end of the link, in a session that has not begun."""
+
+    async def main() -> LinkedSession:
+        return LinkedSession(built("dropping"), LABELS_STAY, recipe("sgd"))
+
+    return run_virtually(main).workers["near"].links["edge"]
+
+
+@pytest.mark.parametrize(
+    ("announced", "says"),
+    [
+        (frame(Role.ROLE_LABEL, 4, 1), "who has none to send"),
+        (frame(Role.ROLE_FEATURE, 0, INPUTS), "who has none to send"),
+        (frame(Role.ROLE_FEATURE, 4), "who has none to send"),
+        (frame(Role.ROLE_BLOCK, 1), "who has none to send"),
+        (frame(Role.ROLE_WEIGHTS, 1), "who has none to send"),
+        (frame(Role.ROLE_FEATURE, 1, step=1), "step 0 is next"),
+        (frame(Role.ROLE_FEATURE, 1, samples=5, rows=5), "a batch of 5 samples; it has 1 to 4"),
+        (frame(Role.ROLE_FEATURE, 1, samples=0, rows=0), "a batch of 0 samples; it has 1 to 4"),
+        (frame(Role.ROLE_FEATURE, 1, samples=3), r"torch.float32 \(3, 6\) was expected"),
+        (frame(Role.ROLE_FEATURE, 1, WIDTH + 1), "was expected"),
+        (frame(Role.ROLE_FEATURE, 1, slot=1), "was expected"),
+        (frame(Role.ROLE_FEATURE, 1, deployment_version=3), "deployment 3"),
+        (frame(Role.ROLE_FEATURE, 1, tensor=TensorHeader(codec="uniform8")), "is agreed"),
+    ],
+)
+def test_what_no_placement_brings_is_refused_and_leaves_nothing(announced, says):
+    end = near_end()
+    with pytest.raises(IsthmusError, match=says):
+        end.accept(announced)
+    end.accept(frame(Role.ROLE_FEATURE, 1))
+
+
+def test_a_third_party_gets_neither_labels_nor_outputs():
+    """Labels stay: nothing but features and error gradients of its own blocks may come to the trainer."""
+    end = near_end()
+    crossing = {(one.role, one.block) for one in end.position.awaited}
+    assert crossing == {(Role.ROLE_FEATURE, 1), (Role.ROLE_ERROR_GRADIENT, 3)}
+
+
+@pytest.mark.parametrize(
+    ("position", "says"),
+    [
+        (LinkPosition(placement_version=1), "holds placement 1; 2 is in force"),
+        (LinkPosition(placement_version=2), "waits for something else"),
+        (LinkPosition(placement_version=2, dones_received=1), "waits for something else"),
+    ],
+)
+def test_a_position_that_cannot_be_is_refused(position, says):
+    with pytest.raises(IsthmusError, match=says):
+        near_end().resume(position)
+
+
+def test_a_peer_cannot_wait_for_a_step_that_was_not_made():
+    ahead = [Awaited(role=Role.ROLE_FEATURE, block=3, next_step=1), Awaited(role=Role.ROLE_ERROR_GRADIENT, block=1)]
+    with pytest.raises(IsthmusError, match="feature 3 of step 1; steps 0 to 0 can be sent"):
+        near_end().resume(LinkPosition(placement_version=2, awaited=ahead))
+
+
+@pytest.mark.parametrize(("worker", "step"), [("near", 1), ("edge", 0), ("nobody", 0), ("near", 9)])
+def test_a_peer_cannot_say_of_others_or_of_other_steps_that_they_are_done(worker, step):
+    async def main() -> None:
+        session = LinkedSession(built("dropping"), replace(LABELS_STAY, staleness=1), recipe("sgd"))
+        edge, near = session.workers["edge"], session.workers["near"]
+        near.links["edge"].report(StepDone(worker=worker, step=step))
+        with pytest.raises(IsthmusError, match="is next"):
+            await session.train([batch_of(0, 4)])
+        assert edge is not near
+
+    run_virtually(main)
