@@ -135,9 +135,9 @@ class WorkerSteps:
         self._state(step, samples).arrived[crossing] = load
 
     def next_work(self) -> Work | None:
-        """What to compute next, if anything can be: of the newest step, so that the links and the other workers never stand still.
+        """What to compute next, if anything can be: of the newest step, so that links and other workers do not stand still.
 
-        Oldest first, all K + 1 batches gather at the slowest worker, and chains whose middle is slow take up to a third longer.
+        Oldest first, the batches gather at the slowest worker, and chains whose middle is slow take up to a third longer.
         """
         return next((work for step in reversed(self.in_flight) if (work := self.work_of(step)) is not None), None)
 
