@@ -10,7 +10,6 @@ its time per step is measured once, over fewer steps, and scaled to the trace's.
 faster one. What the simulator says of the same runs stands beside.
 """
 
-import argparse
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from rich.table import Table
 
 from benchmarks.planning.adaptation import links
 from benchmarks.prediction import Bench, bench, flags
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.report import Spread, write_json
 from shared.planning import (
@@ -214,7 +214,7 @@ def table(name: str, rows: list[Row]) -> Table:
 
 def main() -> None:
     """Measure, and print and write each trace when it is done."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.adaptation_link", description=__doc__)
+    parser = benchmark_parser("adaptation_link", __doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="where traces/ lies")
     parser.add_argument("--trace", choices=TRACES, action="append", help="only this one; may be repeated")
     parser.add_argument("--seconds", type=float, default=RUN_SECONDS, help="about how long a run is (default: 40)")
@@ -222,7 +222,6 @@ def main() -> None:
     parser.add_argument(
         "--profile", type=Path, help="the pair's profile, measured into this file where it is not there"
     )
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     recorded = links(arguments.data)
     rows: list[Row] = []

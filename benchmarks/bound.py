@@ -6,13 +6,11 @@ compute ("matmul"). For each mix of T1 to T4 and each K: seconds per step over m
 measured alone. T1 holds the replay where K > 0; encoding and decoding are counted in none of them. Goal: 1.05.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -20,6 +18,7 @@ from rich.table import Table
 
 from benchmarks.net import Link, Measure, linked_namespaces
 from benchmarks.networks import multiply
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import run_agent, trainer_process
 from benchmarks.support.report import Spread, seconds_per_step, write_json
@@ -203,11 +202,10 @@ def row(case: Case) -> list[str]:
 
 def main() -> None:
     """Measure every case and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bound", description=__doc__)
+    parser = benchmark_parser("bound", __doc__)
     parser.add_argument("--compute", choices=("sleep", "matmul"), default="sleep", help="what blocks do")
     parser.add_argument("--mix", action="append", help="only mixes of this name (default: all)")
     parser.add_argument("--staleness", type=int, action="append", help=f"only this K (default: {STALENESS})")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=150)

@@ -8,7 +8,6 @@ amax and quantize_per_channel): it packs nothing, and its bytes would be one mor
 announced that these functions go; without them their rows and the ratios are left out.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -17,13 +16,13 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from benchmarks.support.arguments import benchmark_parser
 from shared.codec import codec_by_name
 
 SHAPES = ((16, 64, 32, 32), (64, 64, 32, 32))
@@ -125,9 +124,8 @@ def settle_malloc() -> None:
 
 def main() -> None:
     """Parse, measure, print, and write the figures if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.codec", description="Rates of the uniform codecs.")
+    parser = benchmark_parser("codec", "Rates of the uniform codecs.")
     parser.add_argument("--repeats", type=int, default=51, help="timings of each operation (default: 51)")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message="torch.quantize_per_tensor")
     settle_malloc()

@@ -12,7 +12,6 @@ after the other; and, because the network here is small, how long one side needs
 checkpoint makes training wait for. `python -m benchmarks.tls` measures TLS in the same way.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -30,6 +29,7 @@ from rich.table import Table
 from torch import nn
 
 from benchmarks.overhead import BATCH, CASES, config
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_process
 from benchmarks.support.report import Spread, write_json
@@ -195,8 +195,7 @@ def measure(folder: Path) -> list[Round]:
 
 def main() -> None:
     """Measure and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser = benchmark_parser("cost", __doc__)
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))  # warnings
     torch.set_num_threads(1)

@@ -9,7 +9,6 @@ PyTorch's own pipeline (rank 0 is its edge) at its cheapest number of microbatch
 checkout of this project: its agent and trainer take turns with ours, and the ratios are ours over its.
 """
 
-import argparse
 import json
 import os
 import socket
@@ -27,8 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.networks import SMALL_CNN_FEATURE, RandomImages, small_cnn
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
-from benchmarks.support.peer_stage import LEARNING_RATE, MOMENTUM
+from benchmarks.support.peer_stage import LEARNING_RATE, MOMENTUM, small_cnn_flags
 from benchmarks.support.report import Spread, write_json
 from shared.errors import IsthmusError
 
@@ -101,16 +101,7 @@ def _ours(tree: Path, batch: int, codec: str, staleness: int, steps: int) -> Cos
         flags = [
             f"trainer.address={address}",
             f"output.directory={folder}",
-            'model.factory="benchmarks.networks:small_cnn"',
-            f'data.train={{factory="benchmarks.networks:RandomImages", kwargs={{samples={batch * steps}}}}}',
-            f"data.batch_size={batch}",
-            "training.epochs=1",
-            "training.evaluate_every_epochs=0",
-            f'training.optimizer={{name="sgd", learning_rate={LEARNING_RATE}, momentum={MOMENTUM}}}',
-            "deployment.cut=1",
-            f"deployment.staleness={staleness}",
-            f"deployment.codec={codec}",
-            f"deployment.downlink_codec={codec}",
+            *small_cnn_flags(batch, steps, codec, staleness),
             *compute,
         ]
         try:
@@ -177,14 +168,13 @@ def measured(trees: dict[str, Path], batch: int, codec: str, staleness: int, ste
 
 def main() -> None:
     """Measure, and print one table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.edge_cpu", description=__doc__)
+    parser = benchmark_parser("edge_cpu", __doc__)
     parser.add_argument("--steps", type=int, default=200, help="of the shorter of two runs (%(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="pairs of runs (%(default)s)")
     parser.add_argument("--against", type=Path, help="another checkout of this project")
     parser.add_argument("--batch", type=int, nargs="+", default=BATCHES, help="samples of 16 KiB a batch")
     parser.add_argument("--codec", nargs="+", default=CODECS, help="of both directions")
     parser.add_argument("--staleness", type=int, nargs="+", default=STALENESS)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     trees = {"ours": HERE} | ({"before": arguments.against.resolve()} if arguments.against else {})

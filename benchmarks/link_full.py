@@ -6,12 +6,10 @@ agent says that the link carries over what plain TCP says (goal: within 10 %), f
 20 Mbit/s and 40 ms that is saturated both ways: how long a GetSession takes (goal 250 ms).
 """
 
-import argparse
 import json
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +18,7 @@ from rich.table import Table
 
 from benchmarks.bound import deployed
 from benchmarks.net import Measure, Namespace
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import Agent
 from benchmarks.support.report import Spread, seconds_per_step, write_json
@@ -135,8 +134,7 @@ def call() -> Calls:
 
 def main() -> None:
     """Measure every rate, then the calls, and print both."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.link_full", description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser = benchmark_parser("link_full", __doc__)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=150)

@@ -5,15 +5,14 @@ feature replay, K = 5 with stashing. Replay should grow by K inputs and no activ
 activations and, for each version in flight, the weights. Each is run several times; differences are of medians.
 """
 
-import argparse
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.networks import wide_edge
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import run_agent, trainer_process
 from benchmarks.support.report import Spread, write_json
@@ -80,8 +79,7 @@ def flags(backward: str, staleness: int) -> list[str]:
 
 def main() -> None:
     """Measure every case and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser = benchmark_parser("memory", __doc__)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     resident: dict[tuple[str, int], list[int]] = {case: [] for case in CASES}

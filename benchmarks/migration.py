@@ -6,19 +6,18 @@ far from one. Beside it stands Eq. 13 of paper 000: the bytes of the blocks over
 the least that it can be.
 """
 
-import argparse
 import itertools
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.net import Measure, linked_namespaces
 from benchmarks.prediction import flags
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_across
 from benchmarks.support.report import Spread, write_json
@@ -105,8 +104,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 def main() -> None:
     """Measure every link, print, and write the figures if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.migration", description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser = benchmark_parser("migration", __doc__)
     arguments = parser.parse_args()
     rows: list[Row] = []
     for uplink, downlink, round_trip in LINKS:

@@ -7,10 +7,8 @@ of some steps later. Both are compressed without loss: the bits in which two flo
 before all second ones, zlib at its quickest level. The whole, compressed alike, stands beside. Nothing is timed.
 """
 
-import argparse
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -18,6 +16,7 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.prediction import flags
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.report import write_json
 from edge_agent import EdgeConfig
@@ -91,8 +90,7 @@ def measure(name: str, settings: tuple[str, ...]) -> list[Row]:
 
 def main() -> None:
     """Train, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.migration_ahead", description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser = benchmark_parser("migration_ahead", __doc__)
     arguments = parser.parse_args()
     rows = [row for name, settings in OPTIMIZERS.items() for row in measure(name, settings)]
     drawn = Table("optimizer", "steps since it was sent", "the difference, of the state", "the whole, of the state")

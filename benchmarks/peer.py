@@ -7,14 +7,12 @@ beside it: the time of one feature at 32 bits over what plain TCP carries, both 
 slower than the peer; at 8 bits both ways, 3.5 times as fast or more at 50 Mbit/s.
 """
 
-import argparse
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -23,8 +21,9 @@ from rich.table import Table
 from benchmarks.bound import deployed
 from benchmarks.net import Link, Measure, slowed_device
 from benchmarks.networks import SMALL_CNN_FEATURE
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
-from benchmarks.support.peer_stage import BATCH, LEARNING_RATE, MOMENTUM
+from benchmarks.support.peer_stage import BATCH, small_cnn_flags
 from benchmarks.support.processes import run_agent
 from benchmarks.support.report import Spread, seconds_per_step, write_json
 from shared.errors import IsthmusError
@@ -93,16 +92,7 @@ def peer_seconds(link: Link, wrapper: list[str], microbatches: int) -> list[floa
 def our_seconds(address: str, wrapper: list[str], codec: str, staleness: int) -> list[float]:
     """Seconds per step of ours, as the edge sees it."""
     flags = [
-        'model.factory="benchmarks.networks:small_cnn"',
-        f'data.train={{factory="benchmarks.networks:RandomImages", kwargs={{samples={BATCH * STEPS}}}}}',
-        f"data.batch_size={BATCH}",
-        "training.epochs=1",
-        "training.evaluate_every_epochs=0",
-        f'training.optimizer={{name="sgd", learning_rate={LEARNING_RATE}, momentum={MOMENTUM}}}',
-        "deployment.cut=1",
-        f"deployment.staleness={staleness}",
-        f"deployment.codec={codec}",
-        f"deployment.downlink_codec={codec}",
+        *small_cnn_flags(BATCH, STEPS, codec, staleness),
         "compute.threads=1",
         "compute.device=cpu",
     ]
@@ -144,8 +134,7 @@ def measure_place(place: Place, report: list[Run]) -> float:
 
 def main() -> None:
     """Measure every place and print a table for each."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peer", description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser = benchmark_parser("peer", __doc__)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=150)

@@ -7,7 +7,6 @@ step beside what real runs take (goal: median error 10 %, worst 20 %). Decision:
 deployments predicted best, each run (goal: within 5 % of the best of them).
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.net import Link, Measure, linked_namespaces, slowed_device
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_across
 from benchmarks.support.report import Spread, seconds_per_step, write_json
@@ -233,12 +233,11 @@ def verdict(kept: bool) -> str:
 
 def main() -> None:
     """Predict and measure, choose and measure, and print both."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction", description=__doc__)
+    parser = benchmark_parser("prediction", __doc__)
     parser.add_argument("--only", choices=("prediction", "decision"), help="one of the two")
     parser.add_argument(
         "--profile", type=Path, help="the pair's profile, measured into this file where it is not there"
     )
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     console = Console(width=150)
     console.print(f"{machine()}; the agent on {EDGE_SHARE:g} of a core; milliseconds, median (quartiles)")

@@ -7,7 +7,6 @@ edge has applied; goal 1 s. And the trainer is killed (SIGKILL) and started agai
 that it listens; goal 3 s. The steps are read from the edge's step log, where a line stands for a step that was applied.
 """
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from rich.table import Table
 from benchmarks.bound import deployed
 from benchmarks.net import Link, Relay
 from benchmarks.net.namespaces import missing
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import Agent, Trainer, trainer_process
 from benchmarks.support.report import Spread, write_json
@@ -245,8 +245,7 @@ def measure() -> list[Recovery]:
 
 def main() -> None:
     """Measure and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser = benchmark_parser("recovery", __doc__)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     table = Table(

@@ -73,7 +73,6 @@ def run(
             run_service(
                 loaded,
                 bar.show,
-                on_result=lambda done: done.write(directory) if directory is not None else None,
                 resume=None if going_on is None else Resume(going_on),
                 resume_command=_resume_command(config, flags),
             )

@@ -47,11 +47,31 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 _log = structlog.get_logger(__name__)
 
 
-def _ignore(_news: object) -> None:
-    pass
+class TrainingListener:
+    """Hears nothing; a caller of `run_training` overrides what it wants to hear, on the event loop but for `finished`."""
+
+    def progressed(self, progress: Statistics) -> None:
+        """A step is done, or something else has changed that a progress bar shows."""
+
+    def session_opened(self, deployer: Deployer) -> None:
+        """Training is about to begin, or to begin again; `deployer` can change the deployment while it goes on."""
+
+    def engine_started(self, decisions: DecisionLoop) -> None:
+        """The decision engine is about to change the deployment, but for what `decisions` is told to leave alone."""
+
+    def finished(self, result: TrainingResult) -> None:
+        """The run is over. Called on another thread; the session is resumable until this has returned."""
 
 
-def train(config: EdgeConfig, on_progress: Callable[[Statistics], None] = _ignore) -> TrainingResult:
+class _ProgressListener(TrainingListener):
+    def __init__(self, on_progress: Callable[[Statistics], object]) -> None:
+        self._on_progress = on_progress
+
+    def progressed(self, progress: Statistics) -> None:
+        self._on_progress(progress)
+
+
+def train(config: EdgeConfig, on_progress: Callable[[Statistics], object] = lambda _progress: None) -> TrainingResult:
     """Train as `config` says and return the figures and the trained module. Blocks until it is done.
 
     Works in a notebook, whose own event loop is left alone. on_progress: called after every step, on another thread.
@@ -62,7 +82,7 @@ def train(config: EdgeConfig, on_progress: Callable[[Statistics], None] = _ignor
     def run() -> TrainingResult:
         with asyncio.Runner() as runner:
             loop = runner.get_loop()
-            task = loop.create_task(run_training(config, on_progress))
+            task = loop.create_task(run_training(config, _ProgressListener(on_progress)))
             stoppers.append(lambda: loop.call_soon_threadsafe(task.cancel))
             return loop.run_until_complete(task)
 
@@ -78,19 +98,14 @@ def train(config: EdgeConfig, on_progress: Callable[[Statistics], None] = _ignor
 
 async def run_training(
     config: EdgeConfig,
-    on_progress: Callable[[Statistics], None] = _ignore,
-    on_start: Callable[[Deployer], None] = _ignore,
-    on_engine: Callable[[DecisionLoop], None] = _ignore,
+    listener: TrainingListener | None = None,
     *,
-    on_result: Callable[[TrainingResult], object] = _ignore,
     resume: Resume | None = None,
     shutdown: Shutdown | None = None,
 ) -> TrainingResult:
     """`train` for callers that have an event loop of their own; nothing heavy runs on it.
 
-    on_start: given, before the first step, what can change the deployment while the run goes on. on_engine: given who
-    changes it by itself, if anyone does, to be told what to leave alone. on_result: keeps the result, on another thread; the
-    session is resumable until that is done. Raises StoppedError when `shutdown` asked for it.
+    Raises StoppedError when `shutdown` asked for it.
     """
     shutdown = shutdown or Shutdown()
     shutdown.cancel_on_request()
@@ -102,21 +117,13 @@ async def run_training(
         with ExitStack() as stack:
             if prepared.stored is not None:
                 stack.callback(prepared.stored.release)
-            return await _train(prepared, on_progress, _Hooks(on_start, on_engine, on_result), shutdown)
+            return await _train(prepared, listener or TrainingListener(), shutdown)
     except asyncio.CancelledError:
         if shutdown.requested:
             raise shutdown.error(f"before the first step; {fate}") from None
         raise
     finally:
         shutdown.cancel_no_more()
-
-
-class _Hooks(NamedTuple):
-    """What callers of `run_training` want to be given."""
-
-    on_start: Callable[[Deployer], None]
-    on_engine: Callable[[DecisionLoop], None]
-    on_result: Callable[[TrainingResult], object]
 
 
 class _Prepared(NamedTuple):
@@ -146,9 +153,7 @@ async def _prepare(config: EdgeConfig, resume: Resume | None) -> _Prepared:
     return _Prepared(config, experiment, profile, start, folder, stored)
 
 
-async def _train(
-    prepared: _Prepared, on_progress: Callable[[Statistics], None], hooks: _Hooks, shutdown: Shutdown
-) -> TrainingResult:
+async def _train(prepared: _Prepared, listener: TrainingListener, shutdown: Shutdown) -> TrainingResult:
     """Serve metrics and control while the run trains; a stop that is asked for before a session is open cancels this."""
     config = prepared.config
     statistics = Statistics(prepared.experiment.steps)
@@ -157,14 +162,14 @@ async def _train(
     metrics.watch_token_file(access.token_broken)
     timeline = Timeline() if config.output.trace is not None else None
     pause, pinning = Pause(StepBoundary(), shutdown), Pinning(config.deployment)
-    observer = RunObserver(statistics, metrics, timeline, on_progress, pinning.enforce)
+    observer = RunObserver(statistics, metrics, timeline, listener.progressed, pinning.enforce)
     controlled = Controlled(config, statistics, shutdown, pause, pinning, prepared.folder)
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
         async with (
             serving_control(controlled, observer.activity_news),
             TrainerClient(config.only_trainer, config.link, metrics.failed, access) as client,
         ):
-            runs = _Runs(controlled, observer, metrics.engine, workers, client, hooks)
+            runs = _Runs(controlled, observer, metrics.engine, workers, client, listener)
             result = await runs.train(prepared)
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)
@@ -181,14 +186,14 @@ class _Runs:
         metrics: EngineMetrics,
         workers: Workers,
         client: TrainerClient,
-        hooks: _Hooks,
+        listener: TrainingListener,
     ) -> None:
         self._controlled = controlled
         self._observer = observer
         self._metrics = metrics
         self._workers = workers
         self._client = client
-        self._hooks = hooks
+        self._listener = listener
 
     async def train(self, prepared: _Prepared) -> TrainingResult:
         """Train in one session after the other, until one comes to its end. Raises IsthmusError."""
@@ -234,13 +239,13 @@ class _Runs:
         run = TrainingRun(session, controlled.pause, observer, controlled.statistics)
         observer.opened(session, run.pipeline)
         controlled.begin(run, decisions)
-        self._hooks.on_start(run.deployer)
+        self._listener.session_opened(run.deployer)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._workers.load.run, session.experiment.close)
             if decisions is not None:
-                self._hooks.on_engine(decisions)
+                self._listener.engine_started(decisions)
                 await stack.enter_async_context(decisions.running(run.deployer))
-            return await run.run(self._hooks.on_result, resumed=resumed)
+            return await run.run(self._listener.finished, resumed=resumed)
 
 
 def _gone(session_id: str, gone: GoneError) -> str:

@@ -11,7 +11,6 @@ what one who knows the whole trace could gain over the best fixed deployment, pa
 pipeline: by the cost model, second by second.
 """
 
-import argparse
 import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from rich.table import Table
 
 from benchmarks.planning.paper_profiles import DEVICES, vgg19_profile
 from benchmarks.planning.round_trips import DEVICES as MADE_UP
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
 from shared.planning import (
     FLOAT32_BITS,
@@ -154,9 +154,7 @@ def summary(rows: list[Row]) -> str:
 
 def main() -> None:
     """Parse, simulate, print, and write the figures if asked to."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.planning.adaptation", description="What adapting is worth."
-    )
+    parser = benchmark_parser("planning.adaptation", "What adapting is worth.")
     parser.add_argument(
         "--data", type=Path, default=Path("../shared/data"), help="folder of traces and device profiles"
     )
@@ -173,7 +171,6 @@ def main() -> None:
         "--no-edge-only", action="store_true", help="let neither the engine nor JointDNN choose edge-only"
     )
     parser.add_argument("--round-trip", default="0ms", help="of every link (default: 0ms)")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     profiles = {f"VGG19 on {device}": vgg19_profile(arguments.data / "device_profiles", device) for device in DEVICES}
     profiles |= MADE_UP

@@ -5,11 +5,10 @@
 The goal is below 1 ms for 150 blocks.
 """
 
-import argparse
 import random
 import time
-from pathlib import Path
 
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import Spread, write_json
 from shared.planning import Block, Encode, Profile, Rates, SearchSpace, greedy
 
@@ -48,10 +47,9 @@ def seconds_per_decision(profile: Profile, repeats: int) -> list[float]:
 
 def main() -> None:
     """Parse, measure, print, and write the figures if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning.decision", description="Time of one decision.")
+    parser = benchmark_parser("planning.decision", "Time of one decision.")
     parser.add_argument("--blocks", type=int, default=150, help="depth of the model (default: 150)")
     parser.add_argument("--repeats", type=int, default=2000, help="decisions timed (default: 2000)")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     profile = deep_profile(arguments.blocks)
     spread = Spread.of(seconds_per_decision(profile, arguments.repeats))

@@ -6,16 +6,15 @@ Random profiles of 3 to 20 blocks, from light to heavy, on square waves of a per
 30 times; the start is the best deployment for one of the two rates. The goal is at most 3 % slower, always.
 """
 
-import argparse
 import math
 import random
 import statistics
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
 from shared.planning import (
     PROBE_SECONDS,
@@ -123,14 +122,13 @@ def measure(case: Case, seconds: float) -> Outcome:
 
 def main() -> None:
     """Parse, simulate, print, and write the figures if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning.flapping", description="Oscillating links.")
+    parser = benchmark_parser("planning.flapping", "Oscillating links.")
     parser.add_argument("--cases", type=int, default=500, help="how many (default: 500)")
     parser.add_argument("--minutes", type=float, default=20.0, help="length of each run (default: 20)")
     parser.add_argument("--first", type=int, default=0, help="seed of the first case (default: 0)")
     parser.add_argument(
         "--longest-period", type=float, default=LONGEST_PERIOD_SECONDS, help="in seconds (default: 300)"
     )
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.cases)
     outcomes = [measure(random_case(seed, arguments.longest_period), arguments.minutes * 60) for seed in seeds]

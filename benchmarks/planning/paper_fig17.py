@@ -7,7 +7,6 @@ pairs, one after the other) and fast constant links, both directions alike, in t
 less time than the baselines on the Pi, over several models; only these two have public tables.
 """
 
-import argparse
 import itertools
 import math
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.planning.paper_profiles import DEVICES, chair_profile, vgg19_profile
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
 from shared.planning import LinkTrace, SearchSpace, Trace, compare, load_trace
 
@@ -91,14 +91,11 @@ def table(rows: list[Row]) -> Table:
 
 def main() -> None:
     """Parse, simulate, print, and write the figures if asked to."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.planning.paper_fig17", description="A table like Fig. 17."
-    )
+    parser = benchmark_parser("planning.paper_fig17", "A table like Fig. 17.")
     parser.add_argument(
         "--data", type=Path, default=Path("../shared/data"), help="folder of traces and device profiles"
     )
     parser.add_argument("--minutes", type=float, default=30.0, help="length of each run (default: 30)")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     rows = measure(arguments.data, arguments.minutes * 60)
     console = Console(width=160)

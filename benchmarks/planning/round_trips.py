@@ -8,14 +8,13 @@ leave by what it measures. The goal is at most 1.05 in every row. The devices ar
 without batches in flight is the fastest over a short way, and five in flight are over a long one.
 """
 
-import argparse
 import itertools
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
 from shared.planning import (
     PROBE_SECONDS,
@@ -160,9 +159,8 @@ def table(rows: list[Row]) -> Table:
 
 def main() -> None:
     """Simulate, print, and write the figures if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning.round_trips", description=__doc__)
+    parser = benchmark_parser("planning.round_trips", __doc__)
     parser.add_argument("--minutes", type=float, default=30.0, help="length of a run (default: 30)")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     rows = [measure(*which, arguments.minutes * 60) for which in itertools.product(DEVICES, LINKS, ROUND_TRIPS_SECONDS)]
     console = Console(width=170)

@@ -22,6 +22,22 @@ BATCH = 32
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
 
 
+def small_cnn_flags(batch: int, steps: int, codec: str, staleness: int) -> list[str]:
+    """An agent's flags for the same network, data and optimizer: one epoch of `steps` steps of `batch` samples."""
+    return [
+        'model.factory="benchmarks.networks:small_cnn"',
+        f'data.train={{factory="benchmarks.networks:RandomImages", kwargs={{samples={batch * steps}}}}}',
+        f"data.batch_size={batch}",
+        "training.epochs=1",
+        "training.evaluate_every_epochs=0",
+        f'training.optimizer={{name="sgd", learning_rate={LEARNING_RATE}, momentum={MOMENTUM}}}',
+        "deployment.cut=1",
+        f"deployment.staleness={staleness}",
+        f"deployment.codec={codec}",
+        f"deployment.downlink_codec={codec}",
+    ]
+
+
 def run(rank: int, master: str, microbatches: int, steps: int, batch: int) -> list[float]:
     """Train so many steps of `batch` samples; rank 0 feeds images, rank 1 has the labels."""
     dist.init_process_group("gloo", init_method=f"tcp://{master}", rank=rank, world_size=2)

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import torch
 
-from edge_agent import EdgeConfig, run_training
+from edge_agent import EdgeConfig, TrainingListener, run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.statistics import Statistics
@@ -95,21 +95,36 @@ def trainings(popen: Callable[..., subprocess.Popen[Any]]) -> Iterator[Trainings
 
 def trained(config: EdgeConfig, moves: Mapping[int, int], on_begun: Callable[[], object]) -> Training:
     """One run with the trainer, from this process."""
-    ends: list[float] = []
-    rates: list[tuple[float | None, float | None]] = []
-    deployers: list[Deployer] = []
+    recorder = _Recorder(moves, on_begun)
+    asyncio.run(run_training(config, recorder))
+    return Training(recorder.ends, *recorder.rates)
 
-    def note(progress: Statistics) -> None:
-        if progress.steps > len(ends):
-            ends.append(time.monotonic())
-            if len(ends) == 1:
-                on_begun()
-            rates.append((progress.uplink_bits_per_second, progress.downlink_bits_per_second))
-            if progress.steps in moves:
-                deployers[0].move(moves[progress.steps])
 
-    asyncio.run(run_training(config, note, deployers.append))
-    return Training(ends, *rates[-1])
+class _Recorder(TrainingListener):
+    """Notes when each step of a run ends, and moves the cut after those that `moves` names."""
+
+    def __init__(self, moves: Mapping[int, int], on_begun: Callable[[], object]) -> None:
+        self.ends: list[float] = []
+        self.rates: tuple[float | None, float | None] = None, None
+        """Up and down, as last measured, in bits per second."""
+        self._moves = moves
+        self._on_begun = on_begun
+        self._deployer: Deployer | None = None
+
+    def session_opened(self, deployer: Deployer) -> None:
+        """What moves the cut."""
+        self._deployer = deployer
+
+    def progressed(self, progress: Statistics) -> None:
+        """A step has ended, unless it is something else that changed."""
+        if progress.steps <= len(self.ends):
+            return
+        self.ends.append(time.monotonic())
+        if len(self.ends) == 1:
+            self._on_begun()
+        self.rates = progress.uplink_bits_per_second, progress.downlink_bits_per_second
+        if self._deployer is not None and progress.steps in self._moves:
+            self._deployer.move(self._moves[progress.steps])
 
 
 def trained_alone(config: EdgeConfig, on_begun: Callable[[], object]) -> Training:

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from edge_agent.config import EdgeConfig
-from edge_agent.run import run_training
+from edge_agent.run import TrainingListener, run_training
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.result import TrainingResult
 from edge_agent.training.shutdown import Shutdown
@@ -14,34 +15,45 @@ from shared.commands.service_manager import ServiceManager
 
 async def run_service(
     config: EdgeConfig,
-    on_progress: Callable[[Statistics], None],
-    on_result: Callable[[TrainingResult], object],
+    show: Callable[[Statistics], None],
     resume: Resume | None,
     resume_command: str = "edge-agent run --resume",
 ) -> TrainingResult:
-    """`run_training` on the main thread of a process of its own.
+    """`run_training` on the main thread of a process of its own, which leaves its result in output.directory.
 
-    resume_command: what goes on with this run. Raises StoppedError when SIGTERM or SIGINT has ended it: at a step boundary
-    and with a checkpoint, or at once while there is no step yet.
+    show: shows the user how far it is. resume_command: what goes on with this run. Raises StoppedError when SIGTERM or SIGINT
+    has ended it: at a step boundary and with a checkpoint, or at once while there is no step yet.
     """
     manager = ServiceManager()
-    started_seconds = time.monotonic()
-    opened = False
-
-    def tell(progress: Statistics) -> None:
-        nonlocal opened
-        on_progress(progress)
-        if not opened:
-            opened = True
-            manager.ready()
-        manager.status(status_line(progress, time.monotonic() - started_seconds))
-
     shutdown = Shutdown(resume_command)
     shutdown.listen()
     try:
-        return await run_training(config, tell, on_result=on_result, resume=resume, shutdown=shutdown)
+        listener = _ServiceListener(manager, show, config.output.directory)
+        return await run_training(config, listener, resume=resume, shutdown=shutdown)
     finally:
         manager.stopping()
+
+
+class _ServiceListener(TrainingListener):
+    def __init__(self, manager: ServiceManager, show: Callable[[Statistics], None], directory: Path | None) -> None:
+        self._manager = manager
+        self._show = show
+        self._directory = directory
+        self._started_seconds = time.monotonic()
+        self._is_ready = False
+
+    def progressed(self, progress: Statistics) -> None:
+        """Show it; the service is ready with the first, when the session is open."""
+        self._show(progress)
+        if not self._is_ready:
+            self._is_ready = True
+            self._manager.ready()
+        self._manager.status(status_line(progress, time.monotonic() - self._started_seconds))
+
+    def finished(self, result: TrainingResult) -> None:
+        """Write it where the user wants it."""
+        if self._directory is not None:
+            result.write(self._directory)
 
 
 def status_line(progress: Statistics, seconds: float) -> str:

@@ -19,6 +19,7 @@ from shared.errors import IsthmusError
 from shared.telemetry.logs import configure_logs
 from tests.chaos.faults import Planned, Saboteur
 from tests.chaos.order import record
+from tests.support.listening import Listening
 from tests.support.running import ROOT
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -59,7 +60,7 @@ def agent(flags: list[str], moves: dict[int, int], planned: list[Planned], folde
     try:
         asyncio.run(
             edge_agent.run.run_training(
-                config, on_progress, deployers.append, on_result=on_result, resume=edge_agent.run.Resume()
+                config, Listening(on_progress, deployers.append, finished=on_result), resume=edge_agent.run.Resume()
             )
         )
     except IsthmusError as error:

@@ -18,6 +18,7 @@ from deploy.grafana.preview import draw
 from deploy.grafana.questions import Prometheus, Question, load, other_questions, panel_questions, panels
 from edge_agent import run_training
 from tests.conftest import ROOT
+from tests.support.listening import Listening
 from tests.support.running import edge_config, trainer_process
 
 SCRAPE_SECONDS = 1
@@ -117,7 +118,7 @@ def watched(tmp_path_factory, unused_tcp_port_factory):
             loop, task = asyncio.get_running_loop(), asyncio.current_task()
             stoppers.append(lambda: loop.call_soon_threadsafe(task.cancel))
             with suppress(asyncio.CancelledError):
-                await run_training(edge_config(*flags), move, begin)
+                await run_training(edge_config(*flags), Listening(move, begin))
 
         thread = threading.Thread(target=lambda: asyncio.run(run()))
         thread.start()

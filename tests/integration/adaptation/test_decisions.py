@@ -14,6 +14,7 @@ from shared.errors import ConfigError, PlanError
 from shared.planning import Rates, SearchSpace, first_deployment, profile_to_json
 from shared.training.stage import Stage
 from tests.support.experiments import flags, profile_of
+from tests.support.listening import Listening
 from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -40,7 +41,7 @@ async def train_until(config, reached, on_engine=lambda _: None):
             done.set()
 
     async with asyncio.timeout(120):
-        run = asyncio.create_task(run_training(config, on_progress, deployers.append, on_engine))
+        run = asyncio.create_task(run_training(config, Listening(on_progress, deployers.append, on_engine)))
         waiting = asyncio.create_task(done.wait())
         await asyncio.wait({run, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()

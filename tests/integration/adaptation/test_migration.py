@@ -13,6 +13,7 @@ from edge_agent.sessions.open_session import OpenSession
 from shared.errors import IsthmusError, ModelError, UnreachableError
 from shared.training import stage
 from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, flags
+from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer
 
@@ -30,7 +31,7 @@ async def train_and_move(moves, *chosen):
 
     async with running_trainer() as server:
         config = edge_config(*chosen, f"trainer.address={server.address}")
-        return await run_training(config, on_progress, deployers.append)
+        return await run_training(config, Listening(on_progress, deployers.append))
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -85,7 +86,7 @@ async def test_a_cut_out_of_range_is_refused_and_training_goes_on():
 
     async with running_trainer() as server:
         config = edge_config(*flags("cnn", "sgd"), f"trainer.address={server.address}")
-        result = await run_training(config, on_start=on_start)
+        result = await run_training(config, Listening(session_opened=on_start))
     assert len(refusals) == 2
     assert_same_bits(plain_state(edge_config(*flags("cnn", "sgd"))), result.module.state_dict())
 
@@ -152,7 +153,7 @@ async def test_an_edge_without_memory_for_what_arrives_keeps_its_cut(monkeypatch
     chosen = [*flags("cnn", "adam"), "deployment.cut=2"]
     async with running_trainer() as server:
         config = edge_config(*chosen, f"trainer.address={server.address}")
-        result = await run_training(config, on_progress, deployers.append)
+        result = await run_training(config, Listening(on_progress, deployers.append))
     assert refused
     assert result.summary.cut == 2
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())

@@ -14,6 +14,7 @@ from benchmarks.net.relay import Relay
 from edge_agent import run_training
 from edge_agent.training.statistics import Statistics
 from shared.client.trainer import TrainerClient
+from tests.support.listening import Listening
 from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -53,7 +54,7 @@ async def test_control_calls_answer_and_both_rates_are_known_while_the_link_is_f
         async with relay:
             config = edge_config(*FLAGS, f"trainer.address={relay.address}")
             client = await stack.enter_async_context(TrainerClient(config.trainer, config.link))
-            training = asyncio.create_task(run_training(config, on_progress))
+            training = asyncio.create_task(run_training(config, Listening(on_progress)))
             training.add_done_callback(lambda _: stepped.set())
             await stepped.wait()
             assert not training.done(), training.exception()

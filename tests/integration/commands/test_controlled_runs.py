@@ -15,6 +15,7 @@ from shared.control import commands
 from shared.errors import ExitCode, FencedError, GoneError
 from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
+from tests.support.listening import Listening
 from tests.support.operators import ENDLESS, SETTINGS, STEPS, TRAINER, Operator
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, held_port, running_trainer
@@ -83,7 +84,7 @@ async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_p
     async with grpc.aio.insecure_channel(socket) as channel, asyncio.timeout(200):
         agent = EdgeControlServiceStub(channel)
         async with running_trainer(*there):
-            run = asyncio.create_task(run_training(config, lambda progress: progress.steps and begun.set()))
+            run = asyncio.create_task(run_training(config, Listening(lambda progress: progress.steps and begun.set())))
             await begun.wait()
             step = (await agent.Pause(control_pb2.PauseRequest())).step
         away = await until(lambda status: status.state == control_pb2.RUN_STATE_AWAY)

@@ -20,6 +20,7 @@ from shared.transport.rpc.health import serving
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.conftest import ROOT
 from tests.support.commands import MLP, agent_fails
+from tests.support.listening import Listening
 from tests.support.peers.strangers import ALL, METHODS, SERVER, Doorkeeper, Peer, message, names_a_session, path_of
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, trainer_process
@@ -250,7 +251,7 @@ async def test_an_agent_goes_on_when_the_authority_and_every_certificate_are_rot
                     relay.inject(Fault.DROP)
 
             config = edge_config(*flags, f"trainer.address={relay.address}", *access)
-            result = await run_training(config, on_progress)
+            result = await run_training(config, Listening(on_progress))
         assert await old.code(server.address, path_of("CloseSession"), b"") is Code.UNAVAILABLE, "it was good before"
     assert_same_bits(plain_state(edge_config(*flags)), result.module.state_dict())
 

@@ -17,6 +17,7 @@ from shared.transport.rpc.status import retry_after_seconds
 from shared.wire.isthmus.v1 import control_pb2 as control
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.commands import MLP
+from tests.support.listening import Listening
 from tests.support.peers.strangers import CONTROL, path_of
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import agent_process, edge_config, running_trainer, trainer_process
@@ -255,7 +256,7 @@ async def test_a_bad_token_file_on_the_edge_ends_no_run_that_goes_on(book, tmp_p
 
             # Only a link that is lost makes the agent use its token again; without a time to wait it would end there.
             flags = [*STEPS, "trainer.give_up_seconds=60", f"trainer.token_file={token}"]
-            result = await run_training(edge_config(*flags, f"trainer.address={relay.address}"), on_progress)
+            result = await run_training(edge_config(*flags, f"trainer.address={relay.address}"), Listening(on_progress))
     assert_same_bits(plain_state(edge_config(*STEPS)), result.module.state_dict())
     assert seen == [1]
 
@@ -280,7 +281,7 @@ async def test_a_new_token_on_the_edge_is_used_from_the_next_call_once_its_file_
                     relay.inject(Fault.DROP)
 
             flags = [*STEPS, "trainer.give_up_seconds=60", f"trainer.token_file={token}"]
-            result = await run_training(edge_config(*flags, f"trainer.address={relay.address}"), on_progress)
+            result = await run_training(edge_config(*flags, f"trainer.address={relay.address}"), Listening(on_progress))
     assert_same_bits(plain_state(edge_config(*STEPS)), result.module.state_dict())
 
 

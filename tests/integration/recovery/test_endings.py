@@ -13,6 +13,7 @@ from edge_agent.training.shutdown import Shutdown
 from shared.client.trainer import TrainerClient
 from shared.errors import DivergedError, StoppedError, StorageError
 from tests.support.commands import MLP
+from tests.support.listening import Listening
 from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -40,7 +41,7 @@ async def test_a_diverged_run_whose_result_cannot_be_written_ends_as_diverged(tm
         with pytest.raises(
             DivergedError, match=r"diverged; the last good weights, those before step \d+, could not be"
         ):
-            await run_training(edge_config(*flags, f"trainer.address={server.address}"), on_result=full)
+            await run_training(edge_config(*flags, f"trainer.address={server.address}"), Listening(finished=full))
 
 
 async def test_a_step_log_that_cannot_be_opened_leaves_no_session_behind(tmp_path):
@@ -65,7 +66,7 @@ async def stopped(tmp_path):
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         flags = settings(tmp_path, f"trainer.address={server.address}")
         with pytest.raises(StoppedError):
-            await run_training(edge_config(*flags), stop_there, shutdown=shutdown)
+            await run_training(edge_config(*flags), Listening(stop_there), shutdown=shutdown)
         yield flags
 
 

@@ -11,6 +11,7 @@ from edge_agent.training.shutdown import Shutdown
 from shared.checkpoint import unseal
 from shared.errors import ExitCode, GoneError, StoppedError
 from tests.support.commands import MLP, assert_one_sentence
+from tests.support.listening import Listening
 from tests.support.running import edge_config, run_agent, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,7 +44,9 @@ class Device:
                 stop.drain()
 
         with pytest.raises(StoppedError, match="--resume` goes on"):
-            await run_training(edge_config(*self.settings, f"trainer.address={address}"), on_progress, shutdown=stop)
+            await run_training(
+                edge_config(*self.settings, f"trainer.address={address}"), Listening(on_progress), shutdown=stop
+            )
         (session,) = self.sessions
         return session
 
@@ -84,7 +87,7 @@ async def test_a_session_that_an_operator_closed_for_good_names_what_forgets_it(
 
         config = edge_config(*device.settings, f"trainer.address={server.address}", "training.max_steps=10000")
         with pytest.raises(GoneError, match=r"was closed while it trained.*`edge-agent forget [0-9a-f]{32}`"):
-            await run_training(config, on_progress)
+            await run_training(config, Listening(on_progress))
         await asyncio.gather(*closing)
 
 

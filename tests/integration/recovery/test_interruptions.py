@@ -17,6 +17,7 @@ from shared.config import LinkConfig
 from shared.errors import ExitCode, UnreachableError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.commands import MLP, agent_fails, assert_one_sentence
+from tests.support.listening import Listening
 from tests.support.running import GIVE_UP_AT_ONCE, ROOT, edge_config, trainer_process
 from tests.support.wire import RawPeer, open_request
 
@@ -118,7 +119,7 @@ async def test_a_link_that_breaks_in_the_middle_of_a_training(trainer):
                     relay.inject(Fault.DROP)
 
             with pytest.raises(UnreachableError, match=f"the trainer at {relay.address}"):
-                await run_training(edge_config(*flags), breaks)
+                await run_training(edge_config(*flags), Listening(breaks))
             async with asyncio.timeout(60):
                 while (
                     session := await peer.unary("OpenSession", open_request().SerializeToString())

@@ -14,6 +14,7 @@ from cloud_trainer.rpc.train_rpc import TrainRpc
 from edge_agent import run_training
 from shared.errors import UnreachableError
 from tests.support.experiments import flags
+from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer
 
@@ -46,7 +47,7 @@ async def train_through(faults, *chosen, moves=()):
             config = edge_config(
                 *chosen, f"trainer.address={relay.address}", "trainer.give_up_seconds=60", "link.stall_seconds=1"
             )
-            return await run_training(config, on_progress, deployers.append), server
+            return await run_training(config, Listening(on_progress, deployers.append)), server
 
 
 def sample(server, name):
@@ -114,7 +115,7 @@ async def test_a_half_open_link_is_noticed_by_missing_progress():
             config = edge_config(
                 *chosen, f"trainer.address={relay.address}", "trainer.give_up_seconds=60", "link.stall_seconds=0.5"
             )
-            result = await run_training(config, on_progress)
+            result = await run_training(config, Listening(on_progress))
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
@@ -145,5 +146,5 @@ async def test_an_agent_gives_up_after_the_time_that_it_was_given():
 
         stopping = []
         with pytest.raises(UnreachableError, match=f"the trainer at {server.address}"):
-            await run_training(edge_config(*chosen, f"trainer.address={server.address}"), on_progress)
+            await run_training(edge_config(*chosen, f"trainer.address={server.address}"), Listening(on_progress))
         await asyncio.gather(*stopping)

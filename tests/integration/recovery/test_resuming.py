@@ -22,6 +22,7 @@ from edge_agent.training.shutdown import Shutdown
 from shared.errors import ConfigError, DataError, ExitCode, StoppedError
 from tests.support.commands import MLP
 from tests.support.experiments import OPTIMIZERS
+from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import ROOT, StandardError, edge_config, running_trainer, trainer_process
 from tests.support.samples import FlatDigits
@@ -69,7 +70,7 @@ async def stopped_run(tmp_path, *more):
                 stop.drain()
 
         with pytest.raises(StoppedError, match=r"at step 1\d of 20; `edge-agent run --resume` goes on"):
-            await run_training(edge_config(*flags), stop_there, shutdown=stop)
+            await run_training(edge_config(*flags), Listening(stop_there), shutdown=stop)
         yield flags
 
 
@@ -83,7 +84,9 @@ async def stopped(tmp_path):
 async def gone_on(flags, *more, seen=None):
     """The run that goes on, and the steps that it reported."""
     steps = [] if seen is None else seen
-    result = await run_training(edge_config(*flags, *more), lambda now: steps.append(now.steps), resume=Resume())
+    result = await run_training(
+        edge_config(*flags, *more), Listening(lambda now: steps.append(now.steps)), resume=Resume()
+    )
     return result, steps
 
 
@@ -168,7 +171,7 @@ async def test_weights_of_a_finished_run_are_the_start_of_the_next(tmp_path):
     stays = 'training.optimizer={name="sgd",learning_rate=1e-30}'  # a step that changes no weight
     async with running_trainer() as server:
         flags = [*TRAINING, f"trainer.address={server.address}", "checkpoints.location=none"]
-        await run_training(edge_config(*flags), on_result=lambda done: done.write(tmp_path))
+        await run_training(edge_config(*flags), Listening(finished=lambda done: done.write(tmp_path)))
         trained = load_file(tmp_path / "model.safetensors")
         start = f"training.start_from={tmp_path / 'model.safetensors'}"
         again = await run_training(edge_config(*flags, "training.max_steps=1", stays, start))

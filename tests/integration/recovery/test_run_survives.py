@@ -11,6 +11,7 @@ from edge_agent.training.shutdown import Shutdown
 from shared.checkpoint import CheckpointStore
 from shared.errors import ExitCode, StoppedError
 from tests.support.commands import MLP
+from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer
 
@@ -33,7 +34,7 @@ async def test_a_link_that_drops_after_the_last_step_harms_no_finished_run():
 
             config = edge_config(*chosen, f"trainer.address={relay.address}")
             async with asyncio.timeout(100):
-                result = await run_training(config, on_result=on_result)
+                result = await run_training(config, Listening(finished=on_result))
     assert delivered == [result]
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
@@ -49,7 +50,7 @@ async def test_a_run_that_keeps_a_hundred_checkpoints_can_be_attached_again(tmp_
                     relay.inject(Fault.DROP)
 
             places = [f"trainer.address={relay.address}", f"checkpoints.location={tmp_path / 'edge'}"]
-            result = await run_training(edge_config(*chosen, *places), on_progress)
+            result = await run_training(edge_config(*chosen, *places), Listening(on_progress))
     assert result.summary.steps == 90
 
 
@@ -81,7 +82,7 @@ async def train_until(enough, tmp_path, on_progress=lambda _progress: None):
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         places = [f"trainer.address={server.address}", f"checkpoints.location={tmp_path / 'edge'}"]
         with pytest.raises(StoppedError):
-            await run_training(edge_config(*chosen, *places), watch, shutdown=stop)
+            await run_training(edge_config(*chosen, *places), Listening(watch), shutdown=stop)
 
 
 @pytest.mark.parametrize("side", ["edge-agent", "cloud-trainer"])
@@ -128,7 +129,9 @@ async def test_a_run_that_begins_again_counts_its_steps_from_the_first(tmp_path)
                     relay.inject(Fault.DROP)
 
             chosen = [*MLP, "training.max_steps=40", f"checkpoints.location={tmp_path}"]
-            result = await run_training(edge_config(*chosen, f"trainer.address={relay.address}"), on_progress)
+            result = await run_training(
+                edge_config(*chosen, f"trainer.address={relay.address}"), Listening(on_progress)
+            )
     assert lost
     assert max(steps) == result.summary.steps == 40
     assert steps.count(1) == 2

@@ -30,6 +30,7 @@ from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.commands import MLP
+from tests.support.listening import Listening
 from tests.support.running import edge_config, running_trainer, train_with
 from tests.support.wire import RawPeer, attach, open_request
 
@@ -124,7 +125,7 @@ async def test_a_session_that_is_closed_while_it_trains_ends_its_training_in_wor
         config = edge_config(*MLP, "training.epochs=100000", f"trainer.address={server.address}")
         with pytest.raises(RefusedError, match=r"refused: session \w+ was closed while it trained"):
             async with asyncio.timeout(60):
-                await run_training(config, close)
+                await run_training(config, Listening(close))
         await asked[0]
         assert held(server) == 0
         errors = server.metrics.registry.get_sample_value("isthmus_errors_total", {"code": "NOT_FOUND"})

@@ -5,6 +5,7 @@ import torch
 
 from edge_agent import run_training
 from tests.support.commands import MLP
+from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits
 from tests.support.running import edge_config, running_trainer
 
@@ -23,7 +24,7 @@ async def trained(*flags, move=None):
 
     async with running_trainer("compute.device=cuda") as server:
         config = edge_config(*RUN, *flags, f"trainer.address={server.address}")
-        return await run_training(config, on_progress, deployers.append)
+        return await run_training(config, Listening(on_progress, deployers.append))
 
 
 async def test_two_runs_end_with_the_same_bits_and_with_a_module_on_one_device():

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from edge_agent import run_training
 from edge_agent.training.deployer import Deployer
 from tests.support.commands import MLP
+from tests.support.listening import Listening
 from tests.support.running import edge_config, held_port, running_trainer
 
 STEPS, BATCH = 12, 32
@@ -56,7 +57,7 @@ async def test_gauges_say_what_is_in_force_and_under_way(edge_metrics):
 
     async with running_trainer() as server:
         config = edge_config(*RUN, 'deployment.codec="uniform4"', f"trainer.address={server.address}")
-        await run_training(config, look)
+        await run_training(config, Listening(look))
     attached, cut, blocks, limit = seen[0]
     assert (attached, cut, limit) == (1, 1, 2)
     assert blocks > cut
@@ -76,7 +77,7 @@ async def test_moves_of_the_cut_are_counted_and_shown(edge_metrics):
 
     async with running_trainer() as server:
         config = edge_config(*RUN, f"trainer.address={server.address}")
-        await run_training(config, move, deployers.append)
+        await run_training(config, Listening(move, deployers.append))
     (edge,) = edge_metrics
     assert value(edge, "isthmus_migrations_total", outcome="done") == 1
     assert value(edge, "isthmus_migrations_total", outcome="failed") == 0
@@ -98,7 +99,7 @@ async def test_the_edge_serves_its_metrics_while_it_trains_and_no_longer():
         async with running_trainer() as server:
             config = edge_config(*RUN, f"metrics.listen={address}", f"trainer.address={server.address}")
             for _ in range(2):  # twice: the first run must have given the port back
-                await run_training(config, look)
+                await run_training(config, Listening(look))
     steps = [family.samples[0].value for family in served if family.name == "isthmus_steps"]
     assert steps == [STEPS, STEPS]
 

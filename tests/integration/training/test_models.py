@@ -17,6 +17,7 @@ from shared.model.zoo import mlp
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, TensorHeader
 from tests.support.commands import agent_fails
+from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, train_with
 from tests.support.wire import RawPeer, open_request
@@ -102,7 +103,7 @@ async def test_a_move_behind_a_lookup_is_refused_on_both_sides():
 
     async with running_trainer() as server:
         config = edge_config(*SEQUENCES, f"trainer.address={server.address}")
-        assert (await run_training(config, on_progress, asked.append)).summary.cut == 2
+        assert (await run_training(config, Listening(on_progress, asked.append))).summary.cut == 2
         assert asked[1:] == ["refused"]
         async with RawPeer(server.address) as peer:
             chain = build_checked_chain("shared.model.zoo:bilstm", {}, 0, torch.ones(8, 12, dtype=torch.int64))
@@ -154,7 +155,7 @@ async def test_frozen_blocks_of_the_edge_stay_there_until_a_move_gives_them_away
             "training.max_steps=120",
             f"trainer.address={server.address}",
         )
-        await run_training(config, on_progress, deployers.append)
+        await run_training(config, Listening(on_progress, deployers.append))
     assert sent == ["2", "3", "1", "2"], (
         "block 1 went once, with the first move; block 0 never; block 2 came back changed"
     )

@@ -11,6 +11,7 @@ from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError
 from shared.transport.stream.packets import serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer
 from tests.support.wire import RawPeer, attach, batch_packets
@@ -60,7 +61,7 @@ class Watched:
             steps = self._value("isthmus_session_steps_total", session=progress.session)
             assert progress.steps <= steps <= progress.steps + 1, "K is 0, and nobody else's steps are counted"
 
-        return await run_training(config, look)
+        return await run_training(config, Listening(look))
 
     def errors(self):
         """How many calls ended in an error, by status."""
@@ -177,7 +178,7 @@ async def test_two_that_are_equal_have_equal_shares(begin_together):
 
     async with running_trainer() as server:
         config = config_of(AGENTS["perceptron"], server, steps=300)
-        await asyncio.gather(*(run_training(config, follow(name)) for name in steps))
+        await asyncio.gather(*(run_training(config, Listening(follow(name))) for name in steps))
     made = sorted(at_first_end[name] - both_from[name] for name in steps)
     assert made[1] > 50, "they were there at the same time for long enough to compare"
     assert made[1] <= 2 * made[0], (both_from, at_first_end)
