@@ -1,41 +1,24 @@
 """The trainer as the edge sees it: one method a call, errors in our own words. Knows nothing of models or data."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Self
 
 import grpc
-import structlog
-from google.protobuf.message import Message
-from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from shared.client.config import TrainerAddressConfig
+from shared.client.connection import TrainerConnection, method_path
 from shared.client.credentials import PLAIN, TrainerAccess
-from shared.client.idle_timeout import IdleTimeout, idle_timeout
+from shared.client.idle_timeout import IdleTimeout
 from shared.client.training_call import StreamListener, TrainingCall
 from shared.codec import aligned_buffer, codec_by_name
-from shared.config import MAX_CHUNK_BYTES, LinkConfig
-from shared.errors import AccessError, BusyError, IsthmusError, ProtocolError, UnreachableError, one_line
+from shared.config import LinkConfig
+from shared.errors import ProtocolError
 from shared.tensor_wire import check_announcement
-from shared.transport.rpc.call_status import CallStatus
-from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options
-from shared.transport.rpc.status import error_of
 from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks, key_of
-from shared.transport.stream.packets import Damaged, Packet, deserializer, message_deserializer, serialize, undamaged
+from shared.transport.stream.packets import Packet, deserializer, message_deserializer, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
-
-_log = structlog.get_logger(__name__)
-_PREFIX = "/isthmus.v1.TrainerService/"
-HEALTH_CHECK = "/grpc.health.v1.Health/Check"
-_UNTRUSTED = ("handshake failed", "Hostname Verification")
-"""gRPC's own words for a TLS handshake that came to nothing, and for a certificate of somebody else."""
-_CONNECTIONS_OWN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED)
-"""How calls end over a connection that has gone wrong by itself, or at a trainer that has."""
-
-T = TypeVar("T")
-M = TypeVar("M", bound=Message)
 
 
 def _ignore(_code: grpc.StatusCode) -> None:
@@ -43,7 +26,7 @@ def _ignore(_code: grpc.StatusCode) -> None:
 
 
 class TrainerClient:
-    """Calls to one trainer, over two connections: tensors on one, everything else on the other."""
+    """Calls to one trainer."""
 
     def __init__(
         self,
@@ -53,104 +36,35 @@ class TrainerClient:
         access: TrainerAccess = PLAIN,
     ) -> None:
         """on_failure: told how each call ended that failed."""
-        self._access = access
-        self.address = trainer.address
-        self._connect_timeout_seconds = trainer.connect_timeout_seconds
-        self.call_timeout_seconds = trainer.call_timeout_seconds
-        self._on_failure = on_failure
+        self._connection = TrainerConnection(trainer, link, on_failure, access)
         self._link = link
-        self._options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
-        self._retired: list[grpc.aio.Channel] = []
-        """Connections that no new call is made on; the training stream may still be on one of them."""
-        self._connect()
 
-    def _connect(self) -> None:
-        self._credentials = self._access.credentials()
-        self._control = self._access.channel(self.address, self._options)
-        self._tensors = self._access.channel(self.address, self._options)
+    @property
+    def address(self) -> str:
+        """host:port of the trainer."""
+        return self._connection.address
 
     async def __aenter__(self) -> Self:
-        """Wait until the trainer answers. Raises UnreachableError after the connect timeout, AccessError at once when one
-        of the two does not trust the other's certificate."""
-        _log.info("connecting", trainer=self.address)
-        try:
-            await self._wait_until_connected()
-        except BaseException:
-            await self.close()
-            raise
+        """Wait until the trainer answers; see `TrainerConnection.open`."""
+        await self._connection.open()
         return self
 
-    async def _wait_until_connected(self) -> None:
-        why = ""
-        try:
-            async with asyncio.timeout(self._connect_timeout_seconds):
-                while (state := self._control.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
-                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                        why = f": {await self._explain_failure()}"
-                        if any(words in why for words in _UNTRUSTED):
-                            raise AccessError(
-                                f"no secure connection to the trainer at {self.address} (tls.ca, tls.server_name){why}"
-                            )
-                    await self._control.wait_for_state_change(state)
-        except TimeoutError as cause:
-            raise UnreachableError(
-                f"no trainer answered at {self.address} within {self._connect_timeout_seconds:g} s "
-                f"(trainer.address, trainer.connect_timeout_seconds){why}"
-            ) from cause
-
-    async def _explain_failure(self) -> str:
-        """Why the last attempt to connect failed: gRPC tells it to a call only."""
-        try:
-            check: Any = self._control.unary_unary(HEALTH_CHECK)
-            await check(b"", wait_for_ready=False)
-        except grpc.aio.AioRpcError as failure:
-            why = one_line((failure.details() or "").rpartition("last error: ")[2])
-            closed = "; does it want TLS, or a certificate from an authority that it trusts ([tls])?"
-            return why + (closed if why.endswith("Socket closed") else "")
-        return "a moment later it did"
-
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._close_retired()
-        await self._control.close()
-        await self._tensors.close()
-
-    async def _close_retired(self) -> None:
-        while self._retired:
-            await self._retired.pop().close()
+        await self._connection.close()
 
     async def reach(self) -> None:
-        """Returns when the trainer answers, and serves. Nothing is told it, and nothing changes by it.
-
-        Raises UnreachableError or BusyError, or ProtocolError where the connection has gone wrong.
-        """
-        check = self._tensors.unary_unary(
-            HEALTH_CHECK,
-            request_serializer=HealthCheckRequest.SerializeToString,
-            response_deserializer=HealthCheckResponse.FromString,
-        )
-        try:
-            answer = await check(HealthCheckRequest(), timeout=self._connect_timeout_seconds)
-        except grpc.aio.AioRpcError as failure:
-            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:  # it answers, and attaching shows what it is
-                return
-            error = self.handle_failure(failure)
-            if isinstance(error, UnreachableError | BusyError | ProtocolError):
-                raise error from failure
-        else:
-            if answer.status == HealthCheckResponse.NOT_SERVING:
-                raise UnreachableError(f"the trainer at {self.address} says that it does not serve now")
+        """See `TrainerConnection.reach`."""
+        await self._connection.reach()
 
     async def open_session(self, request: pb.OpenSessionRequest) -> pb.OpenSessionResponse:
         """See `TrainerService.OpenSession`."""
-        return await self._call("OpenSession", request, pb.OpenSessionResponse)
+        return await self._connection.call("OpenSession", request, pb.OpenSessionResponse)
 
     async def get_session(self, session_id: str) -> pb.GetSessionResponse:
         """See `TrainerService.GetSession`."""
-        return await self._call("GetSession", pb.GetSessionRequest(session_id=session_id), pb.GetSessionResponse)
+        return await self._connection.call(
+            "GetSession", pb.GetSessionRequest(session_id=session_id), pb.GetSessionResponse
+        )
 
     async def commit_migration(
         self, session_id: str, next_step: int, deployment: pb.Deployment, fence: pb.Fence
@@ -159,25 +73,27 @@ class TrainerClient:
         request = pb.CommitMigrationRequest(
             session_id=session_id, next_step=next_step, deployment=deployment, fence=fence
         )
-        await self._call("CommitMigration", request, pb.CommitMigrationResponse)
+        await self._connection.call("CommitMigration", request, pb.CommitMigrationResponse)
 
     async def measure_stage(self, session_id: str, cut: int, repeats: int) -> list[float]:
         """See `TrainerService.MeasureStage`."""
         request = pb.MeasureStageRequest(session_id=session_id, cut=cut, repeats=repeats)
-        return list((await self._call("MeasureStage", request, pb.MeasureStageResponse, repeats=repeats)).seconds)
+        return list(
+            (await self._connection.call("MeasureStage", request, pb.MeasureStageResponse, repeats=repeats)).seconds
+        )
 
     async def train_copy(self, request: pb.TrainCopyRequest) -> pb.TrainCopyResponse:
         """See `TrainerService.TrainCopy`; returns how it ended. The trainer may train for long, and not be silent for long."""
-        method: Any = self._control.unary_stream(
-            _PREFIX + "TrainCopy",
+        method: Any = self._connection.control.unary_stream(
+            method_path("TrainCopy"),
             request_serializer=pb.TrainCopyRequest.SerializeToString,
             response_deserializer=message_deserializer(pb.TrainCopyResponse),
         )
-        call = method(request, metadata=self._access.metadata())
+        call = method(request, metadata=self._connection.metadata())
         end: pb.TrainCopyResponse | None = None
         try:
-            async with self.idle_timeout("TrainCopy") as idle_timeout:
-                while (answer := await self.await_answer(call.read())) is not grpc.aio.EOF:
+            async with self._connection.idle_timeout("TrainCopy") as idle_timeout:
+                while (answer := await self._connection.await_answer(call.read())) is not grpc.aio.EOF:
                     idle_timeout.renew()
                     end = answer
         finally:
@@ -189,7 +105,7 @@ class TrainerClient:
     async def close_session(self, session_id: str, fence: pb.Fence, *, resumable: bool) -> None:
         """See `TrainerService.CloseSession`."""
         request = pb.CloseSessionRequest(session_id=session_id, fence=fence, resumable=resumable)
-        await self._call("CloseSession", request, pb.CloseSessionResponse)
+        await self._connection.call("CloseSession", request, pb.CloseSessionResponse)
 
     async def attach(
         self,
@@ -197,13 +113,13 @@ class TrainerClient:
         listener: StreamListener,
     ) -> tuple[TrainingCall, pb.Attached]:
         """Attach the training stream; the one before was given up."""
-        await self._close_retired()
-        method: Any = self._tensors.stream_stream(
-            _PREFIX + "Train", request_serializer=serialize, response_deserializer=deserializer(pb.TrainResponse)
+        await self._connection.close_retired()
+        method: Any = self._connection.tensors.stream_stream(
+            method_path("Train"), request_serializer=serialize, response_deserializer=deserializer(pb.TrainResponse)
         )
-        call = TrainingCall(method(metadata=self._access.metadata()), self, listener, self._link)
+        call = TrainingCall(method(metadata=self._connection.metadata()), self._connection, listener, self._link)
         try:
-            async with self.idle_timeout("Train"):
+            async with self._connection.idle_timeout("Train"):
                 return call, await call.begin(attach)
         except BaseException:
             call.cancel()
@@ -211,8 +127,8 @@ class TrainerClient:
 
     async def evaluate(self, session_id: str, tensors: AsyncIterator[WireTensor]) -> pb.EvaluateResponse:
         """Evaluate batches: each its labels and then its feature, numbered from 1."""
-        method: Any = self._tensors.stream_unary(
-            _PREFIX + "Evaluate",
+        method: Any = self._connection.tensors.stream_unary(
+            method_path("Evaluate"),
             request_serializer=serialize,
             response_deserializer=message_deserializer(pb.EvaluateResponse),
         )
@@ -232,9 +148,9 @@ class TrainerClient:
             idle_timeout.renew()
 
         try:
-            async with self.idle_timeout("Evaluate") as idle_timeout:
-                response: pb.EvaluateResponse = await self._await_end(
-                    method(packets(idle_timeout), metadata=self._access.metadata())
+            async with self._connection.idle_timeout("Evaluate") as idle_timeout:
+                response: pb.EvaluateResponse = await self._connection.await_end(
+                    method(packets(idle_timeout), metadata=self._connection.metadata())
                 )
         except asyncio.CancelledError:
             # gRPC reports a source that fails as a call that was cancelled, and nothing else.
@@ -245,8 +161,8 @@ class TrainerClient:
 
     async def upload_block(self, session_id: str, tensor: WireTensor, fence: pb.Fence) -> int:
         """Replace one of the cloud's blocks; returns its digest there."""
-        method: Any = self._tensors.stream_unary(
-            _PREFIX + "UploadBlock",
+        method: Any = self._connection.tensors.stream_unary(
+            method_path("UploadBlock"),
             request_serializer=serialize,
             response_deserializer=message_deserializer(pb.UploadBlockResponse),
         )
@@ -257,16 +173,16 @@ class TrainerClient:
                 yield Packet(pb.UploadBlockRequest(session_id=session_id, frame=frame, fence=fence), payload)
             idle_timeout.renew()
 
-        async with self.idle_timeout("UploadBlock") as idle_timeout:
-            response: pb.UploadBlockResponse = await self._await_end(
-                method(packets(idle_timeout), metadata=self._access.metadata())
+        async with self._connection.idle_timeout("UploadBlock") as idle_timeout:
+            response: pb.UploadBlockResponse = await self._connection.await_end(
+                method(packets(idle_timeout), metadata=self._connection.metadata())
             )
         return response.block_digest
 
     async def download_block(self, session_id: str, block: int, max_bytes: int, *, weights_only: bool) -> memoryview:
         """The state of one of the cloud's blocks, refused when it is more than `max_bytes`."""
-        method: Any = self._tensors.unary_stream(
-            _PREFIX + "DownloadBlock",
+        method: Any = self._connection.tensors.unary_stream(
+            method_path("DownloadBlock"),
             request_serializer=pb.DownloadBlockRequest.SerializeToString,
             response_deserializer=deserializer(pb.DownloadBlockResponse),
         )
@@ -278,56 +194,10 @@ class TrainerClient:
 
         assembler = Assembler(accept, aligned_buffer)
         request = pb.DownloadBlockRequest(session_id=session_id, block=block, weights_only=weights_only)
-        call = method(request, metadata=self._access.metadata())
-        async with self.idle_timeout("DownloadBlock") as idle_timeout:
-            while (packet := await self.await_answer(call.read())) is not grpc.aio.EOF:
+        call = method(request, metadata=self._connection.metadata())
+        async with self._connection.idle_timeout("DownloadBlock") as idle_timeout:
+            while (packet := await self._connection.await_answer(call.read())) is not grpc.aio.EOF:
                 idle_timeout.renew()
                 if (tensor := assembler.add(packet.message.frame, packet.payload)) is not None:
                     return tensor.payload
         raise ProtocolError(f"the stream of block {block} ended before it was whole")
-
-    async def await_answer(self, answer: Awaitable[T | Damaged]) -> T:
-        """Await a gRPC answer; its failures become ours."""
-        try:
-            return undamaged(await answer)
-        except grpc.aio.AioRpcError as failure:
-            raise self.handle_failure(failure) from failure
-
-    async def _await_end(self, call: Any) -> Any:
-        """Await the answer to a stream of ours."""
-        status = CallStatus(call)
-        try:
-            return undamaged(await call)
-        except grpc.aio.AioRpcError as failure:
-            raise self.handle_failure(await status.failure() or failure) from failure
-
-    def handle_failure(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
-        """Count a failed call, replace a connection that must not be used again, and return the failure as an error of ours.
-
-        A lost connection is replaced where the certificates have changed since it was made. One over which a call failed in
-        the trainer's own name is replaced at once: HTTP/2 packs the headers of a call by those of the calls before, so once a
-        byte of them was damaged on the way, no later call of that connection is understood.
-        """
-        self._on_failure(failure.code())
-        error = error_of(failure, self.address)
-        outdated = isinstance(error, UnreachableError) and self._access.credentials() is not self._credentials
-        if outdated or failure.code() in _CONNECTIONS_OWN:
-            self._retired += [self._control, self._tensors]
-            self._connect()
-        return error
-
-    def idle_timeout(self, call: str, repeats: int = 1) -> AbstractAsyncContextManager[IdleTimeout]:
-        """Raises UnreachableError when the trainer makes no progress for longer than it may.
-
-        repeats: how many times the work is asked for at once.
-        """
-        return idle_timeout(self.address, call, self.call_timeout_seconds * repeats)
-
-    async def _call(self, name: str, request: Any, response_type: type[M], repeats: int = 1) -> M:
-        method = self._control.unary_unary(
-            _PREFIX + name,
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=message_deserializer(response_type),
-        )
-        async with self.idle_timeout(name, repeats):
-            return await self.await_answer(method(request, metadata=self._access.metadata()))

@@ -2,18 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
-from shared.client.idle_timeout import IdleTimeout, unanswered
+from shared.client.connection import TrainerConnection
+from shared.client.idle_timeout import unanswered
 from shared.codec import aligned_buffer
 from shared.config import LinkConfig
-from shared.errors import ClosedError, IsthmusError, ProtocolError, SessionLostError, UnreachableError
+from shared.errors import ClosedError, ProtocolError, SessionLostError, UnreachableError
 from shared.runtime import StallWatch
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.stream.channel import PacketChannel
@@ -25,22 +25,6 @@ from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
 T = TypeVar("T")
 Stream = Duplex[pb.TrainRequest, pb.TrainResponse]
-
-
-class Trainer(Protocol):
-    """The trainer that the stream goes to (shared.client.trainer)."""
-
-    address: str
-    call_timeout_seconds: float
-
-    def idle_timeout(self, call: str) -> AbstractAsyncContextManager[IdleTimeout]:
-        """Raises UnreachableError when the trainer makes no progress for longer than it may."""
-
-    async def await_answer(self, answer: Awaitable[T | Damaged]) -> T:
-        """An answer, with failures in our words."""
-
-    def handle_failure(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
-        """Deal with a failed call and return the failure as an error of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +47,14 @@ class TrainingCall:
     def __init__(
         self,
         call: Any,
-        trainer: Trainer,
+        connection: TrainerConnection,
         listener: StreamListener,
         link: LinkConfig,
     ) -> None:
         self._call = call
         self._status = CallStatus(call)
         self._packets: AsyncIterator[Packet[pb.TrainResponse] | Damaged] = aiter(call)
-        self._trainer = trainer
+        self._connection = connection
         self._owed = listener.owed
         self._attached = False
         self._owed_step: int | None = None
@@ -92,12 +76,12 @@ class TrainingCall:
         await self.stream.write(pb.TrainRequest(attach=attach))
         event = await self.stream.receive()
         if event is None or not event[0].HasField("attached"):
-            raise ProtocolError(f"the trainer at {self._trainer.address} did not answer the attach message")
+            raise ProtocolError(f"the trainer at {self._connection.address} did not answer the attach message")
         self._attached = True
         self._watches = [
             StallWatch(
                 self._owing_seconds,
-                self._trainer.call_timeout_seconds,
+                self._connection.call_timeout_seconds,
                 partial(self._give_up, "trainer.call_timeout_seconds"),
             ),
             StallWatch(
@@ -109,14 +93,14 @@ class TrainingCall:
     async def end(self) -> None:
         """Tell the trainer that no more comes, and wait until it has ended the stream."""
         self._watch_no_more()
-        async with self._trainer.idle_timeout("Train") as idle_timeout:
-            await self._trainer.await_answer(self._call.done_writing())
+        async with self._connection.idle_timeout("Train") as idle_timeout:
+            await self._connection.await_answer(self._call.done_writing())
             while await self.stream.receive() is not None:
                 idle_timeout.renew()
 
     def _give_up(self, key: str, seconds: float) -> None:
         """End the stream on which nothing was heard for so long; what waits on it gets an UnreachableError."""
-        self._given_up = unanswered(self._trainer.address, "Train", seconds, key)
+        self._given_up = unanswered(self._connection.address, "Train", seconds, key)
         self.cancel()
 
     def cancel(self) -> None:
@@ -157,7 +141,7 @@ class TrainingCall:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as cause:
             # What a failed write says is that the stream has ended; its status says why.
             await self._check_status()
-            raise ProtocolError(f"the trainer at {self._trainer.address} ended the training stream early") from cause
+            raise ProtocolError(f"the trainer at {self._connection.address} ended the training stream early") from cause
 
     def _check_given_up(self) -> None:
         if self._given_up is not None:
@@ -166,7 +150,7 @@ class TrainingCall:
     async def _check_status(self) -> None:
         self._check_given_up()
         if (failure := await self._status.failure()) is not None:
-            error = self._trainer.handle_failure(failure)
+            error = self._connection.handle_failure(failure)
             if self._attached and isinstance(error, SessionLostError):
                 raise ClosedError(str(error)) from failure
             raise error

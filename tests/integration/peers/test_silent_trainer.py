@@ -9,6 +9,7 @@ import torch
 from edge_agent import run_training
 from edge_agent.profiling.profile import profile_model
 from shared.client.config import TrainerAddressConfig
+from shared.client.connection import TrainerConnection
 from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
 from shared.config import LinkConfig
@@ -45,11 +46,11 @@ def silent(kind):
 @pytest.fixture
 def only_limited(monkeypatch):
     """Says which call alone is given up after trainer.call_timeout_seconds: on a busy machine any may take so long."""
-    idle_timeout = TrainerClient.idle_timeout
+    idle_timeout = TrainerConnection.idle_timeout
 
     def choose(method):
         monkeypatch.setattr(
-            TrainerClient,
+            TrainerConnection,
             "idle_timeout",
             lambda self, call, repeats=1: idle_timeout(self, call, repeats if call == method else 100 * repeats),
         )

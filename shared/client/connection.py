@@ -1,0 +1,185 @@
+"""The connections to one trainer: made, made again where they have gone wrong, with their failures as errors of ours."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
+
+import grpc
+import structlog
+from google.protobuf.message import Message
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+from shared.client.call import HEALTH, SERVICE
+from shared.client.config import TrainerAddressConfig
+from shared.client.credentials import TrainerAccess
+from shared.client.idle_timeout import IdleTimeout, idle_timeout
+from shared.config import MAX_CHUNK_BYTES, LinkConfig
+from shared.errors import AccessError, BusyError, IsthmusError, ProtocolError, UnreachableError, one_line
+from shared.transport.rpc.call_status import CallStatus
+from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options
+from shared.transport.rpc.status import error_of
+from shared.transport.stream.packets import Damaged, message_deserializer, undamaged
+
+_log = structlog.get_logger(__name__)
+_UNTRUSTED = ("handshake failed", "Hostname Verification")
+"""gRPC's own words for a TLS handshake that came to nothing, and for a certificate of somebody else."""
+_CONNECTIONS_OWN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED)
+"""How calls end over a connection that has gone wrong by itself, or at a trainer that has."""
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+
+def method_path(name: str) -> str:
+    """A method of the trainer's service, as gRPC has it."""
+    return f"/{SERVICE}/{name}"
+
+
+class TrainerConnection:
+    """Two connections to one trainer: tensors go over one, everything else over the other."""
+
+    def __init__(
+        self,
+        trainer: TrainerAddressConfig,
+        link: LinkConfig,
+        on_failure: Callable[[grpc.StatusCode], None],
+        access: TrainerAccess,
+    ) -> None:
+        """on_failure: told how each call ended that failed."""
+        self._access = access
+        self.address = trainer.address
+        self._connect_timeout_seconds = trainer.connect_timeout_seconds
+        self.call_timeout_seconds = trainer.call_timeout_seconds
+        self._on_failure = on_failure
+        self._options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
+        self._retired: list[grpc.aio.Channel] = []
+        """Connections that no new call is made on; the training stream may still be on one of them."""
+        self._connect()
+
+    def _connect(self) -> None:
+        self._credentials = self._access.credentials()
+        self.control = self._access.channel(self.address, self._options)
+        self.tensors = self._access.channel(self.address, self._options)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What every call says of its caller."""
+        return self._access.metadata()
+
+    async def open(self) -> None:
+        """Wait until the trainer answers. Raises UnreachableError after the connect timeout, AccessError at once when one
+        of the two does not trust the other's certificate."""
+        _log.info("connecting", trainer=self.address)
+        try:
+            await self._wait_until_connected()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _wait_until_connected(self) -> None:
+        why = ""
+        try:
+            async with asyncio.timeout(self._connect_timeout_seconds):
+                while (state := self.control.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        why = f": {await self._explain_failure()}"
+                        if any(words in why for words in _UNTRUSTED):
+                            raise AccessError(
+                                f"no secure connection to the trainer at {self.address} (tls.ca, tls.server_name){why}"
+                            )
+                    await self.control.wait_for_state_change(state)
+        except TimeoutError as cause:
+            raise UnreachableError(
+                f"no trainer answered at {self.address} within {self._connect_timeout_seconds:g} s "
+                f"(trainer.address, trainer.connect_timeout_seconds){why}"
+            ) from cause
+
+    async def _explain_failure(self) -> str:
+        """Why the last attempt to connect failed: gRPC tells it to a call only."""
+        try:
+            check: Any = self.control.unary_unary(HEALTH)
+            await check(b"", wait_for_ready=False)
+        except grpc.aio.AioRpcError as failure:
+            why = one_line((failure.details() or "").rpartition("last error: ")[2])
+            closed = "; does it want TLS, or a certificate from an authority that it trusts ([tls])?"
+            return why + (closed if why.endswith("Socket closed") else "")
+        return "a moment later it did"
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.close_retired()
+        await self.control.close()
+        await self.tensors.close()
+
+    async def close_retired(self) -> None:
+        """Close the connections that no new call is made on; no call may be left on them."""
+        while self._retired:
+            await self._retired.pop().close()
+
+    async def reach(self) -> None:
+        """Returns when the trainer answers, and serves. Nothing is told it, and nothing changes by it.
+
+        Raises UnreachableError or BusyError, or ProtocolError where the connection has gone wrong.
+        """
+        check = self.tensors.unary_unary(
+            HEALTH,
+            request_serializer=HealthCheckRequest.SerializeToString,
+            response_deserializer=HealthCheckResponse.FromString,
+        )
+        try:
+            answer = await check(HealthCheckRequest(), timeout=self._connect_timeout_seconds)
+        except grpc.aio.AioRpcError as failure:
+            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:  # it answers, and attaching shows what it is
+                return
+            error = self.handle_failure(failure)
+            if isinstance(error, UnreachableError | BusyError | ProtocolError):
+                raise error from failure
+        else:
+            if answer.status == HealthCheckResponse.NOT_SERVING:
+                raise UnreachableError(f"the trainer at {self.address} says that it does not serve now")
+
+    async def call(self, name: str, request: Any, response_type: type[M], repeats: int = 1) -> M:
+        method = self.control.unary_unary(
+            method_path(name),
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=message_deserializer(response_type),
+        )
+        async with self.idle_timeout(name, repeats):
+            return await self.await_answer(method(request, metadata=self.metadata()))
+
+    async def await_answer(self, answer: Awaitable[T | Damaged]) -> T:
+        """Await a gRPC answer; its failures become ours."""
+        try:
+            return undamaged(await answer)
+        except grpc.aio.AioRpcError as failure:
+            raise self.handle_failure(failure) from failure
+
+    async def await_end(self, call: Any) -> Any:
+        """Await the answer to a stream of ours."""
+        status = CallStatus(call)
+        try:
+            return undamaged(await call)
+        except grpc.aio.AioRpcError as failure:
+            raise self.handle_failure(await status.failure() or failure) from failure
+
+    def handle_failure(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
+        """Count a failed call, replace a connection that must not be used again, and return the failure as an error of ours.
+
+        A lost connection is replaced where the certificates have changed since it was made. One over which a call failed in
+        the trainer's own name is replaced at once: HTTP/2 packs the headers of a call by those of the calls before, so once a
+        byte of them was damaged on the way, no later call of that connection is understood.
+        """
+        self._on_failure(failure.code())
+        error = error_of(failure, self.address)
+        outdated = isinstance(error, UnreachableError) and self._access.credentials() is not self._credentials
+        if outdated or failure.code() in _CONNECTIONS_OWN:
+            self._retired += [self.control, self.tensors]
+            self._connect()
+        return error
+
+    def idle_timeout(self, call: str, repeats: int = 1) -> AbstractAsyncContextManager[IdleTimeout]:
+        """Raises UnreachableError when the trainer makes no progress for longer than it may.
+
+        repeats: how many times the work is asked for at once.
+        """
+        return idle_timeout(self.address, call, self.call_timeout_seconds * repeats)
