@@ -1,7 +1,7 @@
 """Errors for the person who reads them, and the exit codes that they end a process with.
 
 Every error that a user can cause is an `IsthmusError`: one sentence that says what is wrong, where, and what would be
-right. An entry point prints that sentence and exits with the error's code; `docs/exit-codes.md` lists the codes and a
+right. An entry point prints that sentence and exits with the error's code; `docs/operations.md` lists the codes and a
 test holds the two together. Anything else that escapes is a defect and keeps its traceback.
 """
 

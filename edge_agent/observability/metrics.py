@@ -83,7 +83,7 @@ class EdgeMetrics(TrainingMetrics):
             registry=registry,
         )
         self._in_flight = Gauge(
-            "isthmus_batches_in_flight", "Batches between their forward and their settling.", registry=registry
+            "isthmus_batches_in_flight", "Batches that have started and are not settled.", registry=registry
         )
         cut = Gauge("isthmus_cut_blocks", "Blocks that run on the edge.", registry=registry)
         cut.set_function(lambda: statistics.cut)

@@ -5,7 +5,7 @@ import re
 from shared.errors import ExitCode
 from tests.conftest import ROOT
 
-DOCUMENT = ROOT / "docs" / "exit-codes.md"
+DOCUMENT = ROOT / "docs" / "operations.md"
 ROW = re.compile(r"^\| (\d+) \| ([A-Z]+) \| (.+?) \|", re.MULTILINE)
 
 
