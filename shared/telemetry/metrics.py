@@ -26,7 +26,9 @@ class TrainingMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         ProcessCollector(registry=registry)
-        self.steps = Counter("isthmus_steps", "Steps that the trainer has done; the edge counts its reports.", registry=registry)
+        self.steps = Counter(
+            "isthmus_steps", "Steps that the trainer has done; the edge counts its reports.", registry=registry
+        )
         self.samples = Counter("isthmus_samples", "Samples in those steps.", registry=registry)
         payload = Counter(
             "isthmus_payload_bytes", "Payload bytes of tensors, by direction.", ["direction"], registry=registry
