@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edge_agent import run_training
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import IsthmusError, ModelError, UnreachableError
-from shared.training import stage
+from shared.training import held_blocks
 from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, flags
 from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
@@ -137,7 +137,7 @@ async def test_a_commit_whose_answer_is_lost_is_not_lost(monkeypatch):
 
 
 async def test_an_edge_without_memory_for_what_arrives_keeps_its_cut(monkeypatch):
-    deployers, refused, build = [], [], stage.build_optimizer
+    deployers, refused, build = [], [], held_blocks.build_optimizer
 
     def scarce(parameters, _config):
         refused.append(len(parameters))
@@ -145,10 +145,10 @@ async def test_an_edge_without_memory_for_what_arrives_keeps_its_cut(monkeypatch
 
     def on_progress(progress):
         if progress.steps == 7:  # both sides have built what they run
-            monkeypatch.setattr(stage, "build_optimizer", scarce)
+            monkeypatch.setattr(held_blocks, "build_optimizer", scarce)
             deployers[0].move(3)
         if refused:
-            monkeypatch.setattr(stage, "build_optimizer", build)
+            monkeypatch.setattr(held_blocks, "build_optimizer", build)
 
     chosen = [*flags("cnn", "adam"), "deployment.cut=2"]
     async with running_trainer() as server:
