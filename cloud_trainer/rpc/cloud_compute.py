@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from cloud_trainer.sessions.cloud_training import CloudBatch, CloudTraining, StepListener
+from cloud_trainer.sessions.cloud_batch import CloudBatch, StepListener
+from cloud_trainer.sessions.cloud_training import CloudTraining
 from shared.codec import Encoded, codec_by_name
 from shared.concurrency.threads import Runner
 from shared.tensor_wire import decode_tensor, encode_tensor

@@ -14,7 +14,7 @@ import grpc
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.announcements import BatchAnnouncements, ReceivedBatch
 from cloud_trainer.rpc.cloud_compute import CloudCompute
-from cloud_trainer.sessions.cloud_training import CloudBatch
+from cloud_trainer.sessions.cloud_batch import CloudBatch
 from cloud_trainer.sessions.session import Session
 from shared.concurrency.tasks import run_together
 from shared.errors import ProtocolError

@@ -4,9 +4,7 @@ Its methods compute and are called from the compute thread; it knows neither str
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import structlog
@@ -15,58 +13,26 @@ from torch import Tensor
 
 from cloud_trainer.sessions.answers import Answers
 from cloud_trainer.sessions.arriving import ArrivingBlocks
+from cloud_trainer.sessions.cloud_batch import CloudBatch, CloudStep, StepListener
 from cloud_trainer.sessions.failures import failures_of, failures_of_loss
 from cloud_trainer.sessions.memory import SessionMemory
 from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import ProtocolError, StorageError
-from shared.model.build import check_cut, check_range
+from shared.model.build import check_cut
 from shared.model.chain import Chain
 from shared.model.features import Features, FeatureSpecs, Gradients
 from shared.training import block_state
 from shared.training.device import synchronise
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
-from shared.training.measure import seconds_of, stage_step
 from shared.training.recipe import Recipe
-from shared.training.stage import Graph, Stage, lone_stage, with_zeros
+from shared.training.stage import Graph, Stage, with_zeros
 from shared.training.stage_state import copy_state, element_bytes, put_back
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Attach, Deployment, StepReport
 
 _log = structlog.get_logger(__name__)
-_MAX_REPEATS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class CloudBatch:
-    """One batch as it has come to the cloud, decoded."""
-
-    step: int
-    deployment: Deployment
-    features: Features
-    labels: Tensor
-    gradients_return: bool
-    """Whether an error gradient goes back to the edge: then K bounds what is in flight."""
-
-
-@dataclass(frozen=True, slots=True)
-class CloudStep:
-    """What one step gave: its loss, the error gradients at the features (None where the edge needs none), and T3 so far."""
-
-    loss: BatchLoss
-    gradients: Gradients | None
-    graph_seconds: float
-
-
-class StepListener(Protocol):
-    """Who is told of every step, on the compute thread."""
-
-    def gradients_computed(self, batch: CloudBatch, gradients: Gradients) -> None:
-        """The error gradients at the features are there; the cloud's own update follows."""
-
-    def step_computed(self, report: StepReport, samples: int) -> None:
-        """The cloud has done its part of a step."""
 
 
 class CloudTraining:
@@ -91,8 +57,6 @@ class CloudTraining:
         self.answers = Answers()
         self.half_done = False
         """A step failed half-way, so training can go on from a checkpoint only."""
-        self.measured = False
-        """Measuring has changed the weights, so they cannot be trained."""
         self._detached = False
         """Whether the cloud's blocks have passed no gradient on in some step."""
         self._session_id = session_id
@@ -303,25 +267,6 @@ class CloudTraining:
     def block_digests(self) -> list[int]:
         """Digests of all blocks, in order."""
         return [block_state.digest(block) for block in self.chain.blocks]
-
-    def measuring(self, cut: int, repeats: int) -> Callable[[], float]:
-        """What does one step of blocks [cut, L) on made-up features, which changes the weights, and returns its seconds.
-
-        repeats: how often it is to be called. Raises ModelError for a cut out of range, ProtocolError for too many repeats.
-        """
-        check_range(cut, self.chain)  # made-up features cross it, so it may be any
-        if not 1 <= repeats <= _MAX_REPEATS:
-            raise ProtocolError(f"{repeats} repeats were asked for; 1 to {_MAX_REPEATS} can be")
-        self.measured = True
-        needs_gradient = self.chain.gradients_return(cut)
-        stage = lone_stage(self.chain, cut, len(self.chain.blocks), self.recipe, self.stage.device)
-        step = stage_step(stage, self.chain.features[cut], input_gradient=needs_gradient)
-
-        def measured() -> float:
-            with failures_of("measuring the cloud's blocks", self.stage.device):
-                return seconds_of(step)
-
-        return measured
 
 
 def _stage(held: HeldBlocks, deployment: Deployment) -> Stage:

@@ -88,7 +88,7 @@ class Handshake:
                 f"session {attach.session_id} was attached with term {record.session_term} before term "
                 f"{attach.session_term} came: another agent has it",
             )
-        if session is not None and session.training.measured:
+        if session is not None and session.measured:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION, f"session {session.id} was measured, which has changed its weights"
             )

@@ -7,6 +7,7 @@ import grpc
 
 from cloud_trainer.sessions.attachment import Attachment
 from cloud_trainer.sessions.cloud_training import CloudTraining
+from cloud_trainer.sessions.measuring import measured_step
 from cloud_trainer.sessions.memory import SessionMemory
 from shared.errors import ProtocolError
 from shared.training import block_state
@@ -41,6 +42,8 @@ class Session:
         self.memory = memory
         self.attachment = Attachment(session_id)
         self.statistics = SessionStatistics()
+        self.measured = False
+        """Measuring has changed the weights, so they cannot be trained."""
         self.forgotten = False
         """Closed for good: nothing is stored from which it could be resumed."""
 
@@ -72,9 +75,11 @@ class Session:
         self.training.migrate(deployment, next_step)
 
     def measuring(self, cut: int, repeats: int) -> Callable[[], float]:
-        """What measures the cloud's blocks at a cut (`CloudTraining.measuring`). Raises StatusError when the session trains."""
+        """What measures the cloud's blocks at a cut (`measured_step`). Raises StatusError when the session trains."""
         if self.attachment.begun:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} trains; measuring would change its weights"
             )
-        return self.training.measuring(cut, repeats)
+        step = measured_step(self.training, cut, repeats)
+        self.measured = True
+        return step

@@ -21,7 +21,8 @@ from cloud_trainer.rpc.announcements import BatchAnnouncements
 from cloud_trainer.rpc.cloud_compute import CloudCompute
 from cloud_trainer.rpc.evaluation import evaluate
 from cloud_trainer.rpc.stream_server import StreamServer
-from cloud_trainer.sessions.cloud_training import CloudStep, CloudTraining
+from cloud_trainer.sessions.cloud_batch import CloudStep
+from cloud_trainer.sessions.cloud_training import CloudTraining
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
 from cloud_trainer.sessions.session import Session
