@@ -19,8 +19,7 @@ from shared.errors import IsthmusError
 from shared.telemetry.logs import configure_logs
 from tests.chaos.faults import Planned, Saboteur
 from tests.chaos.order import record
-from tests.support.listening import Listening
-from tests.support.running import ROOT
+from tests.support.running import ROOT, Listening
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), os.environ.get("PYTHONPATH", "")]

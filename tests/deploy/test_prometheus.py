@@ -18,8 +18,7 @@ from deploy.grafana.preview import draw
 from deploy.grafana.questions import Prometheus, Question, load, other_questions, panel_questions, panels
 from edge_agent import run_training
 from tests.conftest import ROOT
-from tests.support.listening import Listening
-from tests.support.running import edge_config, trainer_process
+from tests.support.running import Listening, edge_config, trainer_process
 
 SCRAPE_SECONDS = 1
 PATIENCE_SECONDS = 120

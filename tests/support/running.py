@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud_trainer import TrainerConfig, TrainerServer
-from edge_agent import EdgeConfig, TrainingResult, run_training
+from edge_agent import EdgeConfig, TrainingListener, TrainingResult, run_training
 from shared.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,3 +177,17 @@ def run_agent(*arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str
         check=False,
         **kwargs,
     )
+
+
+def _ignore(_news):
+    pass
+
+
+class Listening(TrainingListener):
+    """A listener to a run whose methods are the functions that it is made with."""
+
+    def __init__(self, progressed=_ignore, session_opened=_ignore, engine_started=_ignore, finished=_ignore):
+        self.progressed = progressed
+        self.session_opened = session_opened
+        self.engine_started = engine_started
+        self.finished = finished

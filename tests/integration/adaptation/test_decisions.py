@@ -14,8 +14,7 @@ from shared.errors import ConfigError, PlanError
 from shared.planning import Rates, SearchSpace, first_deployment, profile_to_json
 from shared.training.stage import Stage
 from tests.support.experiments import flags, profile_of
-from tests.support.listening import Listening
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import Listening, edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 100_000

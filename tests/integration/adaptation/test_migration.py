@@ -13,9 +13,8 @@ from edge_agent.sessions.open_session import OpenSession
 from shared.errors import IsthmusError, ModelError, UnreachableError
 from shared.training import held_blocks
 from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, flags
-from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import Listening, edge_config, running_trainer
 
 FLAT_DIGITS = 'data.train={factory="tests.support.samples:FlatDigits"}'
 pytestmark = pytest.mark.usefixtures("one_thread")

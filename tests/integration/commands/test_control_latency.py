@@ -14,8 +14,7 @@ from benchmarks.net.relay import Relay
 from edge_agent import run_training
 from edge_agent.training.statistics import Statistics
 from shared.client.trainer import TrainerClient
-from tests.support.listening import Listening
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import Listening, edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,10 +15,9 @@ from shared.control import commands
 from shared.errors import ExitCode, FencedError, GoneError
 from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
-from tests.support.listening import Listening
 from tests.support.operators import ENDLESS, SETTINGS, STEPS, TRAINER, Operator
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import edge_config, held_port, running_trainer
+from tests.support.running import Listening, edge_config, held_port, running_trainer
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 

@@ -20,10 +20,9 @@ from shared.transport.rpc.health import serving
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.conftest import ROOT
 from tests.support.commands import MLP, agent_fails
-from tests.support.listening import Listening
 from tests.support.peers.strangers import ALL, METHODS, SERVER, Doorkeeper, Peer, message, names_a_session, path_of
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import edge_config, running_trainer, trainer_process
+from tests.support.running import Listening, edge_config, running_trainer, trainer_process
 from tests.support.wire import open_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")

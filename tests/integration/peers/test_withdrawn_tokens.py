@@ -17,10 +17,9 @@ from shared.transport.rpc.status import retry_after_seconds
 from shared.wire.isthmus.v1 import control_pb2 as control
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.commands import MLP
-from tests.support.listening import Listening
 from tests.support.peers.strangers import CONTROL, path_of
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import agent_process, edge_config, running_trainer, trainer_process
+from tests.support.running import Listening, agent_process, edge_config, running_trainer, trainer_process
 from tests.support.wire import SERVICE, attach, open_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,8 +13,7 @@ from edge_agent.training.shutdown import Shutdown
 from shared.client.trainer import TrainerClient
 from shared.errors import DivergedError, StoppedError, StorageError
 from tests.support.commands import MLP
-from tests.support.listening import Listening
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import Listening, edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -11,8 +11,7 @@ from edge_agent.training.shutdown import Shutdown
 from shared.checkpoint import unseal
 from shared.errors import ExitCode, GoneError, StoppedError
 from tests.support.commands import MLP, assert_one_sentence
-from tests.support.listening import Listening
-from tests.support.running import edge_config, run_agent, running_trainer
+from tests.support.running import Listening, edge_config, run_agent, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,8 +17,7 @@ from shared.config import LinkConfig
 from shared.errors import ExitCode, UnreachableError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.commands import MLP, agent_fails, assert_one_sentence
-from tests.support.listening import Listening
-from tests.support.running import GIVE_UP_AT_ONCE, ROOT, edge_config, trainer_process
+from tests.support.running import GIVE_UP_AT_ONCE, ROOT, Listening, edge_config, trainer_process
 from tests.support.wire import RawPeer, open_request
 
 Code = grpc.StatusCode

@@ -14,9 +14,8 @@ from cloud_trainer.rpc.train_rpc import TrainRpc
 from edge_agent import run_training
 from shared.errors import UnreachableError
 from tests.support.experiments import flags
-from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import Listening, edge_config, running_trainer
 
 
 @pytest.fixture(autouse=True)

@@ -22,9 +22,8 @@ from edge_agent.training.shutdown import Shutdown
 from shared.errors import ConfigError, DataError, ExitCode, StoppedError
 from tests.support.commands import MLP
 from tests.support.experiments import OPTIMIZERS
-from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import ROOT, StandardError, edge_config, running_trainer, trainer_process
+from tests.support.running import ROOT, Listening, StandardError, edge_config, running_trainer, trainer_process
 from tests.support.samples import FlatDigits
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]

@@ -11,9 +11,8 @@ from edge_agent.training.shutdown import Shutdown
 from shared.checkpoint import CheckpointStore
 from shared.errors import ExitCode, StoppedError
 from tests.support.commands import MLP
-from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import Listening, edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

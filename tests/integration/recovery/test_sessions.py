@@ -30,8 +30,7 @@ from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.commands import MLP
-from tests.support.listening import Listening
-from tests.support.running import edge_config, running_trainer, train_with
+from tests.support.running import Listening, edge_config, running_trainer, train_with
 from tests.support.wire import RawPeer, attach, open_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,9 +5,8 @@ import torch
 
 from edge_agent import run_training
 from tests.support.commands import MLP
-from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import Listening, edge_config, running_trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -8,8 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from edge_agent import run_training
 from edge_agent.training.deployer import Deployer
 from tests.support.commands import MLP
-from tests.support.listening import Listening
-from tests.support.running import edge_config, held_port, running_trainer
+from tests.support.running import Listening, edge_config, held_port, running_trainer
 
 STEPS, BATCH = 12, 32
 RUN = [*MLP, f"training.max_steps={STEPS}", f"data.batch_size={BATCH}", "deployment.staleness=2"]

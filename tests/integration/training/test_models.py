@@ -17,9 +17,8 @@ from shared.model.zoo import mlp
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, TensorHeader
 from tests.support.commands import agent_fails
-from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import edge_config, running_trainer, train_with
+from tests.support.running import Listening, edge_config, running_trainer, train_with
 from tests.support.wire import RawPeer, open_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")

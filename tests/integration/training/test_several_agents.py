@@ -11,9 +11,8 @@ from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError
 from shared.transport.stream.packets import serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from tests.support.listening import Listening
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import Listening, edge_config, running_trainer
 from tests.support.wire import RawPeer, attach, batch_packets
 
 pytestmark = pytest.mark.usefixtures("one_thread")
