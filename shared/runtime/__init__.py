@@ -1,7 +1,7 @@
 """What runs on every worker of a session, whichever side it is: the watch over a silent peer, the judge of what it announces,
 what is remembered to be sent again, and what of a session outlives the process.
 
-Later it executes the programs of `shared.placement`. Knows nothing of who dials whom.
+`worker_run` carries out a worker's program of a placement over `link_end`s. Knows nothing of who dials whom.
 """
 
 from shared.runtime.judging import ExpectedTensor, judge
