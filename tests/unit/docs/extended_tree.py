@@ -12,7 +12,7 @@ from shared.model.chain import build_chain
 from shared.planning import profile_to_json
 from shared.training.optimizers import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
-from tests.support.planning_cases import small_profile
+from tests.support.planning.cases import small_profile
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ from edge_agent.adaptation.engine_inputs import check_profile
 from edge_agent.adaptation.link_probe import LinkRates
 from edge_agent.config import EngineSection
 from shared.errors import PlanError
-from tests.support.decisions import LIGHT, Deployer, Run
+from tests.support.planning.decisions import LIGHT, Deployer, Run
 
 
 def test_a_slow_link_moves_the_cut_and_the_outcome_is_shown_beside_the_prediction():

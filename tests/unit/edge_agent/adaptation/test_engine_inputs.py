@@ -9,7 +9,7 @@ from edge_agent.profiling.codec_times import narrow_codec
 from shared.codec import codec_family
 from shared.planning import Block, Profile, profile_to_json
 from tests.support.experiments import flags
-from tests.support.planning_cases import small_profile
+from tests.support.planning.cases import small_profile
 from tests.support.running import edge_config
 
 

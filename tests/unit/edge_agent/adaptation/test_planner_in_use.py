@@ -3,7 +3,7 @@
 import pytest
 
 from shared.errors import PlanError
-from tests.support.decisions import Deployer, Run
+from tests.support.planning.decisions import Deployer, Run
 
 
 def test_the_fixed_planner_holds_what_there_is_and_greedy_follows_again():

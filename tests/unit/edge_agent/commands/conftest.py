@@ -3,7 +3,7 @@
 import pytest
 
 from shared.planning import profile_to_json
-from tests.support.planning_cases import small_profile
+from tests.support.planning.cases import small_profile
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from edge_agent.main import main
 from shared.errors import ExitCode
 from shared.planning import Rates, SearchSpace, greedy, jointdnn, profile_to_json
-from tests.support.planning_cases import small_profile
+from tests.support.planning.cases import small_profile
 
 PLAN = ("--uplink", "10mbit", "--downlink", "50mbit", "--json")
 AT = Rates(10e6, 50e6)

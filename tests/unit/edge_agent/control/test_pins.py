@@ -10,7 +10,7 @@ from edge_agent.control.pins import Pinning, Pins
 from shared.errors import PlanError
 from shared.model.chain import build_chain
 from shared.transport.rpc.status import StatusError
-from tests.support.decisions import Deployer, Run
+from tests.support.planning.decisions import Deployer, Run
 
 CHAIN = build_chain(nn.Sequential(*(nn.Linear(2, 2) for _ in range(4))), torch.zeros(2, 2))
 

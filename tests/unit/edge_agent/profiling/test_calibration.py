@@ -29,7 +29,7 @@ from shared.errors import ConfigError, ExitCode
 from shared.execution.copy_training import Timing
 from shared.planning import Deployment, Engine, Rates, SearchSpace, greedy, parse_profile, profile_to_json
 from tests.support.commands import MLP
-from tests.support.planning_cases import MBIT, small_profile
+from tests.support.planning.cases import MBIT, small_profile
 from tests.support.running import edge_config
 
 BUDGET = 0.01

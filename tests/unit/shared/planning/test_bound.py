@@ -21,7 +21,7 @@ from shared.planning import (
     most_steps,
     simulate,
 )
-from tests.support.planning_cases import AT_8_MBIT, MBIT, profiles, small_profile
+from tests.support.planning.cases import AT_8_MBIT, MBIT, profiles, small_profile
 
 SECONDS = 120.0
 WIDTHS = (2, 8, 32)

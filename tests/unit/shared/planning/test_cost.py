@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shared.errors import PlanError
 from shared.planning import Overhead, PhaseSeconds, Rates, migration_seconds, pipeline_seconds, steady_seconds, work_of
-from tests.support.planning_cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
+from tests.support.planning.cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
 
 phase_times = st.floats(0.0, 100.0)
 phases = st.builds(

@@ -14,7 +14,7 @@ from shared.placement import links
 from shared.planning import Deployment, LinkTrace, Trace, simulate_placement, step_cost, step_tasks
 from shared.planning.simulator import SimulatedPipeline
 from tests.support.placements import WORKERS, models, placements
-from tests.support.planning_cases import block_costs, chain_step, edge_and_trainer, profiles, rates
+from tests.support.planning.cases import block_costs, chain_step, edge_and_trainer, profiles, rates
 
 part_seconds = st.floats(0.01, 0.1)
 both_ways = st.tuples(part_seconds, part_seconds)

@@ -28,7 +28,7 @@ from shared.planning import (
     greedy,
     jointdnn,
 )
-from tests.support.planning_cases import AT_8_MBIT, profiles, rates, small_profile
+from tests.support.planning.cases import AT_8_MBIT, profiles, rates, small_profile
 
 widths = st.lists(st.integers(1, FLOAT32_BITS), min_size=1, max_size=4, unique=True).map(tuple)
 each_planner = pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS)

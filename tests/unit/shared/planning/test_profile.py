@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.errors import PlanError
 from shared.planning import SCHEMA, load_profile, parse_profile, profile_to_json
-from tests.support.planning_cases import profiles, small_profile
+from tests.support.planning.cases import profiles, small_profile
 
 
 def written(**changes) -> dict:

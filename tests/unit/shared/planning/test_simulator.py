@@ -22,7 +22,7 @@ from shared.planning import (
     work_of,
 )
 from shared.planning.simulator import SimulatedPipeline
-from tests.support.planning_cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
+from tests.support.planning.cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
 
 
 def constant(link: Rates) -> LinkTrace:

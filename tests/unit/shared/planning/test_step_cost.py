@@ -24,7 +24,7 @@ from shared.planning import (
     work_of,
 )
 from tests.support.placements import WORKERS, models, placements
-from tests.support.planning_cases import block_costs, chain_step, edge_and_trainer, profiles, rates
+from tests.support.planning.cases import block_costs, chain_step, edge_and_trainer, profiles, rates
 
 TWO = ModelFacts((BlockFacts("b0"), BlockFacts("b1")))
 NOTHING = Linear(0.0)

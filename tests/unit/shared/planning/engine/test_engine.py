@@ -19,8 +19,8 @@ from shared.planning import (
     work_of,
 )
 from shared.planning.cost import Rates, steady_seconds
-from tests.support.engine_cases import HEAVY, LIGHT, QUICK, REPLAYED, SPACE, best_for, both, symmetric, watched
-from tests.support.planning_cases import MBIT, small_profile
+from tests.support.planning.cases import MBIT, small_profile
+from tests.support.planning.engine_cases import HEAVY, LIGHT, QUICK, REPLAYED, SPACE, best_for, both, symmetric, watched
 
 
 @given(

@@ -10,8 +10,8 @@ from shared.planning import (
     work_of,
 )
 from shared.planning.cost import Rates, steady_seconds
-from tests.support.engine_cases import QUICK, SPACE, best_for
-from tests.support.planning_cases import MBIT
+from tests.support.planning.cases import MBIT
+from tests.support.planning.engine_cases import QUICK, SPACE, best_for
 
 
 def on_a_wave(engine, seconds, answers=True, until=math.inf):

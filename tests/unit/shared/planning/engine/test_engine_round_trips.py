@@ -16,8 +16,8 @@ from shared.planning import (
     simulate,
 )
 from shared.planning.cost import Rates
-from tests.support.engine_cases import LIGHT, SPACE, watched
-from tests.support.planning_cases import MBIT, small_profile
+from tests.support.planning.cases import MBIT, small_profile
+from tests.support.planning.engine_cases import LIGHT, SPACE, watched
 
 WAITING = small_profile(
     blocks=tuple(Block(f"b{i}", 1e5) for i in range(4)),

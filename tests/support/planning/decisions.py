@@ -9,11 +9,10 @@ from edge_agent.adaptation.link_probe import LinkProbe, LinkRates
 from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.statistics import Statistics
-from shared.planning import Block, SearchSpace
+from shared.planning import SearchSpace
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
-from tests.support.planning_cases import MBIT, small_profile
-
-LIGHT = small_profile(blocks=tuple(Block(f"b{i}", 1e4) for i in range(4)))
+from tests.support.planning.cases import MBIT
+from tests.support.planning.engine_cases import LIGHT
 
 
 class Deployer:

@@ -12,7 +12,7 @@ from shared.planning import (
     simulate,
 )
 from shared.planning.cost import Rates
-from tests.support.planning_cases import MBIT, small_profile
+from tests.support.planning.cases import MBIT, small_profile
 
 SPACE = SearchSpace()
 LIGHT = small_profile(blocks=tuple(Block(f"b{i}", 1e4) for i in range(4)))
