@@ -33,7 +33,7 @@ TrainerName = Annotated[
 
 class TrainerAddressConfig(Section):
     name: TrainerName = "trainer"
-    """What the trainer is called where a placement, a permission or a metric names it."""
+    """What the trainer is called where a placement or a permission names it."""
     address: PeerAddress = "127.0.0.1:50051"
     """Where the cloud trainer listens."""
     connect_timeout_seconds: PositiveFloat = 20.0
@@ -56,7 +56,7 @@ class TrainerAddressConfig(Section):
 
 class NamedTrainerConfig(TrainerAddressConfig):
     name: TrainerName
-    """What the trainer is called where a placement, a permission or a metric names it; each has a name of its own."""
+    """What the trainer is called where a placement or a permission names it; each has a name of its own."""
     address: PeerAddress
     """Where this trainer listens."""
 

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.config import EdgeConfig
+from edge_agent.experiment.building import Experiment
 from edge_agent.placement_config import PlacementSection
-from shared.config import load_config
+from edge_agent.sessions.stored_session import SessionRecord
+from shared.config import ComputeConfig, load_config
 from shared.errors import ConfigError
 
 GPU = '{name="gpu", address="gpu.example.org:50051"}'
@@ -34,6 +36,16 @@ def test_several_trainers_have_the_keys_that_one_has():
     assert several.all_trainers[0].give_up_seconds == 5.0
     with pytest.raises(ConfigError, match="trains with one trainer, and 2 are configured"):
         _ = several.only_trainer
+
+
+def test_tokens_of_several_trainers_are_neither_printed_nor_recorded():
+    several = loaded('trainers=[{name="gpu", address="a:1", token="hush"}]', "placement.edge=0:1", "placement.gpu=1:")
+    assert "hush" not in several.model_dump_json() + repr(several)
+    experiment = Experiment(several.model_copy(update={"compute": ComputeConfig(device="cpu", threads=1)}))
+    record = SessionRecord.begun_now("0" * 32, experiment)
+    assert "hush" not in record.model_dump_json()
+    assert record.configuration.placement == several.placement
+    assert record.trainer == "a:1"
 
 
 def test_there_may_be_no_trainer_and_who_needs_one_says_so():

@@ -16,7 +16,7 @@ from torch import nn
 from shared.errors import ModelError, NotAllowedError, TooLargeError
 from shared.model.budget import BuildLimits
 from shared.model.build import build_model, parse_kwargs
-from shared.model.footprint import estimate_training_bytes, state_bytes, training_bytes
+from shared.model.footprint import activation_bytes, estimate_training_bytes, state_bytes, training_bytes
 from shared.model.spec import TensorSpec
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.running import ROOT, running_trainer
@@ -226,3 +226,42 @@ def test_a_factory_that_loads_weights_fills_no_log_with_warnings():
     )
     assert int(done.stdout) > 0
     assert "copying from a non-meta parameter" not in done.stderr
+
+
+BATCH_OF_64 = (TensorSpec((8, 64), torch.float32),)
+KEEPS_INPUT, KEEPS_OUTPUT = 8 * 64 * 4, 8 * 16 * 4
+"""Bytes of what a linear layer needs for its weights' gradient, and of what a ReLU behind it needs for its input's."""
+
+
+class Looking(nn.Module):
+    """What it computes depends on values, which no shape tells."""
+
+    def forward(self, values):
+        return values if values.sum() > 0 else values + 0
+
+
+@pytest.mark.parametrize("first", [[], [Looking()]], ids=["shapes alone", "values"])
+@pytest.mark.parametrize(
+    ("learns", "input_gradient", "expected"),
+    [
+        (True, False, KEEPS_INPUT + KEEPS_OUTPUT),
+        (True, True, KEEPS_INPUT + KEEPS_OUTPUT),
+        (False, True, KEEPS_OUTPUT),
+        (False, False, 0),
+    ],
+)
+def test_activations_are_what_the_backward_of_what_learns_needs(first, learns, input_gradient, expected):
+    module = nn.Sequential(*first, nn.Linear(64, 16).requires_grad_(learns), nn.ReLU())
+    assert activation_bytes(module, BATCH_OF_64, input_gradient=input_gradient) == expected
+
+
+def test_a_module_may_write_to_the_features_that_it_is_given():
+    module = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(64, 16))
+    assert activation_bytes(module, BATCH_OF_64, input_gradient=True) == KEEPS_INPUT
+    assert next(module.parameters()).grad is None
+
+
+def test_integers_have_no_gradients_beside_floats():
+    module = nn.Embedding(2, 4)
+    tokens = (TensorSpec((8, 16), torch.int64),)
+    assert activation_bytes(module, tokens, input_gradient=True) == tokens[0].bytes
