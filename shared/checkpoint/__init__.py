@@ -1,4 +1,7 @@
-"""What outlives a process: files written whole or not at all, and checkpoints by name. Knows nothing of models or gRPC."""
+"""What outlives a process: files that are written whole or not at all, and checkpoints by name.
+
+Knows nothing of models or gRPC.
+"""
 
 from shared.checkpoint.documents import seal, unseal
 from shared.checkpoint.files import Files, FsspecFiles, LocalFiles, open_files, state_directory

@@ -1,4 +1,4 @@
-"""Small JSON documents that carry their own checksum, so that one is believed whole or not at all."""
+"""Small JSON documents that carry their own checksum: a reader believes one whole or not at all."""
 
 import json
 from typing import Any
@@ -7,13 +7,13 @@ import xxhash
 
 
 def seal(document: dict[str, Any]) -> bytes:
-    """The document as bytes to be kept."""
+    """The document and its checksum, as the bytes that are stored."""
     body = json.dumps(document, sort_keys=True)
     return json.dumps({"document": body, "xxh3_128": xxhash.xxh3_128_hexdigest(body.encode())}).encode()
 
 
 def unseal(data: bytes) -> dict[str, Any] | None:
-    """The document again; None for anything that `seal` did not make."""
+    """The document that `seal` was given; None for bytes that `seal` did not make."""
     try:
         outer = json.loads(data)
         body = outer["document"]

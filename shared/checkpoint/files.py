@@ -1,4 +1,4 @@
-"""Small folders of files that are each there whole or not at all: a local directory, or any fsspec URL.
+"""Folders of files that are each there whole or not at all: a local directory, or any fsspec URL.
 
 Knows nothing of what the files hold.
 """
@@ -15,32 +15,32 @@ from shared.errors import ConfigError, StorageError
 from shared.files.private_files import close_folder, make_folder, open_file
 
 _SCRATCH = ".partial"
-"""What the name of a file ends with until it is whole; one that a crash has left is written over by the next of its name."""
+"""The end of a file's name until the file is whole. The next write of that name replaces a file that a crash has left so."""
 
 
 class Files(Protocol):
     """A folder. Names are plain: letters, digits, dots and dashes, so that none leads out of it."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Put a file, replacing the one of that name. After any error or crash the old one is there, or none.
+        """Write a file, or replace the one of that name. Raises StorageError.
 
-        Raises StorageError.
+        After an error or a crash the old file or the new one is there, or none.
         """
 
-    def create(self, name: str, data: bytes) -> bool:
-        """Put a file unless there is one of that name; whether this call has put it. It outlives a crash once this returns.
+    def create(self, name: str) -> bool:
+        """Create an empty file; returns False where there is one of that name. The file outlives a crash once this returns.
 
-        Of several that try at one time, in other processes or on other machines, one succeeds. Raises StorageError.
+        Of several calls at one time, in other processes or on other machines, one succeeds. Raises StorageError.
         """
 
     def read(self, name: str) -> bytes | None:
-        """The file, None where there is none. Raises StorageError."""
+        """The bytes of a file; None where there is no such file. Raises StorageError."""
 
     def names(self) -> list[str]:
-        """The whole files, in no order. Raises StorageError."""
+        """The names of the whole files, in no order. Raises StorageError."""
 
     def written_at(self) -> float | None:
-        """When a file of this folder was last written, in seconds since 1970; None without files. Raises StorageError."""
+        """When a file of this folder was last written, in seconds since 1970; None without a file. Raises StorageError."""
 
     def sizes(self) -> dict[str, int]:
         """The bytes of each whole file, by name. Raises StorageError."""
@@ -49,17 +49,20 @@ class Files(Protocol):
         """Remove a file, if it is there. Raises StorageError."""
 
     def folder(self, name: str) -> "Files":
-        """A folder in this one; made when something is written to it."""
+        """A folder in this one. The first write to it makes it."""
 
     def folders(self) -> list[str]:
-        """The folders in this one, in no order. Raises StorageError."""
+        """The names of the folders in this one, in no order. Raises StorageError."""
 
     def clear(self) -> None:
         """Remove this folder and all that is in it. Raises StorageError."""
 
 
 class LocalFiles:
-    """A directory of this machine: written beside, synced, renamed, and the directory synced. Closed to other users."""
+    """A directory of this machine, closed to other users.
+
+    A file is written under another name, synced and renamed; then the directory is synced.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -83,7 +86,7 @@ class LocalFiles:
                 scratch.unlink(missing_ok=True)
             raise StorageError(f"{target} cannot be written: {cause.strerror or cause}") from cause
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str) -> bool:
         """See `Files`."""
         target = self.path / name
         try:
@@ -95,8 +98,6 @@ class LocalFiles:
             raise StorageError(f"{target} cannot be written: {cause.strerror or cause}") from cause
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
                 os.fsync(file.fileno())
             _sync_directory(self.path)
         except OSError as cause:
@@ -180,7 +181,7 @@ class LocalFiles:
 
 
 class FsspecFiles:
-    """A folder of an object store or of any other file system that fsspec knows; an object appears there whole."""
+    """A folder of an object store, or of any other file system that fsspec knows. An object appears there whole."""
 
     def __init__(self, file_system: Any, path: str) -> None:
         self._system = file_system
@@ -195,12 +196,12 @@ class FsspecFiles:
             self._system.makedirs(self._path, exist_ok=True)
             self._system.pipe_file(f"{self._path}/{name}", data)
 
-    def create(self, name: str, data: bytes) -> bool:
-        """See `Files`; as sure as the driver's own exclusive creation is (docs/recovery.md)."""
+    def create(self, name: str) -> bool:
+        """See `Files`. Only where the driver creates exclusively does one call alone succeed (docs/recovery.md)."""
         with _storage_failures(f"{self}/{name}", "written"):
             self._system.makedirs(self._path, exist_ok=True)
             try:
-                self._system.pipe_file(f"{self._path}/{name}", data, mode="create")
+                self._system.pipe_file(f"{self._path}/{name}", b"", mode="create")
             except FileExistsError:
                 return False
         return True
@@ -246,7 +247,7 @@ class FsspecFiles:
             self._system.rm(self._path, recursive=True)
 
     def _entries(self) -> list[tuple[str, str, int]]:
-        """Names, kinds and bytes."""
+        """The name, kind and bytes of each entry."""
         with _storage_failures(str(self), "read"):
             try:
                 self._system.invalidate_cache(self._path)
@@ -261,7 +262,7 @@ class FsspecFiles:
 
 @contextmanager
 def _storage_failures(what: str, done: str) -> Iterator[None]:
-    """Whatever a file system's driver raises, as one sentence."""
+    """Turn whatever a file system's driver raises into a StorageError of one sentence."""
     try:
         yield
     except Exception as cause:
@@ -269,9 +270,9 @@ def _storage_failures(what: str, done: str) -> Iterator[None]:
 
 
 def open_files(location: str, key: str, environ: Mapping[str, str] = os.environ) -> Files:
-    """The folder at a path, a URL that fsspec knows, or "auto", a service's or user's own state directory.
+    """The folder at a location: a path, a URL that fsspec knows, or "auto" for the state directory of this service or user.
 
-    key: the setting that holds the location, for the sentence. Raises ConfigError for a URL whose driver is missing.
+    key: the setting that holds the location, for the error. Raises ConfigError for a URL whose driver is missing.
     """
     if location == "auto":
         return LocalFiles(state_directory(environ))
@@ -285,7 +286,7 @@ def open_files(location: str, key: str, environ: Mapping[str, str] = os.environ)
 
 
 def state_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where state belongs: systemd's StateDirectory= for a service, else the user's (XDG base directories)."""
+    """Where state belongs: systemd's StateDirectory= for a service, the XDG state directory for a user."""
     if "STATE_DIRECTORY" in environ:
         return Path(environ["STATE_DIRECTORY"].partition(":")[0])
     return Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "isthmus"

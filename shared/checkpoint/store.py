@@ -1,7 +1,8 @@
 """Checkpoints by name: saved whole, verified before they are believed, pruned.
 
-A checkpoint is a file of bytes and, written after it, a JSON manifest that holds its length and checksum and what the
-owner wants to remember with it; the manifest holds a checksum of its own. Knows nothing of what the bytes are.
+A checkpoint is two files: `checkpoint-LINEAGE-STEP.safetensors`, and `checkpoint-LINEAGE-STEP.json`, its manifest, which is
+written after it. The manifest holds the length and checksum of the first file, the owner's facts, and a checksum of its own.
+Knows nothing of what the bytes mean.
 """
 
 import re
@@ -20,8 +21,9 @@ _log = structlog.get_logger(__name__)
 
 _MANIFEST = re.compile(r"checkpoint-(\d{1,19})-(\d{1,19})\.json", re.ASCII)
 FORMAT = 1
+"""The version of the manifest's layout."""
 MAX_NAMED = 64
-"""Checkpoints that an edge may name when it attaches."""
+"""The most checkpoints that an edge may name when it attaches."""
 
 
 class CheckpointName(NamedTuple):
@@ -38,7 +40,7 @@ class CheckpointName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint as it was saved. facts: JSON of the owner's. data: the file."""
+    """A checkpoint as it was saved. facts: what the owner remembers with it, as JSON. data: the bytes of its file."""
 
     name: CheckpointName
     facts: dict[str, Any]
@@ -53,12 +55,12 @@ class CheckpointStore:
     """The checkpoints of one side of one session. Its methods block; a thread of their own calls them."""
 
     def __init__(self, files: Files, keep: int) -> None:
-        """keep: how many are left by `prune`, at least 1."""
+        """keep: how many checkpoints `prune` leaves, at least 1."""
         self.files = files
         self._keep = keep
 
     def save(self, name: CheckpointName, facts: dict[str, Any], data: bytes) -> None:
-        """Write a checkpoint. Raises StorageError; then there is none of that name, or the one that was there."""
+        """Write a checkpoint. Raises StorageError; then there is no checkpoint of that name, or a whole one."""
         manifest = {
             "format": FORMAT,
             "lineage": name.lineage,
@@ -72,13 +74,16 @@ class CheckpointStore:
         self.files.write(_manifest(name), seal(manifest))
 
     def names(self) -> list[CheckpointName]:
-        """Those with a manifest, the newest first; whether they are whole is not looked at."""
+        """The checkpoints that have a manifest, the newest first. They may be damaged."""
         found = [_MANIFEST.fullmatch(name) for name in self.files.names()]
         return sorted((CheckpointName(int(match[1]), int(match[2])) for match in found if match), reverse=True)
 
     def load(self, name: CheckpointName) -> Checkpoint:
-        """Raises DamagedCheckpointError when it is not whole or not there, StorageError when it cannot be read."""
-        manifest = _opened(self.files.read(_manifest(name)), name)
+        """Read a checkpoint and verify it.
+
+        Raises DamagedCheckpointError when it is not whole or not there, StorageError when it cannot be read.
+        """
+        manifest = _read_manifest(self.files.read(_manifest(name)), name)
         data = self.files.read(_file(name))
         if data is None:
             raise DamagedCheckpointError(f"checkpoint {name}: its file is missing")
@@ -86,9 +91,14 @@ class CheckpointStore:
             raise DamagedCheckpointError(f"checkpoint {name}: its file is not what was written")
         return Checkpoint(name, manifest["facts"], data)
 
-    def whole(self) -> list[CheckpointName]:
-        """Those that can be loaded, the newest first; a warning says of every other what is wrong with it."""
-        return [name for name in self.names() if self.is_whole(name)]
+    def is_whole(self, name: CheckpointName) -> bool:
+        """Whether a checkpoint can be loaded; where it cannot, a warning says why."""
+        try:
+            self.load(name)
+        except StorageError as failure:
+            _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
+            return False
+        return True
 
     def remove(self, name: CheckpointName) -> None:
         """Remove a checkpoint, if it is there. Raises StorageError."""
@@ -96,9 +106,9 @@ class CheckpointStore:
         self.files.remove(_file(name))
 
     def bytes_after(self, name: CheckpointName, data_bytes: int, pinned: Collection[CheckpointName]) -> int:
-        """What the whole folder will hold once a checkpoint of so many bytes is saved and older ones are pruned.
+        """The bytes that the whole folder will hold once a checkpoint of `data_bytes` is saved and older ones are pruned.
 
-        Its manifest is not counted. Raises StorageError.
+        The new checkpoint's manifest is not counted. Raises StorageError.
         """
         sizes, names = self.files.sizes(), {*self.names(), name}
         for gone in {name, *(names - self._retained(names, pinned))}:
@@ -106,11 +116,8 @@ class CheckpointStore:
             sizes.pop(_file(gone), None)
         return data_bytes + sum(sizes.values())
 
-    def _retained(self, names: Iterable[CheckpointName], pinned: Collection[CheckpointName]) -> set[CheckpointName]:
-        return {*sorted(names, reverse=True)[: self._keep], *pinned}
-
     def prune(self, pinned: Collection[CheckpointName] = ()) -> None:
-        """Remove all but the newest ones and those that are `pinned`, and files that belong to none."""
+        """Remove all checkpoints but the newest ones and those that are `pinned`, and all files without a manifest."""
         retained = self._retained(self.names(), pinned)
         for name in self.names():
             if name not in retained:
@@ -120,14 +127,8 @@ class CheckpointStore:
             if file.startswith("checkpoint-") and file.endswith(".safetensors") and file not in files:
                 self.files.remove(file)
 
-    def is_whole(self, name: CheckpointName) -> bool:
-        """Whether it can be loaded; a warning says what is wrong with one that cannot."""
-        try:
-            self.load(name)
-        except StorageError as failure:
-            _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
-            return False
-        return True
+    def _retained(self, names: Iterable[CheckpointName], pinned: Collection[CheckpointName]) -> set[CheckpointName]:
+        return {*sorted(names, reverse=True)[: self._keep], *pinned}
 
 
 def _manifest(name: CheckpointName) -> str:
@@ -138,8 +139,8 @@ def _file(name: CheckpointName) -> str:
     return f"checkpoint-{name}.safetensors"
 
 
-def _opened(sealed: bytes | None, name: CheckpointName) -> dict[str, Any]:
-    """The manifest. Raises DamagedCheckpointError for anything that was not written for this name."""
+def _read_manifest(sealed: bytes | None, name: CheckpointName) -> dict[str, Any]:
+    """The manifest. Raises DamagedCheckpointError for bytes that were not written for this name."""
     if sealed is None:
         raise DamagedCheckpointError(f"checkpoint {name}: its manifest is missing")
     manifest = unseal(sealed)

@@ -40,7 +40,7 @@ class SessionFolder:
 
         Raises StorageError where that cannot be written.
         """
-        if not self._files.create(_name(term), b""):
+        if not self._files.create(_name(term)):
             return False
         others = [other for other in self._terms() if other != term]
         if any(other > term for other in others):

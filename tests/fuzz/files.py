@@ -265,7 +265,7 @@ def kinds() -> Mapping[str, Kind]:
         store = CheckpointStore(LocalFiles(folder), 1)
         store.save(NAME, facts, stage_file)
         store.files.write(f"checkpoint-{NAME}.json", data)
-        store.whole()
+        store.is_whole(NAME)
         store.prune()
         return session.training.restore(store.load(NAME), 5)
 

@@ -224,10 +224,10 @@ async def test_a_session_that_is_never_attached_is_freed_soon_and_leaves_nothing
 async def test_an_attach_that_was_agreed_to_cannot_lose_its_place(tmp_path, monkeypatch):
     create, fencing, go_on = LocalFiles.create, threading.Event(), threading.Event()
 
-    def slowly(files, name, data):
+    def slowly(files, name):
         fencing.set()
         assert go_on.wait(60)
-        return create(files, name, data)
+        return create(files, name)
 
     flags = [f"checkpoints.location={tmp_path}", "server.unattached_seconds=3"]
     async with running_trainer(*flags) as server, RawPeer(server.address) as peer:

@@ -25,7 +25,7 @@ async def record_of(folder, document):
     files = LocalFiles(folder)
     files.folder(SESSION_ID).write("session.json", seal(document))
     for term in (2, 3):
-        files.folder(SESSION_ID).create(f"term-{term}", b"")
+        files.folder(SESSION_ID).create(f"term-{term}")
     store = SessionStore(files, 1, QUOTA)
     try:
         return await store.record(SESSION_ID)
