@@ -15,7 +15,7 @@ M = TypeVar("M", bound=Message)
 N = TypeVar("N", bound=Message)
 
 MOST_UNREAD_PACKETS = 16
-"""What waits in memory for its reader; one more waits to be written."""
+"""Packets that wait in memory for their reader; one more waits to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class LoopbackChannel(PacketChannel[Out, In]):
 def loopback() -> tuple[LoopbackChannel[M, N], LoopbackChannel[N, M]]:
     """Both ends of a channel within this process, for training without a network and for tests.
 
-    What one end writes, the other reads, in the same order; payloads are copied, as a socket would do. To be used on one
-    event loop.
+    What one end writes, the other reads, in the same order. Payloads are copied, as a socket would do. Used on one event loop.
     """
     there: asyncio.Queue[Packet[M] | None] = asyncio.Queue(MOST_UNREAD_PACKETS)
     back: asyncio.Queue[Packet[N] | None] = asyncio.Queue(MOST_UNREAD_PACKETS)

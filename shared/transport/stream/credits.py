@@ -1,4 +1,4 @@
-"""How much may be under way: at most what the receiver grants, and not more or sooner than keeps the link full.
+"""How much may be under way: at most what the receiver grants, and no more and no sooner than what keeps the link full.
 
 Without the second bound a slow link queues seconds of data ahead of everything else that shares it. Bytes are payload
 bytes, counted from the beginning of a stream in one direction, so a lost or repeated ack does no harm.
@@ -12,18 +12,18 @@ from shared.errors import ProtocolError
 from shared.wire.isthmus.v1.tensor_pb2 import Ack
 
 UNPACED_BYTES = 32 * 1024
-"""Under way without regard to the pace. Small tensors say little about a link, and what they say is not to slow them down."""
+"""Bytes that may be under way whatever the pace. Small tensors say little about a link, and that must not slow them down."""
 BURST_SECONDS = 0.004
-"""What may be written at once, in time of the link: timers are late by a millisecond or two."""
+"""What may be written at once, as seconds of the link: timers are late by a millisecond or two."""
 LONGEST_PAUSE_SECONDS = 0.1
 """How long a chunk waits at most, so that the stream goes on whatever rate was measured."""
 
 
 class SendCredits:
-    """The sender's side: waits until the receiver has room, and the link."""
+    """The sender's side: waits until the receiver and the link have room."""
 
     def __init__(self, window_bytes: int) -> None:
-        """window_bytes: how much may be under way; the owner changes it as it learns what the link carries, and the pace."""
+        """window_bytes: how much may be under way. The owner changes it, and the pace, as it learns what the link carries."""
         self.sent_bytes = 0
         self.acknowledged_bytes = 0
         self.window_bytes = window_bytes
@@ -40,7 +40,7 @@ class SendCredits:
     async def take(self, count: int) -> None:
         """Wait for the turn of `count` more bytes and for room for them, and count them as sent.
 
-        A chunk larger than the whole credit goes when nothing else is under way, so that no setting can stop a stream.
+        A chunk larger than the whole credit goes when nothing else is under way; so no setting can stop a stream.
         """
         await self._pace(count)
         while self.under_way_bytes and self.under_way_bytes + count > min(self.window_bytes, self._granted_bytes):
@@ -49,7 +49,7 @@ class SendCredits:
         self.sent_bytes += count
 
     async def _pace(self, count: int) -> None:
-        """Wait until it is the chunk's turn at the pace."""
+        """Wait until the pace allows the next chunk."""
         now = time.monotonic()
         if self._next_seconds > now and self.under_way_bytes > UNPACED_BYTES:
             await asyncio.sleep(self._next_seconds - now)
@@ -58,7 +58,7 @@ class SendCredits:
         self._next_seconds = min(next_seconds, now + LONGEST_PAUSE_SECONDS)
 
     def acknowledge(self, ack: Ack) -> None:
-        """Take note of an ack. Raises ProtocolError when it acknowledges more than was sent."""
+        """Take an ack. Raises ProtocolError when it acknowledges more than was sent, or less than an ack before it."""
         if not self.acknowledged_bytes <= ack.received_bytes <= self.sent_bytes:
             raise ProtocolError(
                 f"the peer acknowledges {ack.received_bytes} bytes of {self.sent_bytes} sent, after {self.acknowledged_bytes}"
@@ -71,7 +71,7 @@ class SendCredits:
 class ReceiveLedger:
     """The receiver's side: counts what arrives, and makes an ack for each chunk.
 
-    An ack covers all bytes before it, so the sender of acks may leave out one that a later one follows soon.
+    An ack covers all bytes before it, so the receiver may leave out an ack that another follows soon.
     """
 
     def __init__(self, credit_bytes: int, monotonic_nanoseconds: Callable[[], int] = time.monotonic_ns) -> None:

@@ -1,6 +1,6 @@
-"""A stream of tensors seen from either end: tensors go out under credits, tensors and notes come in, acks stay inside.
+"""A stream of tensors, seen from either end: it sends tensors under credits, receives tensors, and deals with acks by itself.
 
-Knows nothing of what else its messages say.
+Other messages pass through it unread.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ from shared.transport.stream.sending import LEAST_CHUNK_BYTES, allowance
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame
 
 ACK_DELAY_SECONDS = 0.002
-"""How long an ack waits for a message that goes the same way and can carry it: it spares a quick step half its messages."""
+"""How long an ack waits for a message that goes the same way and can carry it. This spares a quick step half its messages."""
 ACK_AT_ONCE_BYTES = 256 * 1024
-"""Unacknowledged bytes that do not wait: the sender may be short of credit."""
+"""With so many bytes unacknowledged an ack does not wait: the sender may be short of credit."""
 
 INITIAL_WINDOW_BYTES = 512 * 1024
-"""Under way before the link is known."""
+"""Bytes that may be under way before the link is known."""
 FIRST_CHUNK_BYTES = 64 * 1024
-"""A chunk before the link is known: small enough that the first tensor measures it."""
+"""The largest chunk before the link is known: small enough that the first tensor measures it."""
 LEAST_CHUNKS_OF_A_TENSOR = 4
-"""So that a tensor measures the link, where it is not known or has become slower than the last measurement said."""
+"""The fewest chunks of a tensor that has to measure the link, because it is not known or may have become slower."""
 SUSPICIOUS_SECONDS = 0.01
-"""A round trip of a chunk that took longer says that the link may have become slow."""
+"""A chunk whose round trip took longer says that the link may have become slower."""
 
 
 class Envelope(Protocol):
@@ -56,9 +56,10 @@ In = TypeVar("In", bound=Envelope)
 class Duplex(Generic[Out, In]):
     """One end of a stream.
 
-    outgoing: what this end puts its frames and acks in. on_delivered: told of every tensor that the peer has acknowledged,
-    with the seconds from its first byte to the acknowledgement of its last, and when that arrived by the receiver's clock.
-    chunk_bytes: the largest chunk; on a slow link they are smaller. window_bytes: what the peer may have under way.
+    outgoing: the type of message that carries this end's frames and acks. on_delivered: told of every tensor that the peer has
+    acknowledged, with the seconds from its first byte to the ack of its last, and the nanosecond of the peer's clock at which
+    that one arrived. chunk_bytes: the largest chunk; on a slow link chunks are smaller. window_bytes: what the peer may have
+    under way.
     """
 
     def __init__(
@@ -81,7 +82,9 @@ class Duplex(Generic[Out, In]):
         self._ack_timer: asyncio.TimerHandle | None = None
         self._ack_task: asyncio.Task[None] | None = None
         self._tensors_under_way: deque[tuple[int, float, WireTensor]] = deque()
+        """Each with the count of sent bytes at its end, and the moment at which its sending began."""
         self._chunks_under_way: deque[tuple[int, int, float]] = deque()
+        """The count of sent bytes at each one's end, its bytes, and the moment at which it was written."""
         self._on_delivered = on_delivered
         self._credits = SendCredits(INITIAL_WINDOW_BYTES)
         self._ledger = ReceiveLedger(window_bytes)
@@ -89,16 +92,18 @@ class Duplex(Generic[Out, In]):
         self.round_trip = RoundTrip()
         self._link_is_known = False
         self.peer_clock = PeerClock()
-        self._waiting_since = time.monotonic()
+        self._quiet_since = time.monotonic()
+        """When the peer was heard last, or was first sent something after it had acknowledged everything."""
         self._ahead: asyncio.Task[tuple[In, WireTensor | None] | None] | None = None
+        """What `receive_ahead` has begun and `receive` has not taken yet."""
 
     @property
     def quiet_seconds(self) -> float:
-        """How long nothing has been heard while the peer has still to acknowledge what was sent; 0 when it has nothing to."""
-        return time.monotonic() - self._waiting_since if self._credits.under_way_bytes else 0.0
+        """For how long the peer has been silent while it has something to acknowledge; 0 while it has nothing to."""
+        return time.monotonic() - self._quiet_since if self._credits.under_way_bytes else 0.0
 
     async def write(self, message: Out, payload: memoryview | bytes = b"") -> None:
-        """Send one message, with the ack that is still to be sent, if there is one."""
+        """Send one message, and with it the ack that waits, if there is one."""
         async with self._writing:
             if self._unsent_ack is not None:
                 message.ack.CopyFrom(self._unsent_ack)
@@ -107,21 +112,21 @@ class Duplex(Generic[Out, In]):
             await self._channel.write(Packet(message, payload))
 
     async def send(self, tensor: WireTensor) -> None:
-        """Send a tensor chunk by chunk as credits allow. One tensor at a time."""
+        """Send a tensor, chunk by chunk, as credits allow. One call at a time."""
         started = time.monotonic_ns()
         self._tensors_under_way.append((self._credits.sent_bytes + len(tensor.payload), started / 1e9, tensor))
         for frame, payload in chunks(tensor, self._chunk_bytes_of(tensor), started):
             if not self._credits.under_way_bytes:
                 self.link.idle()
-                self._waiting_since = time.monotonic()
+                self._quiet_since = time.monotonic()
             await self._credits.take(len(payload))
             self._chunks_under_way.append((self._credits.sent_bytes, len(payload), time.monotonic()))
             await self.write(self._outgoing(frame=frame), payload)
 
     async def receive(self) -> tuple[In, WireTensor | None] | None:
-        """What the next message brings besides acks and chunks, and the tensor that it completes; None at the end.
+        """The next message that says more than acks and chunks or completes a tensor, and that tensor; None at the end.
 
-        Raises ProtocolError for anything that the contract forbids, an end in the middle of a tensor included.
+        Raises ProtocolError for what the contract forbids, also for an end in the middle of a tensor.
         """
         if self._ahead is None:
             return await self._receive()
@@ -129,9 +134,9 @@ class Duplex(Generic[Out, In]):
         return await ahead
 
     def receive_ahead(self) -> "asyncio.Task[tuple[In, WireTensor | None] | None]":
-        """Begin to receive, for who waits for other things too: a read that is given up would end the stream.
+        """Begin to receive, for a caller that waits for other things too: to cancel a read would end the stream.
 
-        When it is done, `receive` returns what it has brought; until then it waits for it.
+        The next `receive` waits for the task and returns its result.
         """
         if self._ahead is None:
             self._ahead = asyncio.create_task(self._receive())
@@ -144,23 +149,24 @@ class Duplex(Generic[Out, In]):
                 if not self._assembler.between_tensors:
                     raise ProtocolError("the stream ended in the middle of a tensor")
                 return None
-            self._waiting_since = time.monotonic()
+            self._quiet_since = time.monotonic()
             packet = undamaged(packet)
             message = packet.message
             if message.HasField("ack"):
-                self._acknowledged(message.ack)
+                self._take_ack(message.ack)
                 message.ClearField("ack")
             tensor = None
             if message.HasField("frame"):
                 tensor = self._assembler.add(message.frame, packet.payload)
                 message.ClearField("frame")
-                self._acknowledge(len(packet.payload), more_follows=tensor is None)
+                self._owe_ack(len(packet.payload), more_follows=tensor is None)
             elif packet.payload:
                 raise ProtocolError("a payload came without a frame")
             if tensor is not None or message.ByteSize() > 0:
                 return message, tensor
 
-    def _acknowledge(self, count: int, *, more_follows: bool) -> None:
+    def _owe_ack(self, count: int, *, more_follows: bool) -> None:
+        """Count the bytes of a chunk that has come; their ack goes at once, or with the next message, or after a delay."""
         self._unsent_ack = self._ledger.add(count)
         slow = more_follows and time.monotonic() - self._last_ack_seconds > ACK_DELAY_SECONDS
         if slow or self._unsent_ack.received_bytes - self._last_ack_bytes >= ACK_AT_ONCE_BYTES:
@@ -181,11 +187,12 @@ class Duplex(Generic[Out, In]):
             self._ack_task = asyncio.create_task(self._send_ack())
 
     async def _send_ack(self) -> None:
-        with suppress(Exception):  # the stream has ended; its reader sees why
+        with suppress(Exception):  # the stream has ended, and its reader sees why
             if self._unsent_ack is not None:
                 await self.write(self._outgoing())
 
-    def _acknowledged(self, ack: Ack) -> None:
+    def _take_ack(self, ack: Ack) -> None:
+        """The peer has acknowledged what it has: learn what the link carries, and report the tensors that are delivered."""
         now, written, chunk_bytes = time.monotonic(), None, 0
         self._credits.acknowledge(ack)
         while self._chunks_under_way and self._chunks_under_way[0][0] <= ack.received_bytes:

@@ -8,13 +8,13 @@ from shared.errors import ProtocolError
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
 MAX_DIMENSIONS = 8
-"""The most dimensions of a tensor (see `TensorHeader.shape`); refused before anybody walks through a million of them."""
+"""The most dimensions of a tensor (see `TensorHeader.shape`). The check comes before any code loops over a million of them."""
 MOST_TENSORS = 8
-"""Under way on one stream at one time (see `Frame`); what they may hold together is for who judges announcements."""
+"""The most tensors under way on one stream at one time (see `Frame`). The judge of announcements bounds their bytes."""
 
 
 class TensorKey(NamedTuple):
-    """Which tensor of a stream it is; the contract says what each number means (`Frame`)."""
+    """Names one tensor of a stream; the contract says what each number means (`Frame`)."""
 
     step: int
     role: Role.ValueType
@@ -33,7 +33,7 @@ class TensorKey(NamedTuple):
 
     @property
     def following(self) -> "TensorKey":
-        """The same of the next step, or of the next batch of an evaluation."""
+        """The key of the same tensor of the next step, or of the next batch of an evaluation."""
         return self._replace(batch=self.batch + 1) if self.batch else self._replace(step=self.step + 1)
 
 
@@ -56,13 +56,13 @@ class WireTensor:
     header: TensorHeader
     payload: memoryview
     sender_nanoseconds: int = 0
-    """When its sender began to send it, by the sender's clock; of a tensor that has arrived."""
+    """When its sender began to send it, by the sender's clock. Known of a tensor that has arrived."""
     batch_samples: int = 0
-    """Of the whole batch, where several workers share it; see `Frame`."""
+    """The samples of the whole batch, where several workers share it; see `Frame`."""
 
 
 def chunks(tensor: WireTensor, chunk_bytes: int, sender_nanoseconds: int = 0) -> Iterator[tuple[Frame, memoryview]]:
-    """Cut a tensor into frames of at most `chunk_bytes`, payloads being views of it. An empty tensor is one frame.
+    """Cut a tensor into frames with payloads of at most `chunk_bytes`, which are views of it. An empty tensor is one frame.
 
     sender_nanoseconds: when the sender began, where the receiver wants to know.
     """
@@ -79,7 +79,7 @@ def chunks(tensor: WireTensor, chunk_bytes: int, sender_nanoseconds: int = 0) ->
 
 @dataclass(slots=True)
 class _Partial:
-    """A tensor that has come in part."""
+    """A tensor of which some chunks have come."""
 
     first: Frame
     buffer: memoryview
@@ -87,10 +87,10 @@ class _Partial:
 
 
 class Assembler:
-    """Puts the chunks of the tensors on one stream together; chunks of several tensors may be mixed.
+    """Puts the chunks of a stream together to tensors; chunks of several tensors may be mixed.
 
-    accept: says, from the announcement alone, whether the tensor may be sent now; raises ProtocolError or StatusError.
-    allocate: gives memory for as many bytes as were announced, after `accept` agreed.
+    accept: agrees to a tensor from its announcement alone, or raises ProtocolError or StatusError. allocate: gives memory for
+    as many bytes as were announced, after `accept` has agreed.
     """
 
     def __init__(self, accept: Callable[[Frame], None], allocate: Callable[[int], memoryview]) -> None:
@@ -100,11 +100,11 @@ class Assembler:
 
     @property
     def between_tensors(self) -> bool:
-        """Whether no tensor is half received."""
+        """Whether every tensor that has begun is whole."""
         return not self._under_way
 
     def add(self, frame: Frame, payload: memoryview | bytes) -> WireTensor | None:
-        """Take one chunk; returns the tensor when it was the last one.
+        """Take one chunk; return the tensor where this was its last chunk.
 
         Raises ProtocolError for a chunk that does not follow the one before it or exceeds what was announced.
         """
@@ -132,7 +132,7 @@ class Assembler:
         )
 
     def _announce(self, key: TensorKey, frame: Frame, payload_bytes: int) -> _Partial:
-        """Take memory for a tensor whose first chunk this is."""
+        """Take memory for a tensor of which this is the first chunk."""
         if not frame.HasField("tensor"):
             raise ProtocolError(f"{key}: a tensor is announced in its first chunk, and nowhere else")
         _check_fit(key, frame, 0, payload_bytes)
@@ -156,7 +156,7 @@ def _check_fit(key: TensorKey, first: Frame, begin: int, count: int) -> None:
 
 
 def role_name(role: Role.ValueType) -> str:
-    """What a role is called in a sentence; a number that the contract has not is named as that."""
+    """What a role is called in a sentence. The peer may have sent a number that is no role."""
     try:
         return Role.Name(role).removeprefix("ROLE_").lower().replace("_", " ")
     except ValueError:

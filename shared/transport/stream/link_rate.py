@@ -1,36 +1,36 @@
 """What a link carries, learnt from acks: its rate, the queue in front of it, and how long an ack takes without that queue.
 
-The receiver's clock times the arrivals, so what the sender's buffers swallowed does not count. Of the one-way delays, by
-two machines' clocks, only the differences mean anything (LEDBAT, RFC 6817), so a slow way back does not count either. Only
-time in which the link was busy says what it carries: in the rest, what arrives is what the sender wrote. Knows nothing of
-gRPC; the clocks are the caller's.
+The receiver's clock times the arrivals, so what the sender's buffers swallowed does not count. A one-way delay is read from
+the clocks of two machines, so only differences of delays mean anything (LEDBAT, RFC 6817), and a slow way back does not
+count either. Only the time in which the link was busy says what it carries: at other times, what arrives is what the sender
+wrote. Knows nothing of gRPC; the caller brings the clocks.
 """
 
 from collections import deque
 from statistics import median
 
 SAMPLES = 9
-"""Rates that the estimate looks back on."""
+"""How many of the last rates the estimate is made of."""
 SAMPLE_SECONDS = 0.004
-"""Busy time of one rate: below it, what is measured is how the receiver's event loop reads."""
+"""Busy time that one rate is measured over. In less time the measurement shows how the receiver's event loop reads."""
 SAMPLE_BYTES = 512 * 1024
-"""What makes a rate of less time: more than token buckets let through at once, and so much that a step on a fast link says
-as much about it as a moment in which the receiver did not look."""
+"""Bytes that one rate may be measured over instead, on a fast link: more than a token bucket lets through at once, and so much
+that a step says as much about the link as a moment in which the receiver did not look."""
 LEAST_GAP_BYTES = 4096
-"""Fewer bytes between two arrivals take less time than a receiver needs to look at them."""
+"""Fewer bytes between two arrivals say nothing: the receiver needs longer to look at them than the link to carry them."""
 SLACK = 0.05
-"""Share of the time between two arrivals in which the link may have stood still and still counts as busy."""
+"""For this share of the time between two arrivals a link that counts as busy may have stood still."""
 CHANGE = 1.25
 """Factor by which a link must have changed for its past to be forgotten at once."""
 CHANGE_SAMPLES = 3
-"""Rates in a row, none of them of a short time, that say so: a stall or a token bucket's burst is one or two."""
+"""Rates in a row, none of a short time, that show such a change: a stall or the burst of a token bucket is one or two."""
 MOST_WEIGHT = 4
-"""Usual spans that one span counts for at most: a stall is long, and says no more than others."""
+"""One span of time counts for at most so many usual ones: a stall is long, and says no more than other spans."""
 LOOPS = 16
-"""Round trips that are looked back on."""
+"""How many of the last round trips count."""
 BASE_SECONDS = 10.0
-"""How long the shortest delay is believed. A sender that always keeps a queue never sees the delay without it, and routes
-and clocks change; so then the queue has to run dry, once."""
+"""How long the shortest delay is believed. Routes and clocks change, and a sender that always keeps a queue never sees the
+delay without one; so after this time the queue has to run dry once."""
 
 
 class LinkRate:
@@ -40,7 +40,7 @@ class LinkRate:
         self.bits_per_second: float | None = None
         """The rate that the link reached for half of the time it was busy recently; None before anything is known."""
         self.queue_seconds = 0.0
-        """How much longer the last bytes were on their way than the quickest."""
+        """How much longer the last bytes were on their way than the quickest bytes."""
         self._rates: deque[tuple[float, float]] = deque(maxlen=SAMPLES)
         self._busy_bytes, self._busy_seconds = 0, 0.0
         self._last: tuple[int, int] | None = None
@@ -53,7 +53,7 @@ class LinkRate:
 
     @property
     def draining(self) -> bool:
-        """Whether less should be under way, until bytes have come through that met no queue."""
+        """Whether less should be under way, until bytes arrive that have met no queue."""
         return self._draining_since is not None
 
     @property
@@ -62,13 +62,16 @@ class LinkRate:
         return median(self._loops) if self._loops else 0.0
 
     def idle(self) -> None:
-        """Nothing is under way: the time until the next arrival says nothing about the link."""
+        """Note that nothing is under way: the time until the next arrival says nothing about the link."""
         self._last = None
 
     def acknowledged(
         self, received_bytes: int, receiver_nanoseconds: int, written_seconds: float, now_seconds: float
     ) -> None:
-        """An ack came: so many bytes had arrived by then, and the last of them were written then."""
+        """Take an ack.
+
+        received_bytes: what had arrived by receiver_nanoseconds. written_seconds: when the last of these bytes were written.
+        """
         self._measure_queue(receiver_nanoseconds, written_seconds, now_seconds)
         self._loops.append(now_seconds - written_seconds - self.queue_seconds)
         last, self._last = self._last, (received_bytes, receiver_nanoseconds)
@@ -103,7 +106,7 @@ class LinkRate:
             self._busy_bytes, self._busy_seconds = 0, 0.0
 
     def _take_turn(self, here: tuple[int, int]) -> None:
-        """Over a whole round trip the link carries at least what it carried, even where it was never seen busy."""
+        """Take a rate over a whole round trip: the link carries at least what arrived, even if it was never seen busy."""
         seconds = (here[1] - self._turn[1]) / 1e9
         if seconds >= max(self.loop_seconds, SAMPLE_SECONDS):
             rate = (here[0] - self._turn[0]) * 8 / seconds

@@ -1,8 +1,8 @@
-"""Streamed messages on their way to bytes and back: one header message, one payload, one checksum.
+"""Streamed messages to bytes and back: one header message, one payload, one checksum.
 
-What protobuf would write, written with one copy of the payload instead of three: the header's fields, then the payload
-as field 14, then XXH3-64 of all that as field 15. Any protobuf library reads it, and can write it by appending the
-checksum to the serialised rest.
+The bytes are what protobuf would write, with one copy of the payload instead of three: the header's fields, then the payload
+as field 14, then XXH3-64 of all that as field 15. Any protobuf library can read them, and write them: it serialises the rest
+and appends the checksum.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 MOST_HEADER_BYTES = 512 * 1024
-"""The largest message without its payload. What opens a session is the largest that an edge has to say."""
+"""The largest message without its payload. The request that opens a session is the largest that an edge sends."""
 _MOST_FIELDS = 64
-"""The most fields of a streamed message, at its top: each is looked at."""
+"""The most top-level fields of a streamed message: the reader looks at each."""
 PAYLOAD_FIELD = 14
 _LENGTH_DELIMITED, _FIXED64 = 2, 1
 _PAYLOAD_TAG = PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED
@@ -38,13 +38,13 @@ class Packet(Generic[T]):
 
 @dataclass(slots=True)
 class Damaged:
-    """A message that arrived and cannot be believed; `reason` completes the sentence 'damaged message: ...'."""
+    """A message that has arrived damaged; `reason` completes the sentence 'damaged message: ...'."""
 
     reason: str
 
 
 def undamaged(received: T | Damaged) -> T:
-    """What arrived, when it can be believed. Raises DamagedMessageError."""
+    """What has arrived. Raises DamagedMessageError where it is damaged."""
     if isinstance(received, Damaged):
         raise DamagedMessageError(f"damaged message: {received.reason}")
     return received
@@ -87,7 +87,7 @@ def deserializer(message_type: type[M]) -> Callable[[bytes], Packet[M] | Damaged
 
 
 def message_deserializer(message_type: type[M]) -> Callable[[bytes], M | Damaged]:
-    """The same for messages that are not streamed and have neither payload nor checksum."""
+    """A function from received bytes to a message that is not streamed and has neither payload nor checksum."""
 
     def deserialize(data: bytes) -> M | Damaged:
         if len(data) > MOST_HEADER_BYTES:
@@ -105,7 +105,7 @@ def _too_long(count: int) -> Damaged:
 
 
 def _split(body: memoryview) -> tuple[int, memoryview | bytes]:
-    """Where the header's fields end, and the payload. Raises IndexError where the bytes end too early or not soon enough."""
+    """Where the header's fields end, and the payload. Raises IndexError or DecodeError for bytes that are no such message."""
     position = 0
     for _ in range(_MOST_FIELDS):
         if position == len(body):

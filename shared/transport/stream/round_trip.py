@@ -1,7 +1,7 @@
-"""How long a way to the peer and back takes, learnt from acks: what no rate explains, and what a pipeline has to bridge.
+"""How long the way to the peer and back takes, learnt from acks: what no rate explains, and what a pipeline has to bridge.
 
-The shortest time of the last seconds counts: each longer one had a queue or a busy peer in it. Knows nothing of gRPC; the
-clocks are the caller's.
+The shortest time of the last seconds counts, because a longer one contains a queue or a busy peer. Knows nothing of gRPC; the
+caller brings the clock.
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ MEMORY_SECONDS = 10.0
 LARGEST_SHARE = 0.1
 """The share of an ack's time that its chunk may take on the link: with more, the time says what the link carries."""
 SHORT_SECONDS = 0.001
-"""What a chunk may take on the link whatever its share: less than it takes to look at a chunk."""
+"""What a chunk may take on the link whatever its share: reading a chunk takes longer."""
 SMALL_BYTES = 4096
 """A chunk that is short on any link that can be trained over."""
 
@@ -21,17 +21,17 @@ class RoundTrip:
 
     def __init__(self) -> None:
         self._shortest: deque[tuple[float, float]] = deque()
-        """Moments and times, both rising: the first is the shortest of all, each other the shortest since the one before."""
+        """Moments and round trips, both rising: the first is the shortest of all, each next the shortest since the last."""
 
     @property
     def seconds(self) -> float | None:
-        """Without the queue in front of the link; None before anything is known."""
+        """The round trip without the queue in front of the link; None before anything is known."""
         return self._shortest[0][1] if self._shortest else None
 
     def observe(self, seconds: float, chunk_bytes: int, bits_per_second: float | None, now_seconds: float) -> None:
-        """A chunk was acknowledged so long after it was written, its time in the queue left out.
+        """A chunk was acknowledged `seconds` after it was written, without its time in the queue.
 
-        bits_per_second: of the link; None while it is not known, and then only small chunks say anything.
+        bits_per_second: what the link carries; while that is not known (None), only small chunks count.
         """
         if bits_per_second is None:
             is_short = chunk_bytes <= SMALL_BYTES

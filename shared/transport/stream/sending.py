@@ -1,7 +1,7 @@
-"""How to send over a link that is known so far: in what pieces, how much may be under way, and how fast to write.
+"""How to send over a link of which this much is known: the size of a chunk, how much may be under way, how fast to write.
 
-A queue of a few chunks is kept in front of the link. The link lives on it while the sender is late, and whatever shares
-the link waits behind it. Pure: from what was measured to what is allowed.
+The sender keeps a queue of a few chunks in front of the link. While the sender is late the link lives on this queue, and all
+other traffic of the link waits behind it. Pure: from what was measured to what is allowed.
 """
 
 from dataclasses import dataclass
@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from shared.transport.stream.link_rate import LinkRate
 
 LEAST_CHUNK_BYTES = 32 * 1024
-"""Below this, messages cost more than they say: with half of it, a link of 10 Mbit/s lost 0.4 % to headers."""
+"""Smaller chunks cost more than they bring: with half of this, a link of 10 Mbit/s lost 0.4 % to headers."""
 CHUNK_SECONDS = 0.015
 """How long a chunk takes on the link, and so how often that is measured."""
 QUEUE_SECONDS = 0.030
-"""The queue that is kept, the chunk that was written last included."""
+"""The queue that is kept, with the chunk that was written last."""
 QUEUE_CHUNKS = 2
-"""Its least: one that is on its way and one behind it."""
+"""The shortest queue: a chunk that is on its way, and one behind it."""
 LEAST_GAIN, MOST_GAIN = 0.9, 1.5
-"""How much slower or faster than the link its sender writes. Slower than this a queue need not shrink; faster it need not
-be found out that the link has become faster."""
+"""How much slower or faster than the link its sender writes. A queue need not shrink sooner than the first lets it, and a link
+that has become faster need not be noticed sooner than the second lets it."""
 DRAINED = 0.5
-"""Share of what the link carries until an ack is back that is under way while the queue is let run dry."""
+"""While the queue runs dry, this share of what the link carries in one round trip is under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
     """What the sender may do. chunk_bytes: the largest piece of a tensor. window_bytes: what may be under way.
-    bits_per_second: how fast to write, once more than a little is under way."""
+    bits_per_second: how fast to write once more than a little is under way."""
 
     chunk_bytes: int
     window_bytes: int
