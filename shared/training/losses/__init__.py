@@ -1,14 +1,7 @@
 """The loss at the end of the chain, by name: which labels it takes, and what it says about a batch."""
 
-from shared.training.losses.head import (
-    BatchLoss,
-    LossHead,
-    check_label_shape,
-    check_labels,
-    narrowed,
-    whole_loss,
-    widened,
-)
+from shared.training.losses.head import BatchLoss, LossHead, whole_loss
+from shared.training.losses.labels import check_label_shape, check_labels, narrowed, widened
 from shared.training.losses.registry import LOSSES, labels_of
 from shared.training.losses.spec import Labels, LossSpec
 

@@ -1,6 +1,5 @@
-"""What a loss says about a batch, and which labels it refuses."""
+"""What a loss says about a batch: its mean, and the error gradient at the model's output."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,13 +8,11 @@ from torch import Tensor
 
 from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
-from shared.model.features import Features, FeatureSpecs
+from shared.model.features import Features
 from shared.model.spec import TensorSpec
+from shared.training.losses.labels import check_label_shape
 from shared.training.losses.registry import LOSSES, labels_of
 from shared.training.losses.spec import Labels
-
-_LEAST_LABEL_ELEMENTS = 512
-"""What the labels of one sample may always have, however small the model's input and output are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +25,7 @@ class BatchLoss:
 
 
 def whole_loss(parts: Sequence[BatchLoss]) -> BatchLoss:
-    """The loss of a batch of which each of these is a part: the mean by samples."""
+    """The loss of a batch that was computed in these parts, one or more: their mean, weighted by samples."""
     samples = sum(part.samples for part in parts)
     counts = [part.correct for part in parts if part.correct is not None]
     loss = parts[0].loss if len(parts) == 1 else sum(part.loss * part.samples for part in parts) / samples
@@ -74,61 +71,6 @@ class LossHead:
         check_label_shape(self._name, TensorSpec.of(output), TensorSpec.of(labels))
         labels = labels.to(output.device)
         return labels.unsqueeze(-1) if labels_of(self._name) is Labels.ALIKE and labels.dim() < output.dim() else labels
-
-
-_WIDTHS = (torch.uint8, torch.int8, torch.int16, torch.int32)
-
-
-def narrowed(labels: Tensor) -> Tensor:
-    """Integer labels in the least width that holds them all, as they travel; others as they are."""
-    if labels.is_floating_point() or not labels.numel():
-        return labels
-    low, high = (int(extreme) for extreme in labels.aminmax())
-    for dtype in _WIDTHS:
-        holds = torch.iinfo(dtype)
-        if holds.min <= low and high <= holds.max:
-            return labels.to(dtype)
-    return labels
-
-
-def widened(labels: Tensor) -> Tensor:
-    """Integer labels of any width as int64, which losses take."""
-    return labels if labels.is_floating_point() else labels.long()
-
-
-def check_labels(loss: str, inputs: FeatureSpecs, output: TensorSpec, labels: TensorSpec) -> None:
-    """Refuse labels that the loss cannot take or that are too many, from their shape and type alone. Raises ModelError.
-
-    inputs, output: of the whole model, for a batch of any size.
-    """
-    samples = labels.shape[0]
-    check_label_shape(loss, TensorSpec((samples, *output.shape[1:]), output.dtype), labels)
-    each = max(_LEAST_LABEL_ELEMENTS, *(math.prod(of_model.shape[1:]) for of_model in (*inputs, output)))
-    if math.prod(labels.shape) > samples * each:
-        raise ModelError(
-            f"labels {labels.shape} came for {samples} samples; of each sample they may have {each} numbers: as many as the "
-            f"model's input or output has, or {_LEAST_LABEL_ELEMENTS}"
-        )
-
-
-def check_label_shape(loss: str, output: TensorSpec, labels: TensorSpec) -> None:
-    """Refuse labels of a shape that one of `LOSSES` cannot take with this output. Raises ModelError."""
-    shapes = f"the model's output is {output.shape}, the labels are {labels.shape}"
-    if labels_of(loss) is Labels.ALIKE and output.shape not in (labels.shape, (*labels.shape, 1)):
-        raise ModelError(f"loss {loss!r} takes labels of the output's own shape: {shapes}")
-    if labels_of(loss) is not Labels.CLASSES or (labels.dtype.is_floating_point and output.shape == labels.shape):
-        return
-    fits = len(output.shape) >= 2 and labels.shape == (output.shape[0], *output.shape[2:])
-    if not fits or labels.dtype.is_floating_point:
-        hint = ""
-        if labels.dtype.is_floating_point:
-            hint = "; class numbers must be integers"
-        elif len(output.shape) > 2 and labels.shape == output.shape[:-1]:
-            hint = "; this output seems to have its classes last, so let the model end with movedim(-1, 1)"
-        raise ModelError(
-            f"loss {loss!r} takes an output whose second dimension is the classes, and labels of the output's shape without "
-            f"that dimension: {shapes}{hint}"
-        )
 
 
 def _batch_loss(loss: Tensor, output: Tensor, labels: Tensor) -> BatchLoss:

@@ -1,0 +1,68 @@
+"""Labels: the type in which they travel, and which of them a loss takes."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from shared.errors import ModelError
+from shared.model.features import FeatureSpecs
+from shared.model.spec import TensorSpec
+from shared.training.losses.registry import labels_of
+from shared.training.losses.spec import Labels
+
+_LEAST_LABEL_ELEMENTS = 512
+"""What the labels of one sample may always have, however small the model's input and output are."""
+_WIDTHS = (torch.uint8, torch.int8, torch.int16, torch.int32)
+
+
+def narrowed(labels: Tensor) -> Tensor:
+    """Integer labels in the least width that holds them all, as they travel; others as they are."""
+    if labels.is_floating_point() or not labels.numel():
+        return labels
+    low, high = (int(extreme) for extreme in labels.aminmax())
+    for dtype in _WIDTHS:
+        holds = torch.iinfo(dtype)
+        if holds.min <= low and high <= holds.max:
+            return labels.to(dtype)
+    return labels
+
+
+def widened(labels: Tensor) -> Tensor:
+    """Integer labels of any width as int64, which losses take."""
+    return labels if labels.is_floating_point() else labels.long()
+
+
+def check_labels(loss: str, inputs: FeatureSpecs, output: TensorSpec, labels: TensorSpec) -> None:
+    """Refuse labels that the loss cannot take or that are too many, from their shape and type alone. Raises ModelError.
+
+    inputs, output: of the whole model, for a batch of any size.
+    """
+    samples = labels.shape[0]
+    check_label_shape(loss, TensorSpec((samples, *output.shape[1:]), output.dtype), labels)
+    each = max(_LEAST_LABEL_ELEMENTS, *(math.prod(of_model.shape[1:]) for of_model in (*inputs, output)))
+    if math.prod(labels.shape) > samples * each:
+        raise ModelError(
+            f"labels {labels.shape} came for {samples} samples; of each sample they may have {each} numbers: as many as the "
+            f"model's input or output has, or {_LEAST_LABEL_ELEMENTS}"
+        )
+
+
+def check_label_shape(loss: str, output: TensorSpec, labels: TensorSpec) -> None:
+    """Refuse labels of a shape that one of `LOSSES` cannot take with this output. Raises ModelError."""
+    shapes = f"the model's output is {output.shape}, the labels are {labels.shape}"
+    if labels_of(loss) is Labels.ALIKE and output.shape not in (labels.shape, (*labels.shape, 1)):
+        raise ModelError(f"loss {loss!r} takes labels of the output's own shape: {shapes}")
+    if labels_of(loss) is not Labels.CLASSES or (labels.dtype.is_floating_point and output.shape == labels.shape):
+        return
+    fits = len(output.shape) >= 2 and labels.shape == (output.shape[0], *output.shape[2:])
+    if not fits or labels.dtype.is_floating_point:
+        hint = ""
+        if labels.dtype.is_floating_point:
+            hint = "; class numbers must be integers"
+        elif len(output.shape) > 2 and labels.shape == output.shape[:-1]:
+            hint = "; this output seems to have its classes last, so let the model end with movedim(-1, 1)"
+        raise ModelError(
+            f"loss {loss!r} takes an output whose second dimension is the classes, and labels of the output's shape without "
+            f"that dimension: {shapes}{hint}"
+        )
