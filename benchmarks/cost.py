@@ -36,9 +36,9 @@ from benchmarks.support.report import Spread, write_json
 from edge_agent import train
 from shared.config import LinkConfig
 from shared.model.chain import build_chain
+from shared.training.held_state import copy_state
 from shared.training.recipe import Recipe
 from shared.training.stage import Stage, lone_stage
-from shared.training.stage_state import copy_state
 from shared.training.step_log import StepLog
 
 GOAL = 0.03

@@ -22,12 +22,13 @@ from shared.model.build import check_cut
 from shared.model.chain import Chain
 from shared.model.features import Features, FeatureSpecs, Gradients
 from shared.training import block_state
+from shared.training.block_state import element_bytes
 from shared.training.device import synchronise
 from shared.training.held_blocks import HeldBlocks
+from shared.training.held_state import copy_state, put_back
 from shared.training.losses import BatchLoss, LossHead, widened
 from shared.training.recipe import Recipe
 from shared.training.stage import Graph, Stage, with_zeros
-from shared.training.stage_state import copy_state, element_bytes, put_back
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Attach, Deployment, StepReport

@@ -19,7 +19,7 @@ from shared.checkpoint import Checkpoint, CheckpointName, Files
 from shared.concurrency.threads import Worker
 from shared.errors import StorageError
 from shared.runtime import SessionFolder
-from shared.training.stage_state import to_bytes
+from shared.training.held_state import to_bytes
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
 _log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ from edge_agent.training.training_stream import TrainingStream
 from shared.checkpoint import CheckpointName
 from shared.errors import IsthmusError, StoppedError, StorageError, UnreachableError
 from shared.training.held_blocks import HeldBlocks
-from shared.training.stage_state import copy_state, to_bytes
+from shared.training.held_state import copy_state, to_bytes
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)

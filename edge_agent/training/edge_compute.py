@@ -9,11 +9,11 @@ from edge_agent.training.window import BatchInFlight
 from shared.codec import Codec, Encoded, FeedbackMode, compensate, compression_error, is_lossy
 from shared.model.features import Features, Gradients
 from shared.tensor_wire import decode_tensor, encode_tensor, slot_codec
+from shared.training.block_state import element_bytes
 from shared.training.device import synchronise
 from shared.training.held_blocks import HeldBlocks
 from shared.training.policies import BackwardPolicy
 from shared.training.stage import Stage
-from shared.training.stage_state import element_bytes
 from shared.training.step_log import StepLog
 from shared.transport.stream.framing import WireTensor
 

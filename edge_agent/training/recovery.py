@@ -31,7 +31,7 @@ from shared.errors import (
     UnreachableError,
 )
 from shared.model.build import check_cut
-from shared.training.stage_state import put_back
+from shared.training.held_state import put_back
 from shared.wire.isthmus.v1.trainer_pb2 import Attached, Deployment
 
 _log = structlog.get_logger(__name__)

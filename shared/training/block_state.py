@@ -1,7 +1,7 @@
-"""The state of a block as data: parameters, buffers and optimizer state, by qualified name, as one safetensors file.
+"""The state of one block as data: parameters, buffers and optimizer state, by qualified name, as one safetensors file.
 
-Buffers that a state dict leaves out belong to it, because training may change them like any other.
-What migrates and what a checkpoint holds. Knows nothing of where it goes.
+A migration sends this state, and a checkpoint holds it for every block (`held_state`). Buffers that a state dict leaves
+out belong to it, because training may change them like any other. This module does not know where the state goes.
 """
 
 from collections.abc import Mapping
@@ -44,8 +44,8 @@ def restore(
 ) -> None:
     """Write a block's state in place, so that every reference to its parameters stays good.
 
-    optimizer: the block's own, if it has one here. A parameter whose optimizer state does not come with it begins again with
-    that of a new one. Raises ProtocolError, and changes nothing, when the state does not fit; see `check`.
+    optimizer: the block's own, if it has one here. A parameter that comes without optimizer state begins with that of a new
+    optimizer. Raises ProtocolError, and changes nothing, when the state does not fit; see `check`.
     """
     arriving = check(block, config, tensors)
     with torch.no_grad():
@@ -90,7 +90,7 @@ def check(block: Block, config: OptimizerConfig | None, tensors: Mapping[str, Te
 
 
 def is_static(block: Block) -> bool:
-    """Whether training leaves the block as it was, so that both sides hold it equal once and for all."""
+    """Whether training never changes the block, so that both sides hold it equal from the beginning to the end."""
     return not block.trainable and not block.named_buffers() and not block.named_transients()
 
 
@@ -135,8 +135,14 @@ def digest(block: Block) -> int:
     state = xxhash.xxh3_64()
     for name, tensor in sorted(collect(block, None).items()):
         state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        state.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        state.update(element_bytes(tensor))
     return state.intdigest()
+
+
+def element_bytes(tensor: Tensor) -> memoryview:
+    """The elements of a tensor in their order, as they lie in memory."""
+    data: memoryview = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return data
 
 
 def _targets(block: Block) -> dict[str, Tensor]:

@@ -35,7 +35,7 @@ from shared.errors import IsthmusError, StorageError
 from shared.placement import BlockFacts, ModelFacts, Permissions, check, crossings, load_placement, program
 from shared.planning import load_profile, load_trace
 from shared.training import block_state
-from shared.training.stage_state import copy_state, put_back, to_bytes
+from shared.training.held_state import copy_state, put_back, to_bytes
 from shared.training.step_log import check_steps
 from shared.transport.auth.tokens import Scope, make_token, read_tokens
 from tests.fuzz.damage import absurd_texts, damaged, json_files, json_values, reworded

@@ -8,10 +8,10 @@ from cloud_trainer.sessions.limits import Limits
 from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import IsthmusError, ProtocolError
 from shared.model.chain import build_chain
+from shared.training.held_state import copy_state, put_back, to_bytes
 from shared.training.optimizers import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.stage import lone_stage
-from shared.training.stage_state import copy_state, put_back, to_bytes
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Fence
 from tests.support.models.remembering import remembering
 from tests.support.wire import open_request

@@ -1,14 +1,13 @@
-"""The state of the blocks that a worker holds, as data: its part of a checkpoint, copied at a step boundary and put back.
+"""The state of all blocks that a worker holds, as data: its part of a checkpoint, copied at a step boundary and put back.
 
-Blocks without trainable parameters and buffers are left out: training does not change them, so whoever builds the model
-again has them again. Random states need no place: they follow from seed, step and block (`random_state`).
+Blocks without trainable parameters and buffers are left out: training does not change them, and whoever builds the model
+again has them again. Random states are left out, too: they follow from seed, step and block (`random_state`).
 """
 
 from collections.abc import Collection
 
 import safetensors
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from shared.errors import StorageError
@@ -17,7 +16,7 @@ from shared.training.held_blocks import HeldBlocks
 
 
 def copy_state(held: HeldBlocks) -> dict[str, Tensor]:
-    """A copy, in this machine's memory, of all that training changes: `BLOCK/` and the names of `block_state.collect`."""
+    """A copy, in this machine's memory, of all that training changes, by `BLOCK/` and the names of `block_state.collect`."""
     return {
         f"{block.index}/{name}": tensor.to("cpu", copy=True)
         for block in held.blocks
@@ -48,9 +47,3 @@ def put_back(held: HeldBlocks, indices: Collection[int], data: bytes) -> None:
     if states.keys() != expected:
         raise StorageError(f"a checkpoint holds blocks {sorted(states)}; blocks {sorted(expected)} are needed")
     held.hold(indices, {int(index): state for index, state in states.items()})
-
-
-def element_bytes(tensor: Tensor) -> memoryview:
-    """The elements of a tensor in their order, as they lie in memory."""
-    data: memoryview = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-    return data
