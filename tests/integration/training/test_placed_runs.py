@@ -11,7 +11,7 @@ from shared.errors import ConfigError, ExitCode, StoppedError
 from tests.support.commands import assert_one_sentence
 from tests.support.experiments import flags
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import edge_config, run_agent, running_trainer, train_with
+from tests.support.running import Listening, edge_config, run_agent, running_trainer, train_with
 
 STOPPED_AT = 10
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -41,7 +41,7 @@ async def test_a_stopped_run_goes_on_under_what_its_record_says_of_workers_and_b
     async with running_trainer(f"checkpoints.location={tmp_path / 'cloud'}") as server:
         chosen = edge_config(*flags("cnn", "adam", *placed(server.address, "0:1", "1:")), kept)
         with pytest.raises(StoppedError):
-            await run_training(chosen, stop_there, shutdown=shutdown)
+            await run_training(chosen, Listening(stop_there), shutdown=shutdown)
         (record, *_), *others = stored_sessions(sessions_folder(chosen))
         assert others == []
         recorded = load_config(EdgeConfig, None, [kept, "control.listen=none"], environ={}, recorded=record.config)
