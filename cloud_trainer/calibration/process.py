@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from cloud_trainer.calibration.orders import CopyOrder
 from cloud_trainer.config import StandInConfig
-from cloud_trainer.sessions.failures import failures_of
+from cloud_trainer.sessions.failures import translate_failures
 from shared.errors import DataError, IsthmusError, ProtocolError, one_line
 from shared.execution.copy_training import Copy, steps_of
 from shared.execution.split import Scheme
@@ -162,7 +162,7 @@ def main() -> None:
         os.nice(_NICENESS)
     try:
         # A GPU that fails here fails for this process alone, so it is no failure of the trainer's device.
-        with failures_of("the training of a copy", torch.device("cpu")):
+        with translate_failures("the training of a copy", torch.device("cpu")):
             train(order, report)
     except IsthmusError as error:
         _say(report, refused={"code": status_of(error).name, "sentence": one_line(str(error))})

@@ -1,4 +1,4 @@
-"""What the trainer computes of a batch: the cloud's blocks and the codecs, each on the thread for it."""
+"""What the trainer computes for a batch: the cloud's blocks on the compute thread, the codecs on theirs."""
 
 from torch import Tensor
 
@@ -15,13 +15,13 @@ class CloudCompute:
     """The cloud's blocks and codecs of one session. Called on the event loop, one batch of a kind at a time."""
 
     def __init__(self, training: CloudTraining, steps: Runner, codecs: Runner) -> None:
-        """steps, codecs: the session's turn on the thread that computes, and on that of the codecs."""
+        """steps, codecs: the session's lanes on the compute thread and on the codec thread."""
         self._training = training
         self._steps = steps
         self._codecs = codecs
 
     async def train(self, batch: CloudBatch, listener: StepListener) -> StepReport:
-        """Do one step. listener: told on the compute thread."""
+        """Do one step on the compute thread, which also calls `listener`. Returns the report of the step."""
         return await self._steps.run(self._training.train, batch, listener)
 
     async def encode(self, deployment: Deployment, gradient: Tensor) -> Encoded:

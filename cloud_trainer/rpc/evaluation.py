@@ -1,10 +1,10 @@
-"""Evaluation through the cut: features and labels in, totals out; no weights and no statistics change."""
+"""Evaluation through the cut: takes features and labels, answers with totals. It changes no weights."""
 
 from collections.abc import AsyncIterator, Callable
 
-from cloud_trainer.rpc.announcements import BatchAnnouncements
-from cloud_trainer.sessions.compute import Compute
+from cloud_trainer.rpc.incoming_batches import IncomingBatches
 from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.threads import TrainerThreads
 from shared.codec import aligned_buffer
 from shared.errors import ProtocolError
 from shared.tensor_wire import decode_tensor
@@ -18,31 +18,31 @@ async def evaluate(
     requests: AsyncIterator[Packet[EvaluateRequest] | Damaged],
     find_session: Callable[[str], Session],
     max_tensor_bytes: int,
-    compute: Compute,
+    threads: TrainerThreads,
 ) -> EvaluateResponse:
-    """Evaluate the batches of one stream, numbered from 1. Raises IsthmusError for what is not to be evaluated."""
+    """Evaluate the batches of one stream, numbered from 1. Raises IsthmusError for a batch that cannot be evaluated."""
     samples, loss_sum, correct = 0, 0.0, 0
     has_classes = True
     session: Session | None = None
-    announcements: BatchAnnouncements | None = None
+    incoming: IncomingBatches | None = None
     async for received in requests:
         packet = undamaged(received)
-        if session is None or announcements is None:
+        if session is None or incoming is None:
             session = find_session(packet.message.session_id)
-            announcements = BatchAnnouncements(session, TensorKey(0, Role.ROLE_LABEL, batch=1), max_tensor_bytes)
-            assembler = Assembler(announcements.accept, aligned_buffer)
+            incoming = IncomingBatches(session, TensorKey(0, Role.ROLE_LABEL, batch=1), max_tensor_bytes)
+            assembler = Assembler(incoming.accept, aligned_buffer)
         session.check_named(packet.message.session_id)
         tensor = assembler.add(packet.message.frame, packet.payload)
-        if tensor is None or (whole := announcements.received(tensor)) is None:
+        if tensor is None or (whole := incoming.received(tensor)) is None:
             continue
-        codec = compute.codec_of(session.id)
+        codec = threads.codec_lane(session.id)
         features = tuple([await decode_tensor(feature, codec) for feature in whole.encoded_features])
         labels = await decode_tensor(whole.encoded_labels, codec)
-        batch = await compute.of(session.id).run(session.training.evaluate, features, labels)
+        batch = await threads.compute_lane(session.id).run(session.training.evaluate, features, labels)
         samples += batch.samples
         loss_sum += batch.loss * batch.samples
         has_classes = has_classes and batch.correct is not None
         correct += batch.correct or 0
-    if samples == 0 or announcements is None or not announcements.between_batches:
+    if samples == 0 or incoming is None or not incoming.between_batches:
         raise ProtocolError("the stream ended before a batch was whole")
     return EvaluateResponse(samples=samples, loss=loss_sum / samples, correct=correct if has_classes else None)

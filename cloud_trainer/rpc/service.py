@@ -17,12 +17,12 @@ from cloud_trainer.rpc.evaluation import evaluate
 from cloud_trainer.rpc.train_rpc import TrainRpc
 from cloud_trainer.sessions.building import build_session, check_request
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
-from cloud_trainer.sessions.compute import Compute
 from cloud_trainer.sessions.handshake import Handshake, check_version
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import Quota, Record, SessionStore
+from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError, StorageError
 from shared.transport.auth.callers import caller
@@ -57,15 +57,15 @@ class TrainerService:
             config.server.max_sessions_per_subject,
         )
         metrics.watch(self.sessions)
-        self._compute = Compute()
+        self._threads = TrainerThreads()
         checkpoints = config.checkpoints
         quota = Quota(checkpoints.max_sessions_per_subject, checkpoints.max_bytes_per_subject)
         self._store = SessionStore(_checkpoint_files(checkpoints), checkpoints.keep, quota)
         self._forgetting: set[asyncio.Task[None]] = set()
-        self._handshake = Handshake(self.sessions, self._store, self._compute, self._build)
-        self._checkpointer = SessionCheckpointer(self._store, self._compute)
+        self._handshake = Handshake(self.sessions, self._store, self._threads, self._build)
+        self._checkpointer = SessionCheckpointer(self._store, self._threads)
         self.copies = CopyTrainings(config, self._limits, on)
-        self.training = TrainRpc(config, self.sessions, self._handshake, self._checkpointer, self._compute, metrics)
+        self.training = TrainRpc(config, self.sessions, self._handshake, self._checkpointer, self._threads, metrics)
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:
         """What an operator sees of it and does to it. stopping: set to stop the trainer."""
@@ -84,7 +84,7 @@ class TrainerService:
         self.sessions.close()
         for forgetting in self._forgetting:
             forgetting.cancel()
-        ended = self._compute.close(seconds)
+        ended = self._threads.close(seconds)
         self._store.close()
         return ended
 
@@ -97,7 +97,7 @@ class TrainerService:
         try:
             await self._reserve_room(session_id)
             session = await self._build(request, session_id)
-            digests = await self._compute.build(session.training.block_digests)
+            digests = await self._threads.build(session.training.block_digests)
             await self._store.keep_record(session_id, Record(request, 0, caller().subject))
         except BaseException:
             self.sessions.release(session_id)
@@ -133,7 +133,7 @@ class TrainerService:
 
     async def _build(self, request: pb.OpenSessionRequest, session_id: str) -> Session:
         config = self._config
-        return await self._compute.build(
+        return await self._threads.build(
             build_session,
             request,
             session_id,
@@ -154,7 +154,7 @@ class TrainerService:
                 uses.enter_context(session.memory.evaluation(session.training.deployment))
                 return session
 
-            return await evaluate(requests, session_of, self._config.server.max_tensor_bytes, self._compute)
+            return await evaluate(requests, session_of, self._config.server.max_tensor_bytes, self._threads)
 
     async def upload_block(
         self, requests: AsyncIterator[Packet[pb.UploadBlockRequest] | Damaged], _context: Context
@@ -170,7 +170,7 @@ class TrainerService:
                     uses.callback(receiver.close)
                 if (tensor := receiver.add(packet)) is not None:
                     return pb.UploadBlockResponse(
-                        block_digest=await receiver.take(tensor, self._compute.of(session.id))
+                        block_digest=await receiver.take(tensor, self._threads.compute_lane(session.id))
                     )
         raise ProtocolError("the stream ended before the block was whole")
 
@@ -179,7 +179,11 @@ class TrainerService:
         chunk_bytes = self._config.link.chunk_bytes
         with self.sessions.using(request.session_id) as session, session.memory.copying():
             async for packet in send_block(
-                session, request.block, chunk_bytes, self._compute.of(session.id), weights_only=request.weights_only
+                session,
+                request.block,
+                chunk_bytes,
+                self._threads.compute_lane(session.id),
+                weights_only=request.weights_only,
             ):
                 await context.write(packet)
 
@@ -188,7 +192,7 @@ class TrainerService:
     ) -> pb.CommitMigrationResponse:
         """Move the cut of a session."""
         with self.sessions.using(request.session_id) as session:
-            lane = self._compute.of(session.id)
+            lane = self._threads.compute_lane(session.id)
             await lane.aside(session.migrate, request.deployment, request.next_step, request.fence)
         _log.info("cut moved", session=session.id, cut=session.training.deployment.cut, step=session.training.next_step)
         return pb.CommitMigrationResponse()
@@ -196,7 +200,7 @@ class TrainerService:
     async def measure_stage(self, request: pb.MeasureStageRequest, _context: Context) -> pb.MeasureStageResponse:
         """Time the cloud's blocks at a cut."""
         with self.sessions.using(request.session_id) as session, session.memory.copying():
-            lane = self._compute.of(session.id)
+            lane = self._threads.compute_lane(session.id)
             step = await lane.run(session.measuring, request.cut, request.repeats)
             # One call each, so that others get their turn in between, and none is made for a caller who has gone.
             seconds = [await lane.run(step) for _ in range(request.repeats + 1)][1:]

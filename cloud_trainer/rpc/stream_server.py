@@ -1,7 +1,7 @@
-"""The way of a batch through the trainer: receive and decode, compute (P3), encode and send.
+"""The way of a batch through the trainer: receive and decode, compute (P3), encode and send (P4).
 
-The phases run side by side and are joined by queues that the edge's window bounds; an edge that does not keep its K is
-refused. What was computed outlives the stream in the session, so that a lost link loses nothing.
+The phases run side by side, joined by queues. The edge's window bounds what is in them, and an edge that sends more than its
+K permits is refused. Gradients and reports stay in the session, so that a stream that is lost loses none of them.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from contextlib import suppress
 import grpc
 
 from cloud_trainer.metrics import TrainerMetrics
-from cloud_trainer.rpc.announcements import BatchAnnouncements, ReceivedBatch
 from cloud_trainer.rpc.cloud_compute import CloudCompute
+from cloud_trainer.rpc.incoming_batches import IncomingBatches, ReceivedBatch
 from cloud_trainer.sessions.cloud_batch import CloudBatch
 from cloud_trainer.sessions.session import Session
 from shared.concurrency.tasks import run_together
@@ -37,50 +37,50 @@ from shared.wire.isthmus.v1.trainer_pb2 import (
 
 Stream = Duplex[TrainResponse, TrainRequest]
 WAITING_WITHOUT_K = 4
-"""So many items that no K bounds may wait for the compute thread: checkpoints, and batches where no gradient returns."""
+"""At most so many items that no K bounds wait for the compute thread: checkpoints, and batches where no gradient returns."""
 WAITING_REPORTS = 4
-"""So many reports may wait for the link; computing waits for room for more."""
+"""At most so many reports wait for the link; the compute thread waits for room for the next one."""
 
 CheckpointHandler = Callable[[TakeCheckpoint, Callable[[bool], Awaitable[None]]], Awaitable[None]]
-"""Takes the checkpoint that was asked for: returns when the state is copied, and says later whether it is written."""
+"""Takes the checkpoint that was asked for: returns when the state is copied, and tells later whether it was written."""
 
 
 class StreamServer:
-    """Serves one attached stream until the edge ends it."""
+    """Serves one attached stream until the edge ends it. Used on the event loop, but for what `StepListener` tells."""
 
     def __init__(
         self,
         session: Session,
         stream: Stream,
-        announcements: BatchAnnouncements,
+        incoming: IncomingBatches,
         compute: CloudCompute,
         metrics: TrainerMetrics,
         take_checkpoint: CheckpointHandler,
     ) -> None:
-        """announcements: has agreed to every tensor that `stream` brings. Called on the event loop."""
+        """incoming: has accepted every tensor that `stream` brings. Made on the event loop."""
         self._session = session
         self._stream = stream
-        self._announcements = announcements
+        self._incoming = incoming
         self._compute = compute
         self._metrics = metrics
         self._take_checkpoint = take_checkpoint
         self._loop = asyncio.get_running_loop()
         self._in_flight = 0
-        """Batches between their arrival and their gradient's departure, where K bounds them."""
-        self._to_compute: asyncio.Queue[CloudBatch | TakeCheckpoint | None] = asyncio.Queue()
+        """Batches whose gradient is not being sent yet, where K bounds them."""
+        self._compute_queue: asyncio.Queue[CloudBatch | TakeCheckpoint | None] = asyncio.Queue()
         self._room_without_k = asyncio.Semaphore(WAITING_WITHOUT_K)
-        self._to_send: asyncio.Queue[tuple[int, Deployment, Gradients] | None] = asyncio.Queue()
-        self._to_report: asyncio.Queue[StepReport | None] = asyncio.Queue(WAITING_REPORTS)
+        self._send_queue: asyncio.Queue[tuple[int, Deployment, Gradients] | None] = asyncio.Queue()
+        self._report_queue: asyncio.Queue[StepReport | None] = asyncio.Queue(WAITING_REPORTS)
 
     @property
     def waiting(self) -> dict[str, int]:
         """Batches that wait to be computed, and gradients that wait to be sent."""
-        return {"compute": self._to_compute.qsize(), "send": self._to_send.qsize()}
+        return {"compute": self._compute_queue.qsize(), "send": self._send_queue.qsize()}
 
     async def run(self, position: Position | None = None) -> None:
         """Train until the edge ends the stream. Raises the first IsthmusError that ends it early.
 
-        position: what the edge has; gradients and reports that it lacks are sent again first.
+        position: how far the edge has come; the gradients and reports that it lacks are sent again first.
         """
         missing: list[StepReport] = []
         if position is not None:
@@ -88,7 +88,7 @@ class StreamServer:
             missing = [report for _, report in answers.reports.since(position.report_step)]
             for step, (deployment, gradients) in answers.gradients.since(position.gradient_step):
                 self._in_flight += 1
-                self._to_send.put_nowait((step, deployment, gradients))
+                self._send_queue.put_nowait((step, deployment, gradients))
         self._metrics.streams.add(self)
         try:
             await run_together(
@@ -103,8 +103,8 @@ class StreamServer:
             await self._stream.write(TrainResponse(stopping=pb.Stopping()))
 
     async def _receive(self) -> None:
-        """Take batches, and what the edge says between them, until it ends the stream."""
-        announcements = self._announcements
+        """Take batches, and the messages between them, until the edge ends the stream."""
+        incoming = self._incoming
         while (event := await self._stream.receive()) is not None:
             message, tensor = event
             if tensor is None:
@@ -114,27 +114,27 @@ class StreamServer:
                 raise ProtocolError(f"{tensor.key}: a message that ends a tensor may hold an ack, and no more")
             self._session.statistics.received_bytes += len(tensor.payload)
             self._metrics.bytes_up.inc(len(tensor.payload))
-            if (batch := announcements.received(tensor)) is not None:
+            if (batch := incoming.received(tensor)) is not None:
                 await self._take_batch(batch)
-        if not announcements.between_batches:
+        if not incoming.between_batches:
             raise ProtocolError("the stream ended in the middle of a batch")
-        await self._to_compute.put(None)
+        await self._compute_queue.put(None)
 
     async def _take_message(self, message: TrainRequest) -> None:
-        if not self._announcements.between_batches:
+        if not self._incoming.between_batches:
             raise ProtocolError("a message that is no frame came in the middle of a batch; it may come between two")
         if message == TrainRequest(deployment=message.deployment):
-            self._announcements.change_deployment(message.deployment)
+            self._incoming.change_deployment(message.deployment)
         elif message == TrainRequest(checkpoint=message.checkpoint):
             await self._room_without_k.acquire()
-            await self._to_compute.put(message.checkpoint)
+            await self._compute_queue.put(message.checkpoint)
         else:
             raise ProtocolError(
                 "a message came that is neither a frame, an ack, a deployment alone nor a checkpoint alone"
             )
 
     async def _take_batch(self, received: ReceivedBatch) -> None:
-        deployment, step = self._announcements.deployment, received.encoded_labels.key.step
+        deployment, step = self._incoming.deployment, received.encoded_labels.key.step
         gradients_return = self._session.training.gradients_return
         if gradients_return:
             self._admit(step, deployment)
@@ -146,7 +146,7 @@ class StreamServer:
             self._metrics.saved_up.inc(max(feature.nbytes - len(encoding.payload), 0))
             features.append(feature)
         labels = await self._compute.decode(received.encoded_labels)
-        await self._to_compute.put(CloudBatch(step, deployment, tuple(features), labels, gradients_return))
+        await self._compute_queue.put(CloudBatch(step, deployment, tuple(features), labels, gradients_return))
 
     def _admit(self, step: int, deployment: Deployment) -> None:
         """Count a batch as in flight. Raises StatusError where the edge has sent more than its K lets it."""
@@ -160,7 +160,7 @@ class StreamServer:
 
     async def _compute_all(self) -> None:
         """P3: batches and checkpoints in the order of their arrival."""
-        while (item := await self._to_compute.get()) is not None:
+        while (item := await self._compute_queue.get()) is not None:
             if isinstance(item, TakeCheckpoint):
                 self._room_without_k.release()
                 await self._take_checkpoint(item, functools.partial(self._say_checkpointed, item.name))
@@ -169,13 +169,13 @@ class StreamServer:
                 self._room_without_k.release()
             if item.deployment.cut != self._session.training.deployment.cut:
                 raise ProtocolError(f"step {item.step} was sent at cut {item.deployment.cut}, which has moved since")
-            await self._to_report.put(await self._compute.train(item, self))
-        await self._to_send.put(None)
-        await self._to_report.put(None)
+            await self._report_queue.put(await self._compute.train(item, self))
+        await self._send_queue.put(None)
+        await self._report_queue.put(None)
 
     def gradients_computed(self, batch: CloudBatch, gradients: Gradients) -> None:
         """See `StepListener`: the edge waits for them, so they leave before the cloud's own update."""
-        self._loop.call_soon_threadsafe(self._to_send.put_nowait, (batch.step, batch.deployment, gradients))
+        self._loop.call_soon_threadsafe(self._send_queue.put_nowait, (batch.step, batch.deployment, gradients))
 
     def step_computed(self, report: StepReport, samples: int) -> None:
         """See `StepListener`."""
@@ -192,13 +192,13 @@ class StreamServer:
     async def _send_reports(self, missing: list[StepReport]) -> None:
         for lost in missing:
             await self._stream.write(TrainResponse(report=lost))
-        while (report := await self._to_report.get()) is not None:
+        while (report := await self._report_queue.get()) is not None:
             report.downlink_bits_per_second = self._stream.link.bits_per_second or 0.0
             self._session.statistics.downlink_bits_per_second = report.downlink_bits_per_second
             await self._stream.write(TrainResponse(report=report))
 
     async def _send_gradients(self) -> None:
-        while (item := await self._to_send.get()) is not None:
+        while (item := await self._send_queue.get()) is not None:
             step, deployment, gradients = item
             tensors = []
             for slot, gradient in enumerate(gradients):

@@ -1,4 +1,4 @@
-"""The call `Train`: a stream, attached to its session and served to its end."""
+"""The call `Train`: attaches a stream to its session and serves it until it ends."""
 
 import asyncio
 import functools
@@ -9,14 +9,14 @@ import structlog
 
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.metrics import TrainerMetrics
-from cloud_trainer.rpc.announcements import BatchAnnouncements
 from cloud_trainer.rpc.cloud_compute import CloudCompute
+from cloud_trainer.rpc.incoming_batches import IncomingBatches
 from cloud_trainer.rpc.stream_server import StreamServer
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
-from cloud_trainer.sessions.compute import Compute
 from cloud_trainer.sessions.handshake import Handshake
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.threads import TrainerThreads
 from shared.codec import aligned_buffer
 from shared.concurrency.tasks import run_together
 from shared.errors import ProtocolError, one_line
@@ -43,7 +43,7 @@ class TrainRpc:
         sessions: SessionRegistry,
         handshake: Handshake,
         checkpointer: SessionCheckpointer,
-        compute: Compute,
+        threads: TrainerThreads,
         metrics: TrainerMetrics,
     ) -> None:
         self._link = config.link
@@ -51,7 +51,7 @@ class TrainRpc:
         self._sessions = sessions
         self._handshake = handshake
         self._checkpointer = checkpointer
-        self._compute = compute
+        self._threads = threads
         self._metrics = metrics
         self._servers: dict[str, StreamServer] = {}
         self._stopping = False
@@ -120,19 +120,21 @@ class TrainRpc:
         self, session: Session, context: Context, answer: pb.Attached, position: pb.Position | None
     ) -> None:
         link = self._link
-        first = TensorKey(session.training.next_step, Role.ROLE_LABEL)
-        announcements = BatchAnnouncements(session, first, self._max_tensor_bytes)
+        first_labels = TensorKey(session.training.next_step, Role.ROLE_LABEL)
+        incoming = IncomingBatches(session, first_labels, self._max_tensor_bytes)
         stream: Duplex[pb.TrainResponse, pb.TrainRequest] = Duplex(
             pb.TrainResponse,
             PacketChannel(functools.partial(_read, context), context.write),
-            assembler=Assembler(announcements.accept, aligned_buffer),
+            assembler=Assembler(incoming.accept, aligned_buffer),
             chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,
             on_delivered=lambda _tensor, seconds, _arrival: self._metrics.phase_seconds["downlink"].observe(seconds),
         )
         take = functools.partial(self._checkpointer.take, session)
-        compute = CloudCompute(session.training, self._compute.of(session.id), self._compute.codec_of(session.id))
-        server = StreamServer(session, stream, announcements, compute, self._metrics, take)
+        compute = CloudCompute(
+            session.training, self._threads.compute_lane(session.id), self._threads.codec_lane(session.id)
+        )
+        server = StreamServer(session, stream, incoming, compute, self._metrics, take)
         self._servers[session.id] = server
         serving = asyncio.current_task()
         assert serving is not None, "a coroutine runs in a task"

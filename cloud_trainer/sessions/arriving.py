@@ -1,23 +1,23 @@
-"""Blocks of the edge that have come to the trainer and wait for the cut to move."""
+"""Blocks of the edge that were uploaded and wait at the trainer for the cut to move."""
 
 from cloud_trainer.sessions.memory import SessionMemory
 from shared.training.block_state import BlockTensors
 
 
 class ArrivingBlocks:
-    """The blocks that wait, by index, and what they take of the session's memory."""
+    """The states of the blocks that wait, by index. Tells the session's memory how many bytes they take."""
 
     def __init__(self, memory: SessionMemory) -> None:
         self.blocks: dict[int, BlockTensors] = {}
         self._memory = memory
 
     def put(self, index: int, tensors: BlockTensors) -> None:
-        """Keep the state of a block, instead of what came of it before."""
+        """Keep the state of a block, in place of an earlier one."""
         self.blocks[index] = tensors
         self._count()
 
     def forget(self) -> None:
-        """The edge has trained its blocks further: forget what has come, which is stale now."""
+        """Forget all of them: the edge has trained its blocks further, so they are out of date."""
         if self.blocks:
             self.blocks.clear()
             self._count()

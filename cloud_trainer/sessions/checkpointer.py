@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from cloud_trainer.sessions.compute import Compute
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
+from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -14,9 +14,9 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 class SessionCheckpointer:
     """At most one checkpoint of a session at a time."""
 
-    def __init__(self, store: SessionStore, compute: Compute) -> None:
+    def __init__(self, store: SessionStore, threads: TrainerThreads) -> None:
         self._store = store
-        self._compute = compute
+        self._threads = threads
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def wait_for_all(self) -> None:
@@ -39,7 +39,7 @@ class SessionCheckpointer:
         if session.id in self._tasks:
             await tell(False)
             return
-        _, facts, state = await self._compute.of(session.id).aside(session.training.copy)
+        _, facts, state = await self._threads.compute_lane(session.id).aside(session.training.copy)
 
         async def save() -> None:
             written = False

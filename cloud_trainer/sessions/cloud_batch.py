@@ -1,4 +1,4 @@
-"""What a step of the cloud takes, what it gives, and who is told of it."""
+"""A step of the cloud: the batch that it takes, what it computes, and the listener that is told."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,30 +12,32 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport
 
 @dataclass(frozen=True, slots=True)
 class CloudBatch:
-    """One batch as it has come to the cloud, decoded."""
+    """One batch as the cloud computes it, decoded."""
 
     step: int
     deployment: Deployment
     features: Features
     labels: Tensor
     gradients_return: bool
-    """Whether an error gradient goes back to the edge: then K bounds what is in flight."""
+    """Whether an error gradient goes back to the edge, and so K bounds what is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloudStep:
-    """What one step gave: its loss, the error gradients at the features (None where the edge needs none), and T3 so far."""
+    """The outcome of forward and backward, before the update."""
 
     loss: BatchLoss
     gradients: Gradients | None
-    graph_seconds: float
+    """The error gradients at the features, on the host; None where nothing on the edge learns."""
+    seconds: float
+    """What forward, loss and backward took: T3 without the update."""
 
 
 class StepListener(Protocol):
-    """Who is told of every step, on the compute thread."""
+    """Is told of every step, on the compute thread."""
 
     def gradients_computed(self, batch: CloudBatch, gradients: Gradients) -> None:
-        """The error gradients at the features are there; the cloud's own update follows."""
+        """The error gradients at the features are computed; the cloud's own update follows."""
 
     def step_computed(self, report: StepReport, samples: int) -> None:
-        """The cloud has done its part of a step."""
+        """The cloud has updated its weights. samples: of the batch."""

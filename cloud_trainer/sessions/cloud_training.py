@@ -1,4 +1,4 @@
-"""The cloud's blocks in training: their stage, the step that they wait for, and what the edge may still ask for of it.
+"""The cloud's blocks in training: their stage, the step that comes next, and the answers that a lost link may ask for again.
 
 Its methods compute and are called from the compute thread; it knows neither streams nor who is attached.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from cloud_trainer.sessions.answers import Answers
 from cloud_trainer.sessions.arriving import ArrivingBlocks
 from cloud_trainer.sessions.cloud_batch import CloudBatch, CloudStep, StepListener
-from cloud_trainer.sessions.failures import failures_of, failures_of_loss
+from cloud_trainer.sessions.failures import translate_failures, translate_loss_failures
 from cloud_trainer.sessions.memory import SessionMemory
 from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import ProtocolError, StorageError
@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 
 class CloudTraining:
-    """Blocks [cut, L) of one session. `next_step` is the step that their weights wait for."""
+    """Blocks [cut, L) of one session."""
 
     def __init__(
         self,
@@ -53,13 +53,14 @@ class CloudTraining:
         self.stage = _stage(held, deployment)
         self.deployment = deployment
         self.next_step = 0
+        """The step that comes next: all earlier ones are in the weights."""
         self.lineage = 0
         """The session term in which both sides last went back to a checkpoint; 0 before the first time."""
         self.answers = Answers()
         self.half_done = False
-        """A step failed half-way, so training can go on from a checkpoint only."""
-        self._detached = False
-        """Whether the cloud's blocks have passed no gradient on in some step."""
+        """Whether a step failed half-way, after which training can go on only from a checkpoint."""
+        self._no_gradient = False
+        """Whether the cloud's blocks passed no gradient back to the features in some step since the cut moved last."""
         self._session_id = session_id
         self._head = head
         self._memory = memory
@@ -92,19 +93,19 @@ class CloudTraining:
         return self._memory.max_staleness(self.deployment)
 
     def train(self, batch: CloudBatch, listener: StepListener) -> StepReport:
-        """One step. The edge waits for the gradient, so the listener has it before the cloud's own update.
+        """Do one step. The edge waits for the gradients, so the listener gets them before the cloud's own update.
 
-        Raises as `compute` does; then training can go on from a checkpoint only.
+        Raises as `forward_and_backward` does; after that, training can go on only from a checkpoint.
         """
         started = time.monotonic_ns()
         self.answers.forget_arrived(batch.step, batch.deployment.staleness)
         self.deployment = batch.deployment
         try:
-            done = self.compute(batch.step, batch.features, batch.labels)
+            done = self.forward_and_backward(batch.step, batch.features, batch.labels)
             if done.gradients is not None:
                 self.answers.gradients.keep(batch.step, (batch.deployment, done.gradients))
                 listener.gradients_computed(batch, done.gradients)
-            seconds = done.graph_seconds + self.update(batch.step)
+            seconds = done.seconds + self.update(batch.step)
             if self._step_log is not None:
                 self._step_log.applied(batch.step, *map(element_bytes, batch.features), element_bytes(batch.labels))
         except BaseException:
@@ -116,35 +117,35 @@ class CloudTraining:
             correct=done.loss.correct,
             compute_seconds=seconds,
             compute_start_nanoseconds=started,
-            no_gradient=self._detached,
+            no_gradient=self._no_gradient,
         )
         self.answers.reports.keep(batch.step, report)
         listener.step_computed(report, done.loss.samples)
         return report
 
-    def compute(self, step: int, features: Features, labels: Tensor) -> CloudStep:
+    def forward_and_backward(self, step: int, features: Features, labels: Tensor) -> CloudStep:
         """Forward, loss and backward of one batch; `update` must follow.
 
-        The gradients are on the host when this returns: copied later, they would wait for the update behind which they queue
-        on a GPU. Raises DeviceError where that failed for good, ProtocolError for labels that do not fit, ModelError where the
-        model or the loss fails.
+        The gradients are on the host when this returns: copied later, they would wait on a GPU until the update is done.
+        Raises DeviceError where the device has failed for good, ProtocolError for labels that do not fit, ModelError where
+        the model or the loss fails.
         """
         started = time.perf_counter()
-        with failures_of(f"step {step} in the cloud", self.stage.device):
+        with translate_failures(f"step {step} in the cloud", self.stage.device):
             graph: Graph = self.stage.forward(step, features, input_gradient=self.gradients_return)
         labels = widened(labels)
-        with failures_of_loss(self.recipe.loss, graph.outputs, labels):
+        with translate_loss_failures(self.recipe.loss, graph.outputs, labels):
             loss, output_gradients = self._head.gradient(graph.outputs, labels)
-        with failures_of(f"step {step} in the cloud", self.stage.device):
+        with translate_failures(f"step {step} in the cloud", self.stage.device):
             found = self.stage.backward(graph, output_gradients)
-            gradients = self._returned(found, features) if self.gradients_return else None
+            gradients = self._gradients_to_return(found, features) if self.gradients_return else None
             synchronise(self.stage.device)
         return CloudStep(loss, gradients, time.perf_counter() - started)
 
-    def _returned(self, found: Gradients, features: Features) -> Gradients:
-        """What the edge waits for, on the host."""
-        if not self._detached and all(gradient is None for gradient in found):
-            self._detached = True
+    def _gradients_to_return(self, found: Gradients, features: Features) -> Gradients:
+        """The error gradients at `features`, on the host: zeros where none was found at a float."""
+        if not self._no_gradient and all(gradient is None for gradient in found):
+            self._no_gradient = True
             _log.warning(
                 "the cloud's blocks pass no gradient on, so the blocks before them do not learn",
                 session=self._session_id,
@@ -154,25 +155,25 @@ class CloudTraining:
         return with_zeros(placed, features)
 
     def update(self, step: int) -> float:
-        """Apply the gradients of `step`; returns the seconds it took."""
+        """Update the weights by the gradients of `step`. Returns the seconds that this took."""
         started = time.perf_counter()
-        with failures_of(f"step {step} in the cloud", self.stage.device):
+        with translate_failures(f"step {step} in the cloud", self.stage.device):
             self.stage.update(step)
             synchronise(self.stage.device)
         self.next_step = step + 1
-        self._arriving.forget()  # the edge's blocks have moved on
+        self._arriving.forget()  # the edge trains its blocks further
         return time.perf_counter() - started
 
     def evaluate(self, features: Features, labels: Tensor) -> BatchLoss:
-        """The loss of one batch with the weights of now. Raises as `compute` does."""
-        with failures_of("the evaluation in the cloud", self.stage.device):
+        """The loss of one batch with the current weights. Raises as `forward_and_backward` does."""
+        with translate_failures("the evaluation in the cloud", self.stage.device):
             outputs = self.stage.evaluate(features)
         labels = widened(labels)
-        with failures_of_loss(self.recipe.loss, outputs, labels):
+        with translate_loss_failures(self.recipe.loss, outputs, labels):
             return self._head.evaluate(outputs, labels)
 
     def continues(self, attach: Attach) -> bool:
-        """Whether an edge that attaches can go on from what it has in memory with what is here."""
+        """Whether an edge that attaches can go on from its state in memory with the state that is here."""
         position = attach.position
         return (
             attach.HasField("position")
@@ -208,9 +209,9 @@ class CloudTraining:
         self.half_done = False
 
     def check_change(self, before: Deployment, after: Deployment) -> None:
-        """Refuse a change of codecs or of K that cannot be.
+        """Refuse a change of codecs or of K that is not permitted.
 
-        Raises ProtocolError when it does not follow the deployment before, ConfigError for an unknown codec.
+        Raises ProtocolError when it does not follow the deployment before, and as `SessionMemory.permit` does.
         """
         if after.version <= before.version or after.cut != before.cut:
             raise ProtocolError(
@@ -245,7 +246,7 @@ class CloudTraining:
         self.stage = _stage(self.held, deployment)
         self._arriving.forget()
         self.deployment = deployment
-        self._detached = False
+        self._no_gradient = False
 
     def take_block(self, index: int, tensors: block_state.BlockTensors, *, aside: bool) -> None:
         """Take a block's state: at once, or aside until the cut moves. Raises ProtocolError if it does not fit."""

@@ -1,4 +1,4 @@
-"""What a user's own model or loss raises, as errors of ours: the edge's user has to read it."""
+"""Translates what a user's model or loss raises into errors of ours, with sentences that the user of the edge can read."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +18,10 @@ _IGNORED_CLASS = -100
 
 
 @contextmanager
-def failures_of(what: str, device: torch.device) -> Iterator[None]:
-    """Raises ModelError, beginning with `what`, where the body raises what is not ours.
+def translate_failures(what: str, device: torch.device) -> Iterator[None]:
+    """Raise ModelError, beginning with `what`, where the body raises something that is not an IsthmusError.
 
-    device: what the body computes on. Raises DeviceError where it can compute nothing more after whatever the body raised.
+    device: what the body computes on. Raises DeviceError where the device can compute nothing more afterwards.
     """
 
     def failure(cause: BaseException) -> IsthmusError:
@@ -34,10 +34,10 @@ def failures_of(what: str, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def failures_of_loss(loss: str, outputs: Features, labels: Tensor) -> Iterator[None]:
-    """The same for a loss, by name, of the last block's output and its labels.
+def translate_loss_failures(loss: str, outputs: Features, labels: Tensor) -> Iterator[None]:
+    """Do the same for a body that computes a loss, given by its name, of the last block's output and the labels.
 
-    Raises ModelError for labels of a shape that the loss cannot take, ProtocolError for classes that the output has not.
+    Raises ModelError for labels of a shape that the loss cannot take, ProtocolError for classes that the output does not have.
     """
     (output,) = outputs
     check_label_shape(loss, TensorSpec.of(output), TensorSpec.of(labels))
@@ -50,5 +50,5 @@ def failures_of_loss(loss: str, outputs: Features, labels: Tensor) -> Iterator[N
                 f"they must be 0 to {classes - 1}"
             )
     both = f"an output {tuple(output.shape)} and labels {labels.dtype} {tuple(labels.shape)}"
-    with failures_of(f"loss {loss!r} of {both}", output.device):
+    with translate_failures(f"loss {loss!r} of {both}", output.device):
         yield

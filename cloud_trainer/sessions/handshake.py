@@ -9,10 +9,10 @@ from contextlib import ExitStack
 import grpc
 import structlog
 
-from cloud_trainer.sessions.compute import Compute
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import Record, SessionStore
+from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import ProtocolError, StorageError
 from shared.transport.auth.callers import caller
@@ -32,13 +32,13 @@ class Handshake:
         self,
         sessions: SessionRegistry,
         store: SessionStore,
-        compute: Compute,
+        threads: TrainerThreads,
         build: Callable[[pb.OpenSessionRequest, str], Awaitable[Session]],
     ) -> None:
         """build: makes a session from what once opened it."""
         self._sessions = sessions
         self._store = store
-        self._compute = compute
+        self._threads = threads
         self._build = build
         self._busy: set[str] = set()
 
@@ -112,7 +112,7 @@ class Handshake:
         if session is not None:
             session.attachment.term = attach.session_term
             await session.attachment.end()
-            if await self._compute.of(session.id).run(session.training.continues, attach):
+            if await self._threads.compute_lane(session.id).run(session.training.continues, attach):
                 return session, pb.Attached(
                     next_step=session.training.next_step, deployment=session.training.deployment
                 )
@@ -145,7 +145,8 @@ class Handshake:
     async def _may_continue(self, session: Session | None, attach: pb.Attach) -> bool:
         """Whether it is worth to end the stream that is attached: only then is it sure what the session has come to."""
         return session is not None and (
-            session.attachment.attached or await self._compute.of(session.id).run(session.training.continues, attach)
+            session.attachment.attached
+            or await self._threads.compute_lane(session.id).run(session.training.continues, attach)
         )
 
     async def _stored_record(self, session_id: str, subject: str) -> Record:
@@ -172,11 +173,13 @@ class Handshake:
             session = session or await self._rebuilt(attach.session_id, record, uses)
             session.attachment.term = attach.session_term
             try:
-                await self._compute.of(session.id).aside(session.training.restore, checkpoint, attach.session_term)
+                await self._threads.compute_lane(session.id).aside(
+                    session.training.restore, checkpoint, attach.session_term
+                )
             except BaseException:
                 self._sessions.remove(session)  # half-loaded, it is of no use
                 raise
-            digests = await self._compute.of(session.id).aside(session.training.block_digests)
+            digests = await self._threads.compute_lane(session.id).aside(session.training.block_digests)
             _log.info("session restored", session=session.id, checkpoint=str(name), term=attach.session_term)
             return session, pb.Attached(
                 next_step=session.training.next_step,

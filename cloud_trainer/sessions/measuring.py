@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from cloud_trainer.sessions.cloud_training import CloudTraining
-from cloud_trainer.sessions.failures import failures_of
+from cloud_trainer.sessions.failures import translate_failures
 from shared.errors import ProtocolError
 from shared.model.build import check_range
 from shared.training.measure import seconds_of, stage_step
@@ -25,7 +25,7 @@ def measured_step(training: CloudTraining, cut: int, repeats: int) -> Callable[[
     step = stage_step(stage, chain.features[cut], input_gradient=chain.gradients_return(cut))
 
     def measured() -> float:
-        with failures_of("measuring the cloud's blocks", device):
+        with translate_failures("measuring the cloud's blocks", device):
             return seconds_of(step)
 
     return measured

@@ -60,7 +60,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
     ("agent", Fault.CLOCK_JUMP): ("shared.training.policies:Replay.forward",),
     ("agent", Fault.DUPLICATE_FRAME): ("shared.transport.stream.duplex:Duplex.write",),
     ("trainer", Fault.KILL_TRAINER): (
-        "cloud_trainer.sessions.cloud_training:CloudTraining.compute",
+        "cloud_trainer.sessions.cloud_training:CloudTraining.forward_and_backward",
         "cloud_trainer.sessions.cloud_training:CloudTraining.update",
         "cloud_trainer.sessions.cloud_training:CloudTraining.evaluate",
         "cloud_trainer.sessions.cloud_training:CloudTraining.restore",

@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 
 from cloud_trainer.metrics import TrainerMetrics
-from cloud_trainer.rpc.announcements import BatchAnnouncements
 from cloud_trainer.rpc.cloud_compute import CloudCompute
 from cloud_trainer.rpc.evaluation import evaluate
+from cloud_trainer.rpc.incoming_batches import IncomingBatches
 from cloud_trainer.rpc.stream_server import StreamServer
 from cloud_trainer.sessions.cloud_batch import CloudStep
 from cloud_trainer.sessions.cloud_training import CloudTraining
@@ -183,11 +183,11 @@ class _RecordedTraining(CloudTraining):
     record: Record
     server: StreamServer
 
-    def compute(self, step: int, features: Features, labels: Tensor) -> CloudStep:
+    def forward_and_backward(self, step: int, features: Features, labels: Tensor) -> CloudStep:
         self.record.cloud.append(step)
         queued = sum(self.server.waiting.values())
         self.record.most_queued_in_cloud = max(self.record.most_queued_in_cloud, queued)
-        return super().compute(step, features, labels)
+        return super().forward_and_backward(step, features, labels)
 
     def update(self, step: int) -> float:
         self.record.updated.append(step)
@@ -266,11 +266,11 @@ class VirtualSplit(RunListener):
         down = Wire(1e9, jitter=delays.down, write_seconds=delays.write)
         edge = edge_end(up, down, self.window.accept, chunk_bytes=128)
         first = TensorKey(self.training.next_step, Role.ROLE_LABEL)
-        announcements = BatchAnnouncements(self.session, first, LIMITS.tensor_bytes)
-        cloud = cloud_end(up, down, announcements.accept, chunk_bytes=128)
+        incoming = IncomingBatches(self.session, first, LIMITS.tensor_bytes)
+        cloud = cloud_end(up, down, incoming.accept, chunk_bytes=128)
 
         async def serve() -> None:
-            await self.serve(cloud, announcements)
+            await self.serve(cloud, incoming)
             down.end()
 
         async def drive() -> None:
@@ -288,13 +288,13 @@ class VirtualSplit(RunListener):
     async def serve(
         self,
         cloud: Duplex[TrainResponse, TrainRequest],
-        announcements: BatchAnnouncements,
+        incoming: IncomingBatches,
         position: Position | None = None,
     ) -> None:
         """Be the trainer on its end of a stream, to the end of that, for an edge that is at `position`."""
         metrics = TrainerMetrics(CollectorRegistry())
         compute = CloudCompute(self.training, *self._cloud_workers)
-        self.training.server = StreamServer(self.session, cloud, announcements, compute, metrics, _no_checkpoint)
+        self.training.server = StreamServer(self.session, cloud, incoming, compute, metrics, _no_checkpoint)
         await self.training.server.run(position)
 
     async def evaluate(self) -> EvaluateResponse:
@@ -315,8 +315,8 @@ class VirtualSplit(RunListener):
                         yield Packet(EvaluateRequest(session_id="s", frame=frame), payload)
 
         cloud, codec = self._cloud_workers
-        compute = SimpleNamespace(of=lambda _: cloud, codec_of=lambda _: codec)
-        return await evaluate(requests(), lambda _: self.session, LIMITS.tensor_bytes, compute)
+        threads = SimpleNamespace(compute_lane=lambda _: cloud, codec_lane=lambda _: codec)
+        return await evaluate(requests(), lambda _: self.session, LIMITS.tensor_bytes, threads)
 
     def batches(self, steps: int) -> Prefetcher:
         """The batches of so many steps, fetched ahead."""

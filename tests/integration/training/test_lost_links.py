@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_trainer.rpc.announcements import BatchAnnouncements
+from cloud_trainer.rpc.incoming_batches import IncomingBatches
 from edge_agent.training.recovery import Reattached
 from shared.client.training_call import Stream
 from shared.codec import FeedbackMode, aligned_buffer
@@ -57,14 +57,12 @@ class LossyLink:
             count()
             await near.write(packet)
 
-        announcements = BatchAnnouncements(
-            session, TensorKey(session.training.next_step, Role.ROLE_LABEL), LIMITS.tensor_bytes
-        )
+        incoming = IncomingBatches(session, TensorKey(session.training.next_step, Role.ROLE_LABEL), LIMITS.tensor_bytes)
         cloud = Duplex(
-            TrainResponse, far, Assembler(announcements.accept, aligned_buffer), CHUNK_BYTES, 1 << 20, lambda *_: None
+            TrainResponse, far, Assembler(incoming.accept, aligned_buffer), CHUNK_BYTES, 1 << 20, lambda *_: None
         )
         self._end = near.end
-        self._serving = asyncio.create_task(self._split.serve(cloud, announcements, position))
+        self._serving = asyncio.create_task(self._split.serve(cloud, incoming, position))
         assembler = Assembler(self._split.window.accept, aligned_buffer)
         return Duplex(TrainRequest, PacketChannel(read, write), assembler, CHUNK_BYTES, 1 << 20, lambda *_: None)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from cloud_trainer.rpc.announcements import BatchAnnouncements
+from cloud_trainer.rpc.incoming_batches import IncomingBatches
 from edge_agent.data.prefetch import PREFETCHED
 from shared.codec import FeedbackMode, codec_by_name
 from shared.errors import IsthmusError, OutOfTurnError, ProtocolError
@@ -321,9 +321,9 @@ def refused(requests, error: type[IsthmusError], sentence: str, staleness: int =
             codec, tensor = ("raw", batch_of(step).labels) if role == LABEL else ("fp32", torch.zeros(4, 8))
             key = TensorKey(step, role, 0 if role == LABEL else CUT)
             await edge.send(to_wire(codec_by_name(codec).encode(tensor), key, version))
-        announcements = BatchAnnouncements(split.session, TensorKey(0, LABEL), LIMITS.tensor_bytes)
+        incoming = IncomingBatches(split.session, TensorKey(0, LABEL), LIMITS.tensor_bytes)
         with pytest.raises(error, match=sentence):
-            await split.serve(cloud_end(up, down, announcements.accept), announcements)
+            await split.serve(cloud_end(up, down, incoming.accept), incoming)
         return split
 
     return run_virtually(main)

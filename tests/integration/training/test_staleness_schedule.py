@@ -104,13 +104,13 @@ def test_a_schedule_counts_in_steps_or_in_epochs(every, changes):
 @pytest.fixture
 def unhurried(monkeypatch):
     """A trainer whose steps take their time, so that the next batch has always begun before a gradient comes."""
-    compute = CloudTraining.compute
+    compute = CloudTraining.forward_and_backward
 
     def slowly(*arguments):
         time.sleep(0.05)
         return compute(*arguments)
 
-    monkeypatch.setattr(CloudTraining, "compute", slowly)
+    monkeypatch.setattr(CloudTraining, "forward_and_backward", slowly)
 
 
 @pytest.mark.usefixtures("unhurried")

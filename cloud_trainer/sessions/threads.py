@@ -1,8 +1,8 @@
-"""Where the trainer computes: steps of all sessions on one thread, shared by the time they use, and the rest beside it.
+"""The threads of the trainer beside its event loop: one for the steps of all sessions, one for codecs, one for building models.
 
-Building a model takes long and touches no session that is there, so it has a thread of its own, which subjects share in
-the same way. Copying and restoring a session's state keeps its place among the session's own work and holds up nobody
-else's.
+Sessions share the first two by the time that they use. Building a model takes long and touches no open session, so it has
+a thread of its own, which subjects share in the same way. Copying and restoring a session's state keeps its place among
+the session's own work and delays nobody else's.
 """
 
 import sys
@@ -22,8 +22,8 @@ _SWITCH_SECONDS = 0.0005
 operations, so with the default of 5 ms a model that is being built would make a step of 5 ms take ten times as long."""
 
 
-class Compute:
-    """The threads that compute."""
+class TrainerThreads:
+    """The threads of one trainer. Used on the event loop."""
 
     def __init__(self) -> None:
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -31,20 +31,20 @@ class Compute:
         self._building = SharedWorker("building", prepare_compute_thread)
         self._codec = SharedWorker("codec")
 
-    def of(self, session_id: str) -> Lane:
-        """What computes for a session: `run` for its steps, `aside` for what others do not wait for."""
+    def compute_lane(self, session_id: str) -> Lane:
+        """A session's lane on the compute thread: `run` for its steps, `aside` for work that others do not wait for."""
         return self._steps.of(session_id)
 
-    def codec_of(self, session_id: str) -> Lane:
-        """What encodes and decodes for a session."""
+    def codec_lane(self, session_id: str) -> Lane:
+        """A session's lane on the codec thread."""
         return self._codec.of(session_id)
 
     async def build(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call what builds a model for the caller, beside all steps."""
+        """Call a function that builds a model for the caller of this RPC, on the building thread."""
         return await self._building.of(caller().subject).run(function, *args, **kwargs)
 
     def close(self, seconds: float) -> bool:
-        """Drop what waits, and end the threads; whether all that was running ended within so many seconds."""
+        """Drop what waits, and end the threads. Returns whether all that was running ended within so many seconds."""
         workers, deadline = (self._steps, self._building, self._codec), time.monotonic() + seconds
         for worker in workers:
             worker.close()

@@ -1,4 +1,7 @@
-"""What an edge may send next of its batches; `shared.runtime` judges every announced tensor against it."""
+"""Batches on their way in: which tensor of them may be announced next, and which batch is whole.
+
+Knows nothing of what carries the tensors; the assembler of a stream asks `accept` before it takes memory for one.
+"""
 
 from dataclasses import dataclass
 
@@ -22,19 +25,19 @@ class ReceivedBatch:
     """One for each tensor that crosses the cut, slot by slot."""
 
 
-class BatchAnnouncements:
-    """Batches one after the other, each its labels and then, slot by slot, features of the session's shapes and codec.
+class IncomingBatches:
+    """Takes batches one after the other: the labels of each, then its features slot by slot, of the session's shapes and codec.
 
-    The chunks of these may be mixed; a batch is announced when the one before it is whole.
+    The chunks of one batch's tensors may be mixed. A batch may be announced once the one before it is whole.
     """
 
-    def __init__(self, session: Session, first: TensorKey, max_tensor_bytes: int) -> None:
-        """first: the labels that come first: those of a step, or those of batch 1 of an evaluation."""
+    def __init__(self, session: Session, first_labels: TensorKey, max_tensor_bytes: int) -> None:
+        """first_labels: key of the labels that come first, those of a step or those of batch 1 of an evaluation."""
         self._session = session
-        self._expected_labels = first
-        """The labels of the batch that is announced or comes next."""
-        self._labels: TensorSpec | None = None
-        """The shape and type of the announced batch's labels; None between two batches."""
+        self._labels_key = first_labels
+        """Of the batch that is announced now, or comes next."""
+        self._labels_spec: TensorSpec | None = None
+        """Shape and type of the announced labels; None between two batches."""
         self._announced_features = 0
         self._received: dict[TensorKey, WireTensor] = {}
         self._max_bytes = max_tensor_bytes
@@ -43,8 +46,8 @@ class BatchAnnouncements:
 
     @property
     def between_batches(self) -> bool:
-        """Whether no batch is half received."""
-        return self._labels is None
+        """Whether no batch is announced that is not whole yet."""
+        return self._labels_spec is None
 
     @property
     def deployment(self) -> Deployment:
@@ -62,48 +65,48 @@ class BatchAnnouncements:
         self._changed = deployment
 
     def accept(self, frame: Frame) -> None:
-        """Agree to a tensor, or raise what `judge` does; StatusError where there is no memory for labels like these."""
+        """Agree to the tensor that a frame announces. Raises as `judge` does; StatusError for labels of too many bytes."""
         tensor = judge(frame, self._expected())
-        if self._labels is None:
+        if self._labels_spec is None:
             self._session.memory.take_labels(tensor.bytes, self._session.training.deployment)
-            self._labels = tensor
+            self._labels_spec = tensor
         else:
             self._announced_features += 1
 
     def received(self, tensor: WireTensor) -> ReceivedBatch | None:
-        """Take note that an accepted tensor is whole; the batch, when all of it is."""
+        """Take a whole tensor that was accepted. Returns its batch where it was the last tensor of it, otherwise None."""
         self._received[tensor.key] = tensor
         slots = range(len(self._session.training.feature_specs))
-        if len(self._received) <= len(slots):
+        if len(self._received) < 1 + len(slots):
             return None
         features = tuple(self._received[self._feature_key(slot)] for slot in slots)
-        batch = ReceivedBatch(self._received[self._expected_labels], features)
+        batch = ReceivedBatch(self._received[self._labels_key], features)
         self._received.clear()
-        self._labels, self._announced_features = None, 0
-        self._expected_labels = self._expected_labels.following
+        self._labels_spec, self._announced_features = None, 0
+        self._labels_key = self._labels_key.following
         return batch
 
     def _expected(self) -> ExpectedTensor | None:
-        """What may be announced next; nothing until the batch that is announced is whole."""
+        """The tensor that may be announced next; None while all of a batch is announced and not all of it is here."""
         deployment, specs, slot = self.deployment, self._session.training.feature_specs, self._announced_features
-        if self._labels is None:
-            return ExpectedTensor(self._expected_labels, deployment.version, "raw", self._check_labels, self._max_bytes)
+        if self._labels_spec is None:
+            return ExpectedTensor(self._labels_key, deployment.version, "raw", self._check_labels, self._max_bytes)
         if slot == len(specs):
             return None
         spec = specs[slot]
-        tensor = TensorSpec((self._labels.shape[0], *spec.shape[1:]), spec.dtype)
+        tensor = TensorSpec((self._labels_spec.shape[0], *spec.shape[1:]), spec.dtype)
         codec = slot_codec(deployment.codec, spec.dtype).name
         return ExpectedTensor(self._feature_key(slot), deployment.version, codec, tensor, self._max_bytes)
 
     def _feature_key(self, slot: int) -> TensorKey:
-        """The key of a feature of the announced batch."""
-        return self._expected_labels._replace(role=Role.ROLE_FEATURE, block=self.deployment.cut, slot=slot)
+        """Key of a feature of the announced batch."""
+        return self._labels_key._replace(role=Role.ROLE_FEATURE, block=self.deployment.cut, slot=slot)
 
     def _check_labels(self, labels: TensorSpec) -> None:
         session = self._session
         most = session.training.feature_specs[0].shape[0]
         if not labels.shape or not 1 <= labels.shape[0] <= most:
-            raise ProtocolError(f"{self._expected_labels}: labels {labels.shape} came; a batch has 1 to {most} samples")
+            raise ProtocolError(f"{self._labels_key}: labels {labels.shape} came; a batch has 1 to {most} samples")
         check_labels(
             session.training.recipe.loss, session.training.chain.features[0], session.training.chain.output, labels
         )
