@@ -73,7 +73,7 @@ async def send_block(
     def serialized() -> bytes:
         tensors = session.training.held.block_tensors(index)
         if weights_only:
-            tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer/")}
+            tensors = block_state.without_optimizer(tensors)
         return block_state.serialize(tensors)
 
     data = await lane.aside(serialized)

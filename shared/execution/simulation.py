@@ -17,7 +17,8 @@ from shared.execution.model_facts import facts_of
 from shared.execution.pieces import features_of, rows_of
 from shared.execution.steps import Load, Outgoing, Work, WorkerSteps
 from shared.model.chain import Chain
-from shared.placement import Cargo, Placement, Route, held_blocks
+from shared.placement import Cargo, Placement, Route, held_blocks, moves
+from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import BatchLoss, whole_loss
 from shared.training.recipe import Recipe
@@ -40,20 +41,33 @@ class Simulation:
         self, chains: Mapping[str, Chain], placement: Placement, recipe: Recipe, method: Method, device: torch.device
     ) -> None:
         """chains: of each worker; where no block is shared, they may be one and the same."""
-        self._placement = placement
-        self._staleness = placement.staleness
-        model = facts_of(next(iter(chains.values())))
-        held = {
+        self._model, self._method = facts_of(next(iter(chains.values()))), method
+        self._held = {
             name: HeldBlocks(chains[name], recipe, device, held_blocks(placement, name)) for name in placement.workers
         }
-        blocks = {name: PlacedBlocks(held[name], placement, model, name, method) for name in placement.workers}
+        self._losses: dict[int, list[BatchLoss]] = {}
+        self._place(placement)
+
+    def _place(self, placement: Placement) -> None:
+        model, method = self._model, self._method
+        self._placement = placement
+        blocks = {name: PlacedBlocks(self._held[name], placement, model, name, method) for name in placement.workers}
         self._steps = {name: WorkerSteps(placement, model, name, blocks[name]) for name in placement.workers}
         self._judges = {
             name: WorkerSteps(placement, model, name, blocks[name], training=False) for name in placement.workers
         }
         self._feedback = {name: Feedback(method.feedback, steps.receives) for name, steps in self._steps.items()}
         self._sources = {source.worker: source.rows for source in placement.sources}
-        self._losses: dict[int, list[BatchLoss]] = {}
+
+    def change(self, placement: Placement) -> None:
+        """Go on under another placement of the same workers; blocks move as they are. Nothing is in flight."""
+        arriving: dict[str, dict[int, block_state.BlockTensors]] = {name: {} for name in placement.workers}
+        for block, sender, receiver, whole in moves(self._placement, placement):
+            state = {name: tensor.clone() for name, tensor in self._held[sender].block_tensors(block).items()}
+            arriving[receiver][block] = state if whole else block_state.without_optimizer(state)
+        for name, held in self._held.items():
+            held.hold(held_blocks(placement, name), arriving[name])
+        self._place(placement)
 
     def train(self, first_step: int, stop_step: int, batches: Iterator[Batch]) -> list[BatchLoss]:
         """Steps whose error gradients come as late to where samples enter as K allows, and no later; returns their losses.
@@ -62,7 +76,7 @@ class Simulation:
         """
         under_way: deque[int] = deque()
         for step in range(first_step, stop_step):
-            if len(under_way) > self._staleness:
+            if len(under_way) > self._placement.staleness:
                 self._pump(self._may_end(under_way.popleft()))
             self._begin(step, next(batches))
             under_way.append(step)

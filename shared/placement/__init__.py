@@ -1,6 +1,7 @@
 """What runs where: tiles of blocks and samples, their validity, and what follows from them. Numbers and names only."""
 
 from shared.placement.arrivals import Arrivals
+from shared.placement.changes import BlockMove, moves
 from shared.placement.derived import (
     Crossing,
     Link,
@@ -40,6 +41,7 @@ __all__ = [
     "Arrivals",
     "Backward",
     "BlockFacts",
+    "BlockMove",
     "BlockRange",
     "Cargo",
     "Crossing",
@@ -70,6 +72,7 @@ __all__ = [
     "links",
     "load_placement",
     "loss_rows",
+    "moves",
     "parse_placement",
     "parse_range",
     "program",

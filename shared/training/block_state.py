@@ -36,6 +36,11 @@ def collect(block: Block, optimizer: torch.optim.Optimizer | None) -> BlockTenso
     return tensors
 
 
+def without_optimizer(tensors: Mapping[str, Tensor]) -> BlockTensors:
+    """The state of a block for who runs it and does not update it."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer/")}
+
+
 def restore(
     block: Block,
     optimizer: torch.optim.Optimizer | None,

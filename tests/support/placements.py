@@ -51,9 +51,9 @@ def models(draw):
 
 
 @st.composite
-def placements(draw, model: ModelFacts):
+def placements(draw, model: ModelFacts, batch_sizes: st.SearchStrategy[int] = st.integers(3, 8)):  # noqa: B008
     """Any valid placement of `model` on up to three workers: in each run of blocks the samples are divided among some."""
-    blocks, batch_size = len(model.blocks), draw(st.integers(3, 8))
+    blocks, batch_size = len(model.blocks), draw(batch_sizes)
     tiles: list[Tile] = []
     for first, stop in draw(divisions(blocks, draw(st.integers(1, min(blocks, 4))))):
         chosen = draw(st.permutations(WORKERS))[: draw(st.integers(1, 3))]

@@ -27,6 +27,10 @@ class PlainTiles:
             for block in self.blocks
         ]
 
+    def change(self, placement: Placement) -> None:
+        """Run other tiles from now on."""
+        self._placement = placement
+
     def step(self, step: int, inputs: Tensor, labels: Tensor) -> float:
         """Train on one batch; returns its mean loss."""
         samples, feature = len(labels), inputs

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shared.errors import ConfigError
-from shared.placement import check
+from shared.placement import check, held_blocks, moves
 from shared.training.optimizers import OPTIMIZERS
 from tests.support.placed import MODEL_FACTS, MODELS, batch_of, built, chain_of, recipe, simulation, state_of
 from tests.support.placements import EVERYBODY, placements
@@ -20,16 +20,22 @@ STEPS = 3
 
 
 @st.composite
-def cases(draw):
-    """A model, and a valid placement of it on up to three workers."""
-    name = draw(st.sampled_from(sorted(MODELS)))
+def valid(draw, name, batch_sizes):
+    """A valid placement of a model on up to three workers, without staleness."""
     model = MODEL_FACTS[name]
-    placement = replace(draw(placements(model)), staleness=0)
+    placement = replace(draw(placements(model, batch_sizes)), staleness=0)
     try:
         check(placement, model, EVERYBODY)
     except ConfigError:  # a part is too small for its statistics
         assume(False)
-    return name, placement
+    return placement
+
+
+@st.composite
+def cases(draw):
+    """A model and a placement of it."""
+    name = draw(st.sampled_from(sorted(MODELS)))
+    return name, draw(valid(name, st.integers(3, 8)))
 
 
 @settings(max_examples=80, deadline=None)
@@ -55,3 +61,47 @@ def test_any_placement_computes_what_one_process_with_its_tiles_does(case, optim
         assert_same_bits(
             of_owner.named_parameters() | of_owner.named_buffers(), held.named_parameters() | held.named_buffers()
         )
+
+
+@st.composite
+def changes(draw):
+    """A model, and two to four placements of it."""
+    name = draw(st.sampled_from(sorted(MODELS)))
+    one = valid(name, st.just(6))
+    return name, draw(st.lists(one, min_size=2, max_size=4))
+
+
+@settings(max_examples=60, deadline=None)
+@given(changes(), st.sampled_from(["sgd", "adam", "adagrad"]), st.sampled_from([None, 0.5]))
+def test_placements_may_follow_each_other_and_change_no_bit(change, optimizer, clip_norm):
+    name, ways = change
+    told, module = recipe(optimizer, clip_norm), built(name)
+    chains = {worker: chain_of(copy.deepcopy(module)) for worker in ways[0].workers}
+    plain, simulated = PlainTiles(list(module), ways[0], told), simulation(chains, ways[0], told)
+    for number, placement in enumerate(ways):
+        if number:
+            plain.change(placement)
+            simulated.change(placement)
+        steps = range(STEPS * number, STEPS * (number + 1))
+        batches = [batch_of(step, placement.batch_size) for step in steps]
+        simulated.train(steps.start, steps.stop, iter(batches))
+        for step, batch in zip(steps, batches, strict=True):
+            plain.step(step, *batch)
+        assert_same_bits(dict(module.state_dict()), state_of(chains, placement))
+
+
+@given(st.data())
+def test_nothing_moves_but_what_somebody_lacks(data):
+    model = MODEL_FACTS["dropping"]
+    before, after = data.draw(placements(model)), data.draw(placements(model))
+    has = {(worker, block) for worker in before.workers for block in held_blocks(before, worker)}
+    owns = {(before.owner(block), block) for block in range(before.blocks)}
+    for block, sender, receiver, whole in moves(before, after):
+        assert (sender, block) in owns
+        assert whole == (after.owner(block) == receiver)
+        assert (receiver, block) not in (owns if whole else has), "it has that already"
+        has.add((receiver, block))
+        if whole:
+            owns.add((receiver, block))
+    assert {(worker, block) for worker in after.workers for block in held_blocks(after, worker)} <= has
+    assert {(after.owner(block), block) for block in range(after.blocks)} <= owns
