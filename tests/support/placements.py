@@ -4,8 +4,10 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
+from shared.errors import ConfigError
 from shared.placement import (
     Backward,
     BlockFacts,
@@ -24,6 +26,7 @@ from shared.placement import (
     Take,
     Tile,
     Update,
+    check,
     program,
 )
 
@@ -79,6 +82,37 @@ def placements(draw, model: ModelFacts, batch_sizes: st.SearchStrategy[int] = st
         sources=tuple(draw(st.permutations(sources))),
         owners=owners,
         labels=draw(st.sampled_from([None, frozenset(holders[blocks - 1])])),
+        staleness=draw(st.integers(0, 3)),
+    )
+
+
+@st.composite
+def valid_placements(draw, model: ModelFacts, batch_sizes: st.SearchStrategy[int] = st.integers(3, 8)):  # noqa: B008
+    """The same, where no part is too small for its statistics."""
+    placement = draw(placements(model, batch_sizes))
+    try:
+        check(placement, model, EVERYBODY)
+    except ConfigError:
+        assume(False)
+    return placement
+
+
+@st.composite
+def chains(draw):
+    """Two to four workers, one after the other, the samples at the first; or first and last blocks there (labels stay)."""
+    blocks = draw(divisions(4, draw(st.integers(2, 4))))
+    names = [*WORKERS, "cloud"][: len(blocks)]
+    if draw(st.booleans()):
+        names[-1] = "edge"
+    assume(len(set(names)) > 1)
+    whole = Rows(0, 4)
+    return Placement(
+        version=3,
+        blocks=4,
+        batch_size=4,
+        workers=tuple(dict.fromkeys(names)),
+        tiles=tuple(Tile(worker, first, stop, whole) for worker, (first, stop) in zip(names, blocks, strict=True)),
+        sources=(Source("edge", whole),),
         staleness=draw(st.integers(0, 3)),
     )
 

@@ -67,3 +67,10 @@ def test_a_loss_trains():
     _, losses = simulated(Scheme(), recipe(loss="huber"), 2)
     inputs, labels = batch(0)
     assert losses[0] == pytest.approx(nn.functional.huber_loss(chain().module(inputs), labels).item())
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_backward_policy_trains(staleness):
+    dropped, losses = simulated(Scheme(staleness, "dropping"), recipe(), 6)
+    assert len(losses) == 6
+    assert not same(dropped, simulated(Scheme(staleness), recipe(), 6)[0])

@@ -1,35 +1,20 @@
 """What the page on extending shows is done as it stands there, and keeps what the page promises.
 
-The examples are written into a copy of the tree, where the checks of all of their kind run, and extended_tree.py. The backward
-policy is loaded and used.
+The examples are written into a copy of the tree, where the checks of all of their kind run, and extended_tree.py.
 """
 
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from shared.execution.split import Scheme
-from shared.training.policies import POLICIES
 from tests.conftest import ROOT
 from tests.support.pages import blocks
-from tests.unit.docs.extended_tree import recipe, same, simulated
 
 EXAMPLES = {block.title: block.text for block in blocks("extending.md") if block.language == "python"}
 SHOWN = {"signs.py", "asgd.py", "halves.py", "dropping.py", "huber.py"}
-
-
-def shown(file: str, monkeypatch) -> ModuleType:
-    """The file of the page, imported as the module that it would be."""
-    (title,) = [title for title in EXAMPLES if title.endswith(f"/{file}")]
-    name = title.removesuffix(".py").replace("/", ".")
-    module = ModuleType(name)
-    monkeypatch.setitem(sys.modules, name, module)
-    exec(compile(EXAMPLES[title], title, "exec"), module.__dict__)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +72,3 @@ def test_the_checks_of_all_of_their_kind_pass_for_those_of_the_page(tree, chosen
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *suites]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_a_backward_policy_trains(monkeypatch):
-    monkeypatch.setitem(POLICIES, "dropping", shown("dropping.py", monkeypatch).Dropping)
-    for staleness in (0, 2):
-        dropped, losses = simulated(Scheme(staleness, "dropping"), recipe(), 6)
-        assert len(losses) == 6
-        assert not same(dropped, simulated(Scheme(staleness), recipe(), 6)[0])

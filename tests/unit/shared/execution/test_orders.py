@@ -5,53 +5,24 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.errors import ConfigError
-from shared.placement import Placement, Rows, Source, Tile, check
 from shared.training.policies import POLICIES
 from tests.support.placed import MODEL_FACTS, LooseSession, batch_of, built, chain_of, recipe, simulation, state_of
-from tests.support.placements import EVERYBODY, divisions, placements
+from tests.support.placements import chains, valid_placements
 from tests.support.plain import assert_same_bits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-STEPS, WORKERS = 6, ("edge", "near", "far", "cloud")
+STEPS = 6
 
 
-@st.composite
-def chains(draw):
-    """Two to four workers, one after the other, the samples at the first; or first and last blocks there (labels stay)."""
-    blocks = draw(divisions(4, draw(st.integers(2, 4))))
-    names = list(WORKERS[: len(blocks)])
-    if draw(st.booleans()):
-        names[-1] = "edge"
-    whole = Rows(0, 4)
-    assume(len(set(names)) > 1)
-    return Placement(
-        version=0,
-        blocks=4,
-        batch_size=4,
-        workers=tuple(dict.fromkeys(names)),
-        tiles=tuple(Tile(worker, first, stop, whole) for worker, (first, stop) in zip(names, blocks, strict=True)),
-        sources=(Source("edge", whole),),
-        staleness=draw(st.integers(0, 3)),
-    )
-
-
-@st.composite
-def any_placements(draw):
-    """Shared blocks too."""
-    placement = draw(placements(MODEL_FACTS["dropping"]))
-    try:
-        check(placement, MODEL_FACTS["dropping"], EVERYBODY)
-    except ConfigError:
-        assume(False)
-    return placement
+ANY = st.one_of(chains(), valid_placements(MODEL_FACTS["dropping"]))
+"""Chains, labels that stay, and shared blocks."""
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.one_of(chains(), any_placements()), st.sampled_from(sorted(POLICIES)), st.randoms(use_true_random=False))
+@given(ANY, st.sampled_from(sorted(POLICIES)), st.randoms(use_true_random=False))
 def test_an_order_of_events_decides_every_bit(placement, policy, dice):
     told, module = recipe("adam"), built("dropping")
     batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]

@@ -8,59 +8,30 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shared.errors import ConfigError
 from shared.placement import (
     Cargo,
-    Placement,
     Route,
-    Rows,
-    Source,
-    Tile,
-    check,
     crossings,
     report_parents,
     waits_for_all,
 )
 from tests.support.linked import LinkedSession
 from tests.support.placed import MODEL_FACTS, batch_of, built, chain_of, recipe, simulation, state_of
-from tests.support.placements import EVERYBODY, divisions, placements
+from tests.support.placements import chains, valid_placements
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
 from tests.support.virtual import run_virtually
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-STEPS, WORKERS = 5, ("edge", "near", "far", "cloud")
-
-
-@st.composite
-def chains(draw):
-    """Two to four workers, one after the other, the samples at the first; or first and last blocks there (labels stay)."""
-    blocks = draw(divisions(4, draw(st.integers(2, 4))))
-    names = list(WORKERS[: len(blocks)])
-    if draw(st.booleans()):
-        names[-1] = "edge"
-    assume(len(set(names)) > 1)
-    whole = Rows(0, 4)
-    return Placement(
-        version=3,
-        blocks=4,
-        batch_size=4,
-        workers=tuple(dict.fromkeys(names)),
-        tiles=tuple(Tile(worker, first, stop, whole) for worker, (first, stop) in zip(names, blocks, strict=True)),
-        sources=(Source("edge", whole),),
-    )
+STEPS = 5
 
 
 @st.composite
 def any_placements(draw):
     """Shared blocks, samples at several workers, owners without a tile."""
-    placement = draw(placements(MODEL_FACTS["dropping"]))
-    try:
-        check(placement, MODEL_FACTS["dropping"], EVERYBODY)
-    except ConfigError:
-        assume(False)
-    # Whoever begins a step has waited for everybody, or hears of everybody.
     model = MODEL_FACTS["dropping"]
+    placement = draw(valid_placements(model))
+    # Whoever begins a step has waited for everybody, or hears of everybody.
     telling = report_parents(placement, model)
     begin = {source.worker for source in placement.sources}
     assume(all(worker not in telling or waits_for_all(placement, model, worker) for worker in begin))
@@ -139,7 +110,8 @@ def test_what_is_compressed_is_compensated_once_whatever_is_lost(placement, up, 
     pairs = [(one.sender, one.receiver) for one in crossings(placement)]
     codecs = {Route(near, far, Cargo.FEATURE): up for near, far in pairs}
     codecs |= {Route(far, near, Cargo.ERROR_GRADIENT): down for near, far in pairs}
-    placement, told, module = replace(placement, codecs=codecs), recipe("sgd"), built("dropping")
+    placement = replace(placement, codecs=codecs, staleness=0)
+    told, module = recipe("sgd"), built("dropping")
     batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
     dice = random.Random(seed)
     session: LinkedSession

@@ -1,0 +1,38 @@
+"""What a stage does with a batch between its forward and the return of its error gradient.
+
+Where no update can lie between the two (K = 0), its graph is kept and used. Otherwise policies differ, and each
+has a file. Called from the compute thread; batches come back in the order they went.
+"""
+
+from typing import ClassVar, Protocol
+
+from shared.model.features import Features, Gradients
+from shared.training.stage import Stage
+
+
+class BackwardPolicy(Protocol):
+    """Forward now, backward when the gradient is there. A new one is a file and its line in `registry.py`."""
+
+    keeps_graphs: ClassVar[bool]
+    """Whether activations, and the weights that made them, are held for every batch in flight, or its input alone."""
+
+    def __init__(self, stage: Stage, *, input_gradient: bool = False) -> None:
+        """input_gradient: whether the error gradients at the stage's inputs are of use to anybody."""
+
+    @property
+    def gradients_return(self) -> bool:
+        """Whether error gradients return, so that `backward` is called: not when nothing in the stage learns, nor when no
+        gradient can reach it."""
+
+    def forward(self, step: int, inputs: Features, *, weights_stay: bool) -> Features:
+        """The features of a batch, detached; whatever their backward needs is kept.
+
+        weights_stay: the weights change no more before this batch's own update.
+        """
+
+    def backward(self, step: int, gradients: Gradients) -> Gradients:
+        """Take the error gradients of the oldest batch in flight, which is `step`, back to the stage's parameters and inputs.
+
+        gradients: at the features that `forward` returned, same shapes. Returns those at the inputs, None at each where they
+        are of no use. The update follows, by `Stage.update` or whoever else owns a block.
+        """

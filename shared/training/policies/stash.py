@@ -1,0 +1,51 @@
+"""Weight stashing (PipeDream; FTPipeHD in paper 001): the graph is kept, and the weights that made it."""
+
+from collections import deque
+from typing import ClassVar
+
+from shared.model.features import Features, Gradients
+from shared.training.policies.buffers import renew_buffers
+from shared.training.policies.replay import detached
+from shared.training.stage import Graph, Stage, Weights
+
+
+class Stash:
+    """Weight stashing: each batch's backward runs on the graph and the weights of its own forward.
+
+    Costs a copy of the weights for every version in flight, and every batch's activations.
+    """
+
+    keeps_graphs: ClassVar[bool] = True
+
+    def __init__(self, stage: Stage, *, input_gradient: bool = False) -> None:
+        self._stage = stage
+        self._input_gradient = input_gradient
+        self._history: deque[tuple[int, Graph, Weights]] = deque()
+        self._weights: Weights | None = None
+        self._copied_version = -1
+
+    @property
+    def gradients_return(self) -> bool:
+        """See `BackwardPolicy`."""
+        return self._stage.gradients_return
+
+    def forward(self, step: int, inputs: Features, *, weights_stay: bool) -> Features:  # noqa: ARG002 - the same either way
+        """See `BackwardPolicy`."""
+        if not self._stage.gradients_return:
+            return self._stage.forward_only(step, inputs)
+        if self._weights is None or self._copied_version != self._stage.held.weights_version:
+            self._weights, self._copied_version = self._stage.copy_weights(), self._stage.held.weights_version
+        if self._history:
+            renew_buffers(self._stage)
+        graph = self._stage.forward(step, inputs, input_gradient=self._input_gradient, weights=self._weights)
+        self._history.append((step, graph, self._weights))
+        return detached(graph)
+
+    def backward(self, step: int, gradients: Gradients) -> Gradients:
+        """See `BackwardPolicy`."""
+        remembered, graph, weights = self._history.popleft()
+        assert remembered == step
+        at_inputs = self._stage.backward(graph, gradients)
+        self._stage.adopt_gradients(weights)
+        self._weights = None  # an update follows
+        return at_inputs
