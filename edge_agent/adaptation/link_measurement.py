@@ -16,7 +16,8 @@ import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
-from shared.client.call import HEALTH, REFLECTION, SERVICE, UnaryCalls
+from shared.client.methods import HEALTH, REFLECTION, SERVICE
+from shared.client.probing import ProbeCalls
 
 SIZES_BYTES = (16 * 1024, 64 * 1024, 256 * 1024, 1024**2, 4 * 1024**2)
 """The largest is what every trainer takes in one message."""
@@ -37,7 +38,7 @@ class Rate:
     """Whether the transfer ended in time; otherwise the rate is less than that."""
 
 
-async def measure_round_trip(calls: UnaryCalls, count: int) -> float:
+async def measure_round_trip(calls: ProbeCalls, count: int) -> float:
     """The median seconds of so many empty calls. Raises NotMeasuredError."""
     seconds: list[float] = []
     for _ in range(1 + count):
@@ -49,7 +50,7 @@ async def measure_round_trip(calls: UnaryCalls, count: int) -> float:
     return statistics.median(seconds[1:])  # the first may have brought the connection about
 
 
-async def measure_uplink(calls: UnaryCalls, round_trip_seconds: float) -> Rate:
+async def measure_uplink(calls: ProbeCalls, round_trip_seconds: float) -> Rate:
     """The way up. Raises NotMeasuredError."""
     rate = 0.0
     for count in SIZES_BYTES:
@@ -67,7 +68,7 @@ async def measure_uplink(calls: UnaryCalls, round_trip_seconds: float) -> Rate:
     return Rate(rate)
 
 
-async def measure_downlink(calls: UnaryCalls, round_trip_seconds: float) -> Rate:
+async def measure_downlink(calls: ProbeCalls, round_trip_seconds: float) -> Rate:
     """The way down. Raises NotMeasuredError."""
     question = ServerReflectionRequest(file_containing_symbol=SERVICE)
     one, why = await _received(calls.repeat(REFLECTION, question, 1))

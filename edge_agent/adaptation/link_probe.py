@@ -20,8 +20,8 @@ from edge_agent.adaptation.link_measurement import (
     measure_uplink,
 )
 from edge_agent.config import EdgeConfig
-from shared.client.call import UnaryCalls
 from shared.client.credentials import TrainerAccess, trainer_access
+from shared.client.probing import ProbeCalls
 from shared.errors import IsthmusError
 
 _log = structlog.get_logger(__name__)
@@ -101,7 +101,7 @@ async def probe_link(config: EdgeConfig) -> LinkRates:
 
 async def probe_round_trip(config: EdgeConfig) -> float | None:
     """Seconds to the configured trainer and back; None where that cannot be measured. Raises ConfigError as `probe_link`."""
-    async with UnaryCalls(
+    async with ProbeCalls(
         config.only_trainer.address, trainer_access(config.only_trainer, config.tls), config.link, CALL_SECONDS
     ) as calls:
         try:
@@ -129,7 +129,7 @@ async def _bounded(measuring: Awaitable[LinkRates]) -> LinkRates:
 
 
 async def _measured(config: EdgeConfig, access: TrainerAccess) -> LinkRates:
-    async with UnaryCalls(config.only_trainer.address, access, config.link, CALL_SECONDS) as calls:
+    async with ProbeCalls(config.only_trainer.address, access, config.link, CALL_SECONDS) as calls:
         round_trip_seconds = await measure_round_trip(calls, ROUND_TRIPS)
         return LinkRates(
             await _known(measure_uplink(calls, round_trip_seconds)),

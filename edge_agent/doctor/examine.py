@@ -12,8 +12,8 @@ from edge_agent.doctor.finding import Finding, Status, advise, fine, fix, skippe
 from edge_agent.doctor.link import check_downlink, check_round_trip, check_uplink
 from edge_agent.doctor.reach import SOON, check_connection, check_encryption, check_name
 from edge_agent.doctor.trainer import check_access, check_service
-from shared.client.call import UnaryCalls
 from shared.client.credentials import TrainerAccess, trainer_access
+from shared.client.probing import ProbeCalls
 from shared.errors import ConfigError
 
 WAY_TO_THE_TRAINER = (
@@ -60,7 +60,7 @@ async def _as_far_as_it_goes(config: EdgeConfig) -> list[Finding]:
         findings.append(await check())
         if findings[-1].status is Status.FIX:
             return findings
-    async with UnaryCalls(config.only_trainer.address, access, config.link) as calls:
+    async with ProbeCalls(config.only_trainer.address, access, config.link) as calls:
         findings.append(await check_service(calls))
         if findings[-1].status is Status.FIX:
             return findings

@@ -7,7 +7,7 @@ from edge_agent.adaptation.link_measurement import (
     measure_uplink,
 )
 from edge_agent.doctor.finding import Finding, advise, fine, skipped
-from shared.client.call import UnaryCalls
+from shared.client.probing import ProbeCalls
 from shared.codec import codec_of_bits
 
 ROUND_TRIPS = 10
@@ -19,7 +19,7 @@ _NARROW_CODEC = codec_of_bits(4, like="fp32")
 """What is recommended there."""
 
 
-async def check_round_trip(calls: UnaryCalls) -> tuple[Finding, float]:
+async def check_round_trip(calls: ProbeCalls) -> tuple[Finding, float]:
     """The median of a few empty calls, and the finding about it."""
     try:
         seconds = await measure_round_trip(calls, ROUND_TRIPS)
@@ -37,7 +37,7 @@ def judge_round_trip(seconds: float) -> Finding:
     return fine("round trip", shown)
 
 
-async def check_uplink(calls: UnaryCalls, round_trip_seconds: float) -> Finding:
+async def check_uplink(calls: ProbeCalls, round_trip_seconds: float) -> Finding:
     """Measure the way up."""
     try:
         rate = await measure_uplink(calls, round_trip_seconds)
@@ -46,7 +46,7 @@ async def check_uplink(calls: UnaryCalls, round_trip_seconds: float) -> Finding:
     return judge_rate("uplink", rate.bits_per_second, "at least" if rate.ended else "less than")
 
 
-async def check_downlink(calls: UnaryCalls, round_trip_seconds: float) -> Finding:
+async def check_downlink(calls: ProbeCalls, round_trip_seconds: float) -> Finding:
     """Measure the way down."""
     try:
         rate = await measure_downlink(calls, round_trip_seconds)

@@ -7,7 +7,8 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from edge_agent.doctor.finding import Finding, fine, fix, skipped
-from shared.client.call import HEALTH, SERVICE, Answer, UnaryCalls
+from shared.client.methods import HEALTH, SERVICE, method_path
+from shared.client.probing import Answer, ProbeCalls
 from shared.version import NO_SESSION, NO_VERSION, PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -15,7 +16,7 @@ _THEIR_VERSION = re.compile(r"this trainer speaks (\d+)")
 Code = grpc.StatusCode
 
 
-async def check_service(calls: UnaryCalls) -> Finding:
+async def check_service(calls: ProbeCalls) -> Finding:
     """Whether what listens is a trainer that serves."""
     answer = await calls.ask(HEALTH, HealthCheckRequest(service=SERVICE))
     match answer.code:
@@ -37,15 +38,15 @@ def _judge_health(data: bytes) -> Finding:
     return fine("service", "the trainer serves")
 
 
-async def check_access(calls: UnaryCalls) -> tuple[Finding, Finding]:
+async def check_access(calls: ProbeCalls) -> tuple[Finding, Finding]:
     """What the token is good for, and whether both speak one version of the protocol.
 
     One call for each scope, about a session that is not there, and an opening of one in a version that is none: a trainer
     that lets them in refuses them before they have changed anything, and says which version it speaks.
     """
-    opening = await calls.ask(f"/{SERVICE}/OpenSession", pb.OpenSessionRequest(protocol_version=NO_VERSION))
-    looking = await calls.ask(f"/{SERVICE}/GetSession", pb.GetSessionRequest(session_id=NO_SESSION))
-    closing = await calls.ask(f"/{SERVICE}/CloseSession", pb.CloseSessionRequest(session_id=NO_SESSION))
+    opening = await calls.ask(method_path("OpenSession"), pb.OpenSessionRequest(protocol_version=NO_VERSION))
+    looking = await calls.ask(method_path("GetSession"), pb.GetSessionRequest(session_id=NO_SESSION))
+    closing = await calls.ask(method_path("CloseSession"), pb.CloseSessionRequest(session_id=NO_SESSION))
     return judge_token({"train": opening, "control": closing, "read": looking}), judge_version(opening)
 
 

@@ -56,7 +56,7 @@ class TrainingStream:
         ProtocolError.
         """
         self.drop()
-        await self._client.reach()
+        await self._client.check_serving()
         checkpoints = _named(await self._disk.run(self._stored.checkpoints), self._stored.shared)
         if self._unused_term is None:
             term = await self._disk.run(self._stored.next_term)

@@ -1,4 +1,4 @@
-"""Waits between attempts, with full jitter, so that many who lost the same peer do not come back at once.
+"""Waits between attempts, with full jitter, so that many agents that lost the same peer do not come back at once.
 
 Full jitter draws the whole wait at random below a ceiling (M. Brooker, "Exponential backoff and jitter"). The ceiling
 doubles up to one that notices a short absence soon, and from there grows with the time that the peer has been away.
@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 AWAY_SHARE = 0.05
-"""A wait is at most this part of the absence so far, which is then noticed to be over so much later than it could be."""
+"""A long wait is at most this share of the absence so far, so the end of an absence is noticed at most so much later."""
 
 
 class Backoff:
@@ -21,7 +21,7 @@ class Backoff:
         longest_seconds: float,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """first_seconds, soon_seconds, longest_seconds: ceiling of the first wait, of those of a short absence, and of all."""
+        """first_seconds, soon_seconds, longest_seconds: ceilings of the first wait, of those in a short absence, of all."""
         self._first_seconds = first_seconds
         self._soon_seconds = soon_seconds
         self._longest_seconds = longest_seconds

@@ -1,4 +1,4 @@
-"""The sections that say which trainer is dialled, and how both sides know each other."""
+"""The configuration of the trainers that are dialled, and of how both sides know each other."""
 
 import re
 from pathlib import Path
@@ -45,7 +45,7 @@ class TrainerAddressConfig(Section):
     """How long the agent tries to reach a trainer that it lost while training, before the run ends. Left out, without end."""
 
     token: SecretStr | None = Field(default=None, examples=["the-token-itself"])
-    """By this token the trainer knows the agent. Set it by EDGE_AGENT_TRAINER__TOKEN rather than in a file or as a flag, which
+    """The trainer knows the agent by this token. Set it by EDGE_AGENT_TRAINER__TOKEN rather than in a file or as a flag, which
     others may read. It is never logged or printed."""
     token_file: Path | None = Field(default=None, examples=["/etc/edge-agent/token"])
     """File that holds the token and nothing else, closed to other users. It is read at every call, so that a new token

@@ -1,4 +1,4 @@
-"""The connections to one trainer: made, made again where they have gone wrong, with their failures as errors of ours."""
+"""The connections to one trainer: made, replaced where they have gone wrong, and their failures turned into our errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,10 +10,10 @@ import structlog
 from google.protobuf.message import Message
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from shared.client.call import HEALTH, SERVICE
 from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import TrainerAccess
 from shared.client.idle_timeout import IdleTimeout, idle_timeout
+from shared.client.methods import HEALTH, method_path
 from shared.config import MAX_CHUNK_BYTES, LinkConfig
 from shared.errors import AccessError, BusyError, IsthmusError, ProtocolError, UnreachableError, one_line
 from shared.transport.rpc.call_status import CallStatus
@@ -23,17 +23,12 @@ from shared.transport.stream.packets import Damaged, message_deserializer, undam
 
 _log = structlog.get_logger(__name__)
 _UNTRUSTED = ("handshake failed", "Hostname Verification")
-"""gRPC's own words for a TLS handshake that came to nothing, and for a certificate of somebody else."""
-_CONNECTIONS_OWN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED)
-"""How calls end over a connection that has gone wrong by itself, or at a trainer that has."""
+"""gRPC's words for a TLS handshake that failed, and for a certificate of somebody else."""
+_CONNECTION_FAILURES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED)
+"""How calls end where the connection itself has gone wrong, or the trainer has a defect."""
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-
-
-def method_path(name: str) -> str:
-    """A method of the trainer's service, as gRPC has it."""
-    return f"/{SERVICE}/{name}"
 
 
 class TrainerConnection:
@@ -46,7 +41,7 @@ class TrainerConnection:
         on_failure: Callable[[grpc.StatusCode], None],
         access: TrainerAccess,
     ) -> None:
-        """on_failure: told how each call ended that failed."""
+        """on_failure: told the status of each call that failed."""
         self._access = access
         self.address = trainer.address
         self._connect_timeout_seconds = trainer.connect_timeout_seconds
@@ -54,7 +49,7 @@ class TrainerConnection:
         self._on_failure = on_failure
         self._options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
         self._retired: list[grpc.aio.Channel] = []
-        """Connections that no new call is made on; the training stream may still be on one of them."""
+        """Replaced connections: no new call is made on them, but the training stream may still be on one."""
         self._connect()
 
     def _connect(self) -> None:
@@ -63,12 +58,15 @@ class TrainerConnection:
         self.tensors = self._access.channel(self.address, self._options)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What every call says of its caller."""
+        """The metadata of a call, which says who calls."""
         return self._access.metadata()
 
     async def open(self) -> None:
-        """Wait until the trainer answers. Raises UnreachableError after the connect timeout, AccessError at once when one
-        of the two does not trust the other's certificate."""
+        """Wait until the trainer answers.
+
+        Raises UnreachableError after the connect timeout, and AccessError at once where one side does not trust the other's
+        certificate.
+        """
         _log.info("connecting", trainer=self.address)
         try:
             await self._wait_until_connected()
@@ -95,7 +93,7 @@ class TrainerConnection:
             ) from cause
 
     async def _explain_failure(self) -> str:
-        """Why the last attempt to connect failed: gRPC tells it to a call only."""
+        """Why the last attempt to connect failed. gRPC tells that to a call only."""
         try:
             check: Any = self.control.unary_unary(HEALTH)
             await check(b"", wait_for_ready=False)
@@ -112,14 +110,15 @@ class TrainerConnection:
         await self.tensors.close()
 
     async def close_retired(self) -> None:
-        """Close the connections that no new call is made on; no call may be left on them."""
+        """Close the connections that were replaced; no call may be left on them."""
         while self._retired:
             await self._retired.pop().close()
 
-    async def reach(self) -> None:
-        """Returns when the trainer answers, and serves. Nothing is told it, and nothing changes by it.
+    async def check_serving(self) -> None:
+        """Ask the trainer whether it serves. The question tells the trainer nothing and changes nothing.
 
-        Raises UnreachableError or BusyError, or ProtocolError where the connection has gone wrong.
+        Raises UnreachableError or BusyError, or ProtocolError where the connection has gone wrong. Whatever else is wrong shows
+        in the call that follows.
         """
         check = self.tensors.unary_unary(
             HEALTH,
@@ -139,6 +138,10 @@ class TrainerConnection:
                 raise UnreachableError(f"the trainer at {self.address} says that it does not serve now")
 
     async def call(self, name: str, request: Any, response_type: type[M], repeats: int = 1) -> M:
+        """Make one call, a message for a message, over the connection that carries no tensors. repeats: see `idle_timeout`.
+
+        Raises the IsthmusError that the call ended with.
+        """
         method = self.control.unary_unary(
             method_path(name),
             request_serializer=type(request).SerializeToString,
@@ -148,14 +151,14 @@ class TrainerConnection:
             return await self.await_answer(method(request, metadata=self.metadata()))
 
     async def await_answer(self, answer: Awaitable[T | Damaged]) -> T:
-        """Await a gRPC answer; its failures become ours."""
+        """Await the answer of a call, or the next one. Raises the IsthmusError that the call ended with."""
         try:
             return undamaged(await answer)
         except grpc.aio.AioRpcError as failure:
             raise self.handle_failure(failure) from failure
 
     async def await_end(self, call: Any) -> Any:
-        """Await the answer to a stream of ours."""
+        """Await the answer of a call with a stream of requests. Raises the IsthmusError that the call ended with."""
         status = CallStatus(call)
         try:
             return undamaged(await call)
@@ -163,23 +166,23 @@ class TrainerConnection:
             raise self.handle_failure(await status.failure() or failure) from failure
 
     def handle_failure(self, failure: grpc.aio.AioRpcError) -> IsthmusError:
-        """Count a failed call, replace a connection that must not be used again, and return the failure as an error of ours.
+        """Count a failed call, replace connections that must not be used again, and return the failure as an error of ours.
 
-        A lost connection is replaced where the certificates have changed since it was made. One over which a call failed in
-        the trainer's own name is replaced at once: HTTP/2 packs the headers of a call by those of the calls before, so once a
-        byte of them was damaged on the way, no later call of that connection is understood.
+        A lost connection is replaced where the certificates have changed since it was made. After a failure of the connection
+        itself (`_CONNECTION_FAILURES`) it is replaced at once: HTTP/2 packs the headers of a call by those of the calls before,
+        so once a byte of them was damaged on the way, the trainer understands no later call of that connection.
         """
         self._on_failure(failure.code())
         error = error_of(failure, self.address)
         outdated = isinstance(error, UnreachableError) and self._access.credentials() is not self._credentials
-        if outdated or failure.code() in _CONNECTIONS_OWN:
+        if outdated or failure.code() in _CONNECTION_FAILURES:
             self._retired += [self.control, self.tensors]
             self._connect()
         return error
 
     def idle_timeout(self, call: str, repeats: int = 1) -> AbstractAsyncContextManager[IdleTimeout]:
-        """Raises UnreachableError when the trainer makes no progress for longer than it may.
+        """Limit how long the trainer may make no progress inside the block. Raises UnreachableError out of it.
 
-        repeats: how many times the work is asked for at once.
+        repeats: how many times the work is asked for at once; the trainer may take so many times as long.
         """
         return idle_timeout(self.address, call, self.call_timeout_seconds * repeats)

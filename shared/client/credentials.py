@@ -1,4 +1,4 @@
-"""How this agent shows itself to the trainer, and how it knows the trainer: TLS and a bearer token, as configured."""
+"""How this agent proves who it is to the trainer, and how it knows the trainer: TLS and a bearer token, as configured."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TrainerAccess:
-    """Makes channels to a trainer, and what each call carries.
+    """Makes the channels to a trainer, and the metadata of each call.
 
-    credentials: gives those of TLS of now, the same ones until their files change; None for clear text. server_name: what
-    the trainer's certificate must be for, where that is not the host of its address. token: gives the token of now, the last
-    good one while its file cannot be used, which token_broken tells.
+    credentials: gives the current TLS credentials, the same object until their files change; None for clear text.
+    server_name: the name in the trainer's certificate, where it is not the host of the address. token: gives the current token.
+    token_broken: whether the token's file cannot be used now; then `token` gives the last good one.
     """
 
     credentials: Callable[[], grpc.ChannelCredentials | None] = _clear_text
@@ -39,7 +39,7 @@ class TrainerAccess:
     token_broken: Callable[[], bool] = _never
 
     def channel(self, address: str, options: Options) -> grpc.aio.Channel:
-        """A connection to the trainer at `address`, with the credentials of now."""
+        """A connection to the trainer at `address`, with the current credentials."""
         credentials = self.credentials()
         if credentials is None:
             return grpc.aio.insecure_channel(address, options=options)
@@ -48,7 +48,7 @@ class TrainerAccess:
         return grpc.aio.secure_channel(address, credentials, options=options)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What a call carries."""
+        """The metadata of a call: the token, if there is one."""
         return () if self.token is None else (("authorization", f"Bearer {self.token()}"),)
 
 
@@ -63,7 +63,7 @@ def trainer_access(trainer: TrainerAddressConfig, tls: ClientTlsConfig) -> Train
     if (secret := trainer.token) is not None:
         token = partial(_checked, secret.get_secret_value(), "trainer.token")
     elif (path := trainer.token_file) is not None:
-        # A file that is not there is found out before anything is built; one that goes bad later ends no run.
+        # A file that is missing ends the start of a run; one that goes bad later does not end the run.
         reloaded = Reloaded([path], partial(_token_in, path))
         token, token_broken = reloaded.get, partial(_cannot_be_used, reloaded)
     if token is not None:
@@ -88,7 +88,7 @@ def _token_in(path: Path) -> str:
 
 
 def _checked(token: str, where: str) -> str:
-    """The token if a header can carry it; the sentence does not show it."""
+    """The token, where a header can carry it. Raises ConfigError, whose sentence does not show the token."""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(f"{where} holds no token; it must be what `cloud-trainer token` printed, and nothing else")
     return token

@@ -1,4 +1,4 @@
-"""How long the trainer may take: a limit on an answer, which starts again with every sign of progress."""
+"""A limit on how long the trainer may make no progress: it starts again with every sign of progress."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from shared.errors import UnreachableError
 
 
 class IdleTimeout:
-    """How long something may still take: as long again after every sign of progress."""
+    """The limit on a block that is under way."""
 
     def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
         self._limit = limit
@@ -19,13 +19,16 @@ class IdleTimeout:
         self._limit.reschedule(asyncio.get_running_loop().time() + self._seconds)
 
     def pause(self) -> None:
-        """The other side is not waited for; until `renew` there is no limit."""
+        """Nobody waits for the trainer: until `renew` there is no limit."""
         self._limit.reschedule(None)
 
 
 @asynccontextmanager
 async def idle_timeout(trainer: str, call: str, seconds: float) -> AsyncIterator[IdleTimeout]:
-    """Raises UnreachableError when what is awaited inside makes no progress for so long. trainer: its address."""
+    """Limit a block. Raises UnreachableError out of it after so many seconds without progress.
+
+    trainer: its address, for the error. call: the name of the call.
+    """
     try:
         async with asyncio.timeout(seconds) as limit:
             yield IdleTimeout(limit, seconds)

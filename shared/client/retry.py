@@ -14,8 +14,8 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.05, 0.5, 900.0
-"""Ceilings of the waits: of the first, of those of an absence of seconds, and of all. The second decides how soon a link that
-is back is noticed, together with gRPC's own waits (`shared/transport/rpc/options.py`)."""
+"""The ceilings of the first wait, of the waits of an absence of seconds, and of all. The second one and gRPC's own waits
+(`shared/transport/rpc/options.py`) decide how soon the agent notices that a link is back."""
 
 
 def _ignore(_away: bool) -> None:
@@ -23,24 +23,24 @@ def _ignore(_away: bool) -> None:
 
 
 def new_backoff() -> Backoff:
-    """The backoff of one absence of the trainer, at its first wait."""
+    """The waits of one absence of the trainer, from the first wait on."""
     return Backoff(FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
 
 
 class Retry:
-    """How long a run waits for its trainer. `away`: whether it is waiting just now."""
+    """Repeats calls while the trainer is away. `away`: whether a call waits for the trainer now."""
 
     def __init__(self, give_up_seconds: float | None, on_away: Callable[[bool], None] = _ignore) -> None:
-        """give_up_seconds: None never gives up. on_away: told what `away` is when it changes."""
+        """give_up_seconds: the longest absence; None bounds none. on_away: told the new value of `away` when it changes."""
         self.give_up_seconds = give_up_seconds
         self.away = False
         self._on_away = on_away
 
     async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """What `attempt` returns, tried again for as long as it raises UnreachableError or BusyError.
+        """Call `attempt` again for as long as it raises UnreachableError or BusyError, and return what it returns.
 
-        A trainer that said when to come again is left alone for so long. Raises what `attempt` raised last when the next
-        attempt would come after the time allowed, and any other error at once. `attempt` must be safe to repeat.
+        A trainer that says when to come again is left alone for so long. Where the next attempt would come after
+        `give_up_seconds`, raises what `attempt` raised last; raises any other error at once. `attempt` must be safe to repeat.
         """
         began, backoff = time.monotonic(), new_backoff()
         while True:
@@ -55,13 +55,13 @@ class Retry:
                     if left_seconds <= told_seconds:
                         raise
                     wait_seconds = min(wait_seconds, left_seconds)
-                self._set(away=True, reason=str(lost))
+                self._note_away(away=True, reason=str(lost))
                 await asyncio.sleep(wait_seconds)
             else:
-                self._set(away=False, reason="")
+                self._note_away(away=False, reason="")
                 return result
 
-    def _set(self, *, away: bool, reason: str) -> None:
+    def _note_away(self, *, away: bool, reason: str) -> None:
         if away != self.away:
             self.away = away
             self._on_away(away)

@@ -1,4 +1,4 @@
-"""The trainer as the edge sees it: one method a call, errors in our own words. Knows nothing of models or data."""
+"""The trainer as the edge sees it: one method for each call, failures as our errors. Knows nothing of models or data."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -7,9 +7,10 @@ from typing import Any, Self
 import grpc
 
 from shared.client.config import TrainerAddressConfig
-from shared.client.connection import TrainerConnection, method_path
+from shared.client.connection import TrainerConnection
 from shared.client.credentials import PLAIN, TrainerAccess
 from shared.client.idle_timeout import IdleTimeout
+from shared.client.methods import method_path
 from shared.client.training_call import StreamListener, TrainingCall
 from shared.codec import aligned_buffer, codec_by_name
 from shared.config import LinkConfig
@@ -26,7 +27,7 @@ def _ignore(_code: grpc.StatusCode) -> None:
 
 
 class TrainerClient:
-    """Calls to one trainer."""
+    """The calls to one trainer. Each raises the IsthmusError that it ended with."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class TrainerClient:
         on_failure: Callable[[grpc.StatusCode], None] = _ignore,
         access: TrainerAccess = PLAIN,
     ) -> None:
-        """on_failure: told how each call ended that failed."""
+        """on_failure: told the status of each call that failed."""
         self._connection = TrainerConnection(trainer, link, on_failure, access)
         self._link = link
 
@@ -52,9 +53,9 @@ class TrainerClient:
     async def __aexit__(self, *_: object) -> None:
         await self._connection.close()
 
-    async def reach(self) -> None:
-        """See `TrainerConnection.reach`."""
-        await self._connection.reach()
+    async def check_serving(self) -> None:
+        """See `TrainerConnection.check_serving`."""
+        await self._connection.check_serving()
 
     async def open_session(self, request: pb.OpenSessionRequest) -> pb.OpenSessionResponse:
         """See `TrainerService.OpenSession`."""
@@ -83,7 +84,7 @@ class TrainerClient:
         )
 
     async def train_copy(self, request: pb.TrainCopyRequest) -> pb.TrainCopyResponse:
-        """See `TrainerService.TrainCopy`; returns how it ended. The trainer may train for long, and not be silent for long."""
+        """See `TrainerService.TrainCopy`; returns its last answer. The trainer may take long, but not be silent for long."""
         method: Any = self._connection.control.unary_stream(
             method_path("TrainCopy"),
             request_serializer=pb.TrainCopyRequest.SerializeToString,
@@ -112,7 +113,7 @@ class TrainerClient:
         attach: pb.Attach,
         listener: StreamListener,
     ) -> tuple[TrainingCall, pb.Attached]:
-        """Attach the training stream; the one before was given up."""
+        """Attach a training stream, and return it with the trainer's answer. No stream may be attached."""
         await self._connection.close_retired()
         method: Any = self._connection.tensors.stream_stream(
             method_path("Train"), request_serializer=serialize, response_deserializer=deserializer(pb.TrainResponse)
@@ -126,7 +127,7 @@ class TrainerClient:
             raise
 
     async def evaluate(self, session_id: str, tensors: AsyncIterator[WireTensor]) -> pb.EvaluateResponse:
-        """Evaluate batches: each its labels and then its feature, numbered from 1."""
+        """Evaluate batches, numbered from 1. tensors: of each batch its labels, and then its features."""
         method: Any = self._connection.tensors.stream_unary(
             method_path("Evaluate"),
             request_serializer=serialize,
@@ -135,7 +136,7 @@ class TrainerClient:
         failures: list[Exception] = []
 
         async def packets(idle_timeout: IdleTimeout) -> AsyncIterator[Packet[pb.EvaluateRequest]]:
-            idle_timeout.pause()  # what takes its time now is our own computation
+            idle_timeout.pause()  # what takes time now is our own computation
             try:
                 async for tensor in tensors:
                     for frame, payload in chunks(tensor, self._link.chunk_bytes):
@@ -160,7 +161,7 @@ class TrainerClient:
         return response
 
     async def upload_block(self, session_id: str, tensor: WireTensor, fence: pb.Fence) -> int:
-        """Replace one of the cloud's blocks; returns its digest there."""
+        """Replace the state of a block at the trainer; returns the digest that the block has there."""
         method: Any = self._connection.tensors.stream_unary(
             method_path("UploadBlock"),
             request_serializer=serialize,
@@ -180,7 +181,7 @@ class TrainerClient:
         return response.block_digest
 
     async def download_block(self, session_id: str, block: int, max_bytes: int, *, weights_only: bool) -> memoryview:
-        """The state of one of the cloud's blocks, refused when it is more than `max_bytes`."""
+        """The state of one of the cloud's blocks. Raises ProtocolError where it has more than `max_bytes`."""
         method: Any = self._connection.tensors.unary_stream(
             method_path("DownloadBlock"),
             request_serializer=pb.DownloadBlockRequest.SerializeToString,

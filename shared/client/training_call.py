@@ -1,4 +1,7 @@
-"""The training stream as the edge sees it: attached, watched for progress, and ended in our own words."""
+"""The gRPC call that carries a training stream: attached, watched, and ended by an error of ours.
+
+A lost link is noticed here: by a read or write that fails, or by a watch over a peer that is silent.
+"""
 
 import asyncio
 import time
@@ -32,8 +35,8 @@ class StreamListener:
     """What a training stream asks and tells while it runs.
 
     accept: judges what the trainer announces, before memory is taken for it. owed: the oldest step that the trainer has
-    still to answer; a trainer that owes one and says nothing is given up after a while. delivered: told of every tensor that
-    the trainer has acknowledged, with the seconds that it took, and when it had arrived by the trainer's clock.
+    still to answer; a trainer that owes one and is silent for too long is given up. delivered: told of every tensor that the
+    trainer has acknowledged, with the seconds that it took, and the nanosecond of the trainer's clock at which it arrived.
     """
 
     accept: Callable[[Frame], None]
@@ -42,7 +45,7 @@ class StreamListener:
 
 
 class TrainingCall:
-    """An attached training stream; `stream` carries its tensors."""
+    """The call of one training stream; `stream` sends and receives on it."""
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class TrainingCall:
         self._owed_step: int | None = None
         self._owed_since = self._heard_at = 0.0
         self._given_up: UnreachableError | None = None
+        """Why a watch has ended the call; None where none has."""
         self._watches: list[StallWatch] = []
         self._stall_seconds = link.stall_seconds
         self.stream: Stream = Duplex(
@@ -72,7 +76,10 @@ class TrainingCall:
         )
 
     async def begin(self, attach: pb.Attach) -> pb.Attached:
-        """Say what the edge has and hear where both go on."""
+        """Say what the edge has, and return the trainer's answer, which says where both go on.
+
+        From then on two watches give up a trainer that is silent. Raises the IsthmusError that the call ended with.
+        """
         await self.stream.write(pb.TrainRequest(attach=attach))
         event = await self.stream.receive()
         if event is None or not event[0].HasField("attached"):
@@ -80,7 +87,7 @@ class TrainingCall:
         self._attached = True
         self._watches = [
             StallWatch(
-                self._owing_seconds,
+                self._seconds_owing,
                 self._connection.call_timeout_seconds,
                 partial(self._give_up, "trainer.call_timeout_seconds"),
             ),
@@ -92,42 +99,42 @@ class TrainingCall:
 
     async def end(self) -> None:
         """Tell the trainer that no more comes, and wait until it has ended the stream."""
-        self._watch_no_more()
+        self._stop_watches()
         async with self._connection.idle_timeout("Train") as idle_timeout:
             await self._connection.await_answer(self._call.done_writing())
             while await self.stream.receive() is not None:
                 idle_timeout.renew()
 
+    def cancel(self) -> None:
+        """Give the stream up without a word to the trainer."""
+        self._stop_watches()
+        self._call.cancel()
+
     def _give_up(self, key: str, seconds: float) -> None:
-        """End the stream on which nothing was heard for so long; what waits on it gets an UnreachableError."""
+        """Give up a stream that was silent for so long: a read or write that waits on it raises UnreachableError."""
         self._given_up = unanswered(self._connection.address, "Train", seconds, key)
         self.cancel()
 
-    def cancel(self) -> None:
-        """Give the stream up."""
-        self._watch_no_more()
-        self._call.cancel()
-
-    def _owing_seconds(self) -> float:
-        """How long the trainer has owed the same step and said nothing: no ack, no report, no chunk; 0 where it owes none."""
+    def _seconds_owing(self) -> float:
+        """For how long the trainer has owed the same step without an ack, a report or a chunk; 0 while it owes none."""
         owed, now = self._owed(), time.monotonic()
         if owed is None or owed != self._owed_step:
             self._owed_step, self._owed_since = owed, now
         return now - max(self._owed_since, self._heard_at)
 
-    def _watch_no_more(self) -> None:
+    def _stop_watches(self) -> None:
         for watch in self._watches:
             watch.stop()
 
     async def _read(self) -> Packet[pb.TrainResponse] | Damaged | None:
-        # Not by call.read(): after a failed write that would say so, and leave what came before the end unread.
+        # Not by call.read(): after a failed write it raises at once, and what came before the end stays unread.
         try:
             packet = await anext(self._packets)
         except (StopAsyncIteration, grpc.aio.AioRpcError):
-            await self._check_status()
+            await self._raise_failure()
             return None
         except asyncio.CancelledError:
-            self._check_given_up()
+            self._raise_given_up()
             raise
         self._heard_at = time.monotonic()
         return packet
@@ -136,19 +143,23 @@ class TrainingCall:
         try:
             await self._call.write(packet)
         except asyncio.CancelledError:
-            self._check_given_up()
+            self._raise_given_up()
             raise
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as cause:
-            # What a failed write says is that the stream has ended; its status says why.
-            await self._check_status()
+            # A failed write says only that the stream has ended; its status says why.
+            await self._raise_failure()
             raise ProtocolError(f"the trainer at {self._connection.address} ended the training stream early") from cause
 
-    def _check_given_up(self) -> None:
+    def _raise_given_up(self) -> None:
         if self._given_up is not None:
             raise self._given_up
 
-    async def _check_status(self) -> None:
-        self._check_given_up()
+    async def _raise_failure(self) -> None:
+        """The call has ended: raise why, unless it has ended well.
+
+        A session that the trainer no longer has although this call was attached to it was closed by an operator.
+        """
+        self._raise_given_up()
         if (failure := await self._status.failure()) is not None:
             error = self._connection.handle_failure(failure)
             if self._attached and isinstance(error, SessionLostError):

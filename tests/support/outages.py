@@ -102,7 +102,7 @@ class _Trainer:
             return None
         return absences[-1].outage
 
-    async def reach(self) -> None:
+    async def check_serving(self) -> None:
         if self._months.absences:
             self._months.absences[-1].attempts += 1
         if self._outage is not None and self._outage.kind == "silent":
@@ -132,7 +132,7 @@ class _CountedFiles(LocalFiles):
     def write(self, _name: str, _data: bytes) -> None:
         self.writes += 1
 
-    def create(self, name: str, _data: bytes) -> bool:
+    def create(self, name: str) -> bool:
         self.writes += 1
         self._created = [name]
         return True

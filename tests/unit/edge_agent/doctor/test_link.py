@@ -13,7 +13,7 @@ from edge_agent.doctor.link import (
     judge_rate,
     judge_round_trip,
 )
-from shared.client.call import Answer
+from shared.client.probing import Answer
 
 OK, ADVICE, FIX, SKIPPED = Status.OK, Status.ADVICE, Status.FIX, Status.SKIPPED
 Code = grpc.StatusCode

@@ -5,7 +5,7 @@ import pytest
 
 from edge_agent.doctor.finding import Status
 from edge_agent.doctor.trainer import judge_token, judge_version
-from shared.client.call import Answer
+from shared.client.probing import Answer
 from shared.version import PROTOCOL_VERSION
 
 OK, ADVICE, FIX, SKIPPED = Status.OK, Status.ADVICE, Status.FIX, Status.SKIPPED

@@ -11,7 +11,7 @@ from shared.concurrency.fair_queue import MOST_WAIT_SECONDS, FairQueue, Wait
 
 
 @dataclass
-class UnaryCalls:
+class Asker:
     """Somebody who asks for the next job so long after the last has ended, or has so many waiting at all times."""
 
     job_seconds: float
@@ -63,7 +63,7 @@ def share(asker, seconds):
 
 
 def test_a_quick_one_beside_a_slow_one_keeps_two_fifths_of_its_pace():
-    quick, slow = UnaryCalls(0.005, 0.01), UnaryCalls(1.0, 0.01)
+    quick, slow = Asker(0.005, 0.01), Asker(1.0, 0.01)
     simulate({"quick": quick, "slow": slow}, 60.0)
     assert share(quick, 60.0) >= 0.4
     assert share(slow, 60.0) >= 0.4, "nor does the slow one starve"
@@ -77,15 +77,15 @@ def test_a_quick_one_beside_a_slow_one_keeps_two_fifths_of_its_pace():
     lanes=st.integers(1, 64),
 )
 def test_however_quick_one_is_and_however_many_lanes_the_slow_one_has(job, absent, slow, lanes):
-    quick = UnaryCalls(job, absent)
-    simulate({"quick": quick, "slow": UnaryCalls(slow, 0.0, lanes)}, 40.0)
+    quick = Asker(job, absent)
+    simulate({"quick": quick, "slow": Asker(slow, 0.0, lanes)}, 40.0)
     assert share(quick, 40.0) >= 0.4
 
 
 @settings(max_examples=40)
 @given(jobs=st.lists(st.floats(0.001, 1.0), min_size=2, max_size=6))
 def test_those_who_ask_all_the_time_use_the_same_time_but_for_a_job_each(jobs):
-    askers = {f"{number}": UnaryCalls(seconds, 0.0, 2) for number, seconds in enumerate(jobs)}
+    askers = {f"{number}": Asker(seconds, 0.0, 2) for number, seconds in enumerate(jobs)}
     simulate(askers, 30.0)
     used = [len(asker.served) * asker.job_seconds for asker in askers.values()]
     assert max(used) - min(used) <= 2 * max(jobs) + 1e-6
@@ -96,7 +96,7 @@ def test_those_who_ask_all_the_time_use_the_same_time_but_for_a_job_each(jobs):
     jobs=st.lists(st.tuples(st.floats(0.001, 1.0), st.floats(0.0, 2.0)), min_size=1, max_size=5),
 )
 def test_the_thread_is_not_kept_free_for_longer_than_the_bound(jobs):
-    askers = {f"{number}": UnaryCalls(*each) for number, each in enumerate(jobs)} | {"always": UnaryCalls(0.5, 0.0, 2)}
+    askers = {f"{number}": Asker(*each) for number, each in enumerate(jobs)} | {"always": Asker(0.5, 0.0, 2)}
     simulate(askers, 20.0)
     times = sorted((at, asker.job_seconds) for asker in askers.values() for at in asker.served)
     gaps = [later - (at + seconds) for (at, seconds), (later, _) in itertools.pairwise(times)]
@@ -104,7 +104,7 @@ def test_the_thread_is_not_kept_free_for_longer_than_the_bound(jobs):
 
 
 def test_who_was_idle_for_long_has_saved_nothing_up():
-    old, late = UnaryCalls(0.1, 0.0, 2), UnaryCalls(0.1, 0.0, 2, begins_seconds=100.0)
+    old, late = Asker(0.1, 0.0, 2), Asker(0.1, 0.0, 2, begins_seconds=100.0)
     simulate({"old": old, "late": late}, 120.0)
     while_both = [len([at for at in asker.served if at >= 100.0]) for asker in (old, late)]
     assert abs(while_both[0] - while_both[1]) <= 2

@@ -1,4 +1,7 @@
-"""Single calls to a trainer, each with a deadline, whose status is the answer that is wanted."""
+"""Calls that probe a trainer and the link to it: how a call ends is the answer, so a failure is no error.
+
+Each has a deadline, and none is tried again.
+"""
 
 import itertools
 from dataclasses import dataclass
@@ -12,28 +15,25 @@ from shared.config import MAX_CHUNK_BYTES, LinkConfig
 from shared.errors import one_line
 from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options
 
-SERVICE = "isthmus.v1.TrainerService"
-HEALTH = "/grpc.health.v1.Health/Check"
-REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 CALL_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a call ended, in the trainer's words, and the message that it brought."""
+    """How a call ended: its status, the trainer's words, and the bytes of the message that it brought."""
 
     code: grpc.StatusCode
     details: str = ""
     data: bytes = b""
 
 
-class UnaryCalls:
-    """A connection of its own to a trainer."""
+class ProbeCalls:
+    """Calls over a connection of their own to a trainer."""
 
     def __init__(
         self, address: str, access: TrainerAccess, link: LinkConfig, call_seconds: float = CALL_SECONDS
     ) -> None:
-        """call_seconds: how long a call may take."""
+        """call_seconds: the deadline of each call."""
         self._access = access
         self._call_seconds = call_seconds
         options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
@@ -46,7 +46,7 @@ class UnaryCalls:
         await self._channel.close()
 
     async def ask(self, method: str, request: Message) -> Answer:
-        """Make one call."""
+        """Make one call and wait for its end."""
         call: Any = self._channel.unary_unary(method)
         try:
             data = await call(request.SerializeToString(), metadata=self._access.metadata(), timeout=self._call_seconds)
@@ -55,7 +55,7 @@ class UnaryCalls:
         return Answer(grpc.StatusCode.OK, data=data)
 
     def repeat(self, method: str, request: Message, times: int) -> Any:
-        """A stream that asks the same so often."""
+        """Begin a call whose stream has the same request `times` times; returns gRPC's call, whose answers are bytes."""
         call: Any = self._channel.stream_stream(method)
         questions = itertools.repeat(request.SerializeToString(), times)
         return call(questions, metadata=self._access.metadata(), timeout=self._call_seconds)
