@@ -28,8 +28,8 @@ from benchmarks.support.machine import machine
 from benchmarks.support.report import Spread, write_json
 from shared.planning import (
     PROBE_SECONDS,
-    Deployment,
     LinkTrace,
+    PlannedDeployment,
     Profile,
     Rates,
     Run,
@@ -80,7 +80,7 @@ class Row:
 
     trace: str
     way: str
-    start: Deployment
+    start: PlannedDeployment
     simulated_seconds: float
     seconds: Spread
     changes: int
@@ -89,7 +89,7 @@ class Row:
     """The engine's time over this one's."""
 
 
-def held(profile: Profile, recorded: LinkTrace, starts: dict[str, Deployment], seconds: float) -> list[Way]:
+def held(profile: Profile, recorded: LinkTrace, starts: dict[str, PlannedDeployment], seconds: float) -> list[Way]:
     """`starts` by name, and the best deployment at each cut, each held over the trace; one that is several things once."""
     best = [
         compare(profile, recorded, replace(SPACE, cut=cut), seconds, ("best-fixed",))[0].run
@@ -131,11 +131,11 @@ class Measurement:
         """With error gradients as they are sent."""
         return self.ready.profile.with_gradient_bits(GRADIENT_BITS)
 
-    def flags(self, deployment: Deployment, steps: int) -> list[str]:
+    def flags(self, deployment: PlannedDeployment, steps: int) -> list[str]:
         """The agent's settings."""
         return [*flags(self.ready.address, deployment, steps), *NETWORK]
 
-    def linked_seconds(self, recorded: LinkTrace, deployment: Deployment, steps: int, *more: str) -> float:
+    def linked_seconds(self, recorded: LinkTrace, deployment: PlannedDeployment, steps: int, *more: str) -> float:
         """One run over the trace, from its first step's end to its last's."""
         lasts = 10 * self.run_seconds
         ways = [rates_from(trace, PROBE_SECONDS, lasts) for trace in (recorded.uplink, recorded.downlink)]
@@ -152,7 +152,7 @@ class Measurement:
         steps = ceil(ALONE_SECONDS / edge_only(self.profile, NO_MATTER).seconds_per_step)
         taken = []
         for _ in range(self.repeats):
-            ends = self.ready.agent.run(self.flags(Deployment(1, 0, 32), steps + 1), alone=True).ends
+            ends = self.ready.agent.run(self.flags(PlannedDeployment(1, 0, 32), steps + 1), alone=True).ends
             taken.append((ends[-1] - ends[0]) / steps)
             print("without trainer", steps, f"{taken[-1]:.3f} s a step", sep=", ", file=sys.stderr, flush=True)
         return taken

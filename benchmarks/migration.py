@@ -25,7 +25,7 @@ from benchmarks.support.series import Trainings, trainings
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config
-from shared.planning import Deployment
+from shared.planning import PlannedDeployment
 
 LINKS = ((100e6, 100e6, 0.0), (100e6, 100e6, 0.04), (20e6, 50e6, 0.0), (20e6, 50e6, 0.04))
 """Bits per second up and down, and seconds of round trip."""
@@ -55,7 +55,9 @@ class Row:
 
 def moved_bytes() -> int:
     """The size of the blocks between the two cuts, as they travel."""
-    held = Experiment(load_config(EdgeConfig, None, flags("localhost:1", Deployment(FAR, 0, 32), 1), environ={})).held
+    held = Experiment(
+        load_config(EdgeConfig, None, flags("localhost:1", PlannedDeployment(FAR, 0, 32), 1), environ={})
+    ).held
     return sum(tensor.nbytes for index in range(NEAR, FAR) for tensor in held.block_tensors(index).values())
 
 
@@ -80,7 +82,7 @@ def measure(agent: Trainings, address: str, staleness: int) -> tuple[Spread, Spr
     """Down and up."""
     moves = {(move + 1) * APART_STEPS: NEAR if move % 2 else FAR for move in range(2 * PAIRS)}
     steps = (2 * PAIRS + 1) * APART_STEPS + 1
-    ends = agent.run(flags(address, Deployment(NEAR, staleness, 8), steps), moves).ends
+    ends = agent.run(flags(address, PlannedDeployment(NEAR, staleness, 8), steps), moves).ends
     down, up = pauses(ends, staleness)
     return Spread.of(down), Spread.of(up)
 

@@ -26,7 +26,7 @@ from benchmarks.support.processes import trainer_across
 from benchmarks.support.report import Spread, seconds_per_step, write_json
 from benchmarks.support.series import Training, Trainings, trainings
 from shared.errors import IsthmusError
-from shared.planning import Deployment, Profile, Rates, SearchSpace, fixed, greedy, load_profile
+from shared.planning import PlannedDeployment, Profile, Rates, SearchSpace, fixed, greedy, load_profile
 
 MEDIAN_GOAL, WORST_GOAL, DECISION_GOAL = 0.10, 0.20, 0.05
 EDGE_SHARE = 0.5
@@ -38,9 +38,24 @@ BITS, MOST_STALENESS = (4, 8, 32), 5
 HORIZON_STEPS = 1000
 """Long, so that Eq. 12 is about what a step takes when the pipeline is full."""
 PREDICTED = {
-    (5e6, 20e6): [Deployment(1, 2, 8), Deployment(2, 0, 8), Deployment(3, 5, 32), Deployment(4, 1, 32)],
-    (20e6, 50e6): [Deployment(1, 0, 32), Deployment(2, 1, 8), Deployment(3, 3, 4), Deployment(4, 0, 8)],
-    (100e6, 10e6): [Deployment(1, 5, 8), Deployment(2, 2, 32), Deployment(3, 0, 32), Deployment(4, 5, 4)],
+    (5e6, 20e6): [
+        PlannedDeployment(1, 2, 8),
+        PlannedDeployment(2, 0, 8),
+        PlannedDeployment(3, 5, 32),
+        PlannedDeployment(4, 1, 32),
+    ],
+    (20e6, 50e6): [
+        PlannedDeployment(1, 0, 32),
+        PlannedDeployment(2, 1, 8),
+        PlannedDeployment(3, 3, 4),
+        PlannedDeployment(4, 0, 8),
+    ],
+    (100e6, 10e6): [
+        PlannedDeployment(1, 5, 8),
+        PlannedDeployment(2, 2, 32),
+        PlannedDeployment(3, 0, 32),
+        PlannedDeployment(4, 5, 4),
+    ],
 }
 """The links by uplink and downlink, in bits per second."""
 DECIDED = ((5e6, 20e6), (20e6, 50e6))
@@ -59,7 +74,7 @@ class Case:
 
     uplink: float
     downlink: float
-    deployment: Deployment
+    deployment: PlannedDeployment
     predicted_seconds: float
     phase_seconds: tuple[float, float, float, float]
     measured_seconds: Spread
@@ -78,14 +93,14 @@ class Choice:
 
     uplink: float
     downlink: float
-    chosen: Deployment
-    best: Deployment
+    chosen: PlannedDeployment
+    best: PlannedDeployment
     loss: Spread
     """How much longer than the best the choice takes, less 1; of runs soon after each other, for the machine's pace drifts."""
     cases: list[Case]
 
 
-def flags(address: str, deployment: Deployment, steps: int) -> list[str]:
+def flags(address: str, deployment: PlannedDeployment, steps: int) -> list[str]:
     """The agent's settings."""
     return [
         f"trainer.address={address}",
@@ -114,7 +129,7 @@ class Bench:
     profile: Profile
     plain: Measure
 
-    def train(self, deployment: Deployment, steps: int) -> Training:
+    def train(self, deployment: PlannedDeployment, steps: int) -> Training:
         """One run."""
         return self.agent.run(flags(self.address, deployment, steps))
 
@@ -123,7 +138,7 @@ class Bench:
         self.link.shape(uplink, downlink)
         return Rates(self.plain.uplink(TCP_SECONDS), self.plain.downlink(TCP_SECONDS))
 
-    def measure(self, nominal: tuple[float, float], rates: Rates, deployment: Deployment) -> Case:
+    def measure(self, nominal: tuple[float, float], rates: Rates, deployment: PlannedDeployment) -> Case:
         """Predict one deployment and run it."""
         plan = fixed(self.profile, rates, deployment, HORIZON_STEPS)
         predicted = plan.seconds_per_step
@@ -158,10 +173,10 @@ class Bench:
             cases[each] = runs[len(runs) // 2]
         return Choice(*nominal, chosen, best, loss, sorted(cases.values(), key=lambda case: case.predicted_seconds))
 
-    def rivals(self, rates: Rates) -> set[Deployment]:
+    def rivals(self, rates: Rates) -> set[PlannedDeployment]:
         """The deployments predicted best, and the best at each cut."""
         cuts = range(1, len(self.profile))
-        everything = [Deployment(*each) for each in product(cuts, range(MOST_STALENESS + 1), BITS)]
+        everything = [PlannedDeployment(*each) for each in product(cuts, range(MOST_STALENESS + 1), BITS)]
         plans = [fixed(self.profile, rates, each, HORIZON_STEPS) for each in everything]
         plans.sort(key=lambda plan: plan.seconds_per_step)
         best = {cut: next(plan.deployment for plan in plans if plan.deployment.cut == cut) for cut in cuts}
@@ -183,7 +198,7 @@ def bench(edge_share: float = EDGE_SHARE, more: Sequence[str] = (), kept: Path |
         path = kept or Path(folder, "profile.json")
         if not path.exists():
             link.shape(*PROFILED_AT)
-            settings = [f"--set={flag}" for flag in [*flags(address, Deployment(1, 0, 32), MOST_STEPS), *more]]
+            settings = [f"--set={flag}" for flag in [*flags(address, PlannedDeployment(1, 0, 32), MOST_STEPS), *more]]
             command = ["profile", f"--repeats={REPEATS}", f"--out={path.absolute()}", *settings]
             done = device.run(link.edge.command([sys.executable, "-m", "edge_agent.main", *command]), stdout=sys.stderr)
             if done.returncode != 0:

@@ -10,7 +10,7 @@ import time
 
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import Spread, write_json
-from shared.planning import Block, Encode, Profile, Rates, SearchSpace, greedy
+from shared.planning import LinearSeconds, Profile, ProfiledBlock, Rates, SearchSpace, greedy
 
 SPACE = SearchSpace(bits=(2, 4, 8, 32), allow_edge_only=True)
 
@@ -22,12 +22,12 @@ def deep_profile(blocks: int) -> Profile:
     return Profile(
         model="deep",
         batch_size=32,
-        blocks=tuple(Block(f"block{index}", draw.uniform(1e4, 1e7)) for index in range(blocks)),
+        blocks=tuple(ProfiledBlock(f"block{index}", draw.uniform(1e4, 1e7)) for index in range(blocks)),
         feature_bytes=features,
         gradient_bytes=features,
         edge_seconds=tuple(0.01 * cut for cut in range(blocks + 1)),
         cloud_seconds=tuple(0.001 * (blocks - cut) for cut in range(blocks + 1)),
-        encode=Encode(1e-9, 1e-4),
+        encode=LinearSeconds(1e-9, 1e-4),
         min_bits=(2,) * (blocks + 1),
         max_staleness=10,
     )

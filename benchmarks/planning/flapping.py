@@ -18,12 +18,12 @@ from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
 from shared.planning import (
     PROBE_SECONDS,
-    Block,
-    Deployment,
-    Encode,
     Engine,
+    LinearSeconds,
     LinkTrace,
+    PlannedDeployment,
     Profile,
+    ProfiledBlock,
     Rates,
     SearchSpace,
     Trace,
@@ -45,7 +45,7 @@ class Case:
     period_seconds: float
     rates_mbit: tuple[float, float]
     """In the first and in the second half of the period."""
-    start: Deployment
+    start: PlannedDeployment
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ def random_profile(draw: random.Random) -> Profile:
     return Profile(
         model="random",
         batch_size=32,
-        blocks=tuple(Block(f"block{i}", min(block_bytes * growth**i, 2e7)) for i in range(blocks)),
+        blocks=tuple(ProfiledBlock(f"block{i}", min(block_bytes * growth**i, 2e7)) for i in range(blocks)),
         feature_bytes=(None, *features, None),
         gradient_bytes=(None, *features, None),
         edge_seconds=(None, *(edge_total * share + 1e-3 for share in shares)),
         cloud_seconds=(None, *(cloud_total * (1 - share) + 1e-3 for share in shares)),
-        encode=Encode(10 ** draw.uniform(-9, -7.6), 0.0),
+        encode=LinearSeconds(10 ** draw.uniform(-9, -7.6), 0.0),
         min_bits=None,
         max_staleness=draw.randint(0, 6),
     )

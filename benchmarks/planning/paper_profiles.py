@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shared.planning import Block, Encode, Profile
+from shared.planning import LinearSeconds, Profile, ProfiledBlock
 
 MIB = 1024 * 1024
 DEVICES = {"Pi": "compresstimepi.csv", "TX2": "compresstimetx2.csv"}
@@ -59,7 +59,7 @@ def chair_profile(folder: Path, device: str) -> Profile:
     return Profile(
         model="Chair",
         batch_size=BATCH_SIZE,
-        blocks=tuple(Block(f"block{index}", 0) for index in range(blocks)),
+        blocks=tuple(ProfiledBlock(f"block{index}", 0) for index in range(blocks)),
         feature_bytes=crossing_bytes,
         gradient_bytes=crossing_bytes,
         edge_seconds=(None, *reversed(rows[device])),
@@ -77,22 +77,22 @@ def _columns(path: Path) -> dict[str, list[float]]:
     return {name: [float(row[name]) for row in rows if (row[name] or "").strip()] for name in rows[0]}
 
 
-def _encode_fit(sizes_mib: list[float], seconds: list[float]) -> Encode:
+def _encode_fit(sizes_mib: list[float], seconds: list[float]) -> LinearSeconds:
     """Least squares of seconds over bytes, through the origin when the line would start below it."""
     sizes = np.array(sizes_mib) * MIB
     measured = np.array(seconds[: len(sizes)])
     slope, intercept = np.polyfit(sizes, measured, 1)
     if intercept < 0:
         slope, intercept = sizes @ measured / (sizes @ sizes), 0.0
-    return Encode(float(slope), float(intercept))
+    return LinearSeconds(float(slope), float(intercept))
 
 
-def _vgg19_blocks() -> tuple[Block, ...]:
+def _vgg19_blocks() -> tuple[ProfiledBlock, ...]:
     """Each block's float32 parameters, their momentum (SGD, Table 2) and its batch-norm statistics."""
     blocks = []
     for index, (inputs, outputs) in enumerate(itertools.pairwise(_VGG19_CHANNELS)):
         parameters = 9 * inputs * outputs + outputs + 2 * outputs
-        blocks.append(Block(f"conv{index + 1}", (2 * parameters + 2 * outputs) * _FLOAT_BYTES))
+        blocks.append(ProfiledBlock(f"conv{index + 1}", (2 * parameters + 2 * outputs) * _FLOAT_BYTES))
     for index, (inputs, outputs) in enumerate(itertools.pairwise(_VGG19_LINEAR)):
-        blocks.append(Block(f"linear{index + 1}", 2 * (inputs * outputs + outputs) * _FLOAT_BYTES))
+        blocks.append(ProfiledBlock(f"linear{index + 1}", 2 * (inputs * outputs + outputs) * _FLOAT_BYTES))
     return tuple(blocks)

@@ -18,11 +18,11 @@ from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
 from shared.planning import (
     PROBE_SECONDS,
-    Block,
-    Encode,
     Engine,
+    LinearSeconds,
     LinkTrace,
     Profile,
+    ProfiledBlock,
     Rates,
     SearchSpace,
     Trace,
@@ -51,12 +51,12 @@ def device(
     return Profile(
         model="made up",
         batch_size=32,
-        blocks=tuple(Block(f"block{index}", block_bytes) for index in range(len(edge))),
+        blocks=tuple(ProfiledBlock(f"block{index}", block_bytes) for index in range(len(edge))),
         feature_bytes=(None, *feature_bytes, None),
         gradient_bytes=(None, *feature_bytes, None),
         edge_seconds=(None, *edge),
         cloud_seconds=(None, *cloud, 0.0),
-        encode=Encode(1e-9, 0.0005),
+        encode=LinearSeconds(1e-9, 0.0005),
         min_bits=None,
         max_staleness=5,
         serial_edge_seconds=(None, *serial),

@@ -28,10 +28,10 @@ from shared.planning import (
     GREEDY,
     PLANNERS,
     Decision,
-    Deployment,
     Engine,
     EngineConfig,
     Outcome,
+    PlannedDeployment,
     Profile,
     SearchSpace,
 )
@@ -129,7 +129,7 @@ class DecisionLoop:
         """What came of the last change; None until a step was done since."""
         return self._engine.outcome()
 
-    def _held_by(self, planner: str) -> Deployment | None:
+    def _held_by(self, planner: str) -> PlannedDeployment | None:
         """What a planner holds from now on; None where it goes on choosing."""
         if planner == FIXED:
             return self._engine.deployment if self._proposal is None else self._proposal.deployment
@@ -247,7 +247,7 @@ class DecisionLoop:
             patience = decision.abandon_after_seconds
             deployer.move(wanted.cut, patience if math.isfinite(patience) else None)
 
-    def _change(self, deployer: Changes, wanted: Deployment) -> None:
+    def _change(self, deployer: Changes, wanted: PlannedDeployment) -> None:
         deployer.change(staleness=wanted.staleness, codec=codec_of_bits(wanted.bits, self._codec))
 
     def _export(self) -> None:
@@ -282,5 +282,5 @@ def open_decisions(
     )
 
 
-def _numbers(deployment: trainer_pb2.Deployment) -> Deployment:
-    return Deployment(deployment.cut, deployment.staleness, codec_bits(deployment.codec))
+def _numbers(deployment: trainer_pb2.Deployment) -> PlannedDeployment:
+    return PlannedDeployment(deployment.cut, deployment.staleness, codec_bits(deployment.codec))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edge_agent.commands.plots import NO_MATPLOTLIB
 from shared.errors import PlanError
-from shared.planning import PROBE_SECONDS, Deployment, LinkTrace, Result
+from shared.planning import PROBE_SECONDS, LinkTrace, PlannedDeployment, Result
 
 WINDOW_SECONDS = 1.0
 """Over which rates are averaged for the eye."""
@@ -37,7 +37,7 @@ def plot_run(result: Result, link: LinkTrace, seconds: float, path: Path) -> Non
     rates_axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)  # beside the lines, never on them
     rates_axes.set_title(f"{result.planner}: {result.seconds_per_100_steps:.1f} s per 100 steps")
     times: list[float] = [PROBE_SECONDS]
-    deployments: list[Deployment] = [result.run.start]
+    deployments: list[PlannedDeployment] = [result.run.start]
     for switch in result.run.switches:
         times.append(switch.seconds)
         deployments.append(switch.deployment)

@@ -42,7 +42,7 @@ from shared.codec import (
     codec_family,
 )
 from shared.model.features import specs_bytes
-from shared.planning.profile import FLOAT32_BITS, NO_OVERHEAD, Block, Encode, Overhead, Profile, profile_to_json
+from shared.planning.profile import FLOAT32_BITS, NO_OVERHEAD, LinearSeconds, Profile, ProfiledBlock, profile_to_json
 from shared.training import block_state
 from shared.training.measure import measure_replay, measure_stage
 from shared.training.stage import Stage, lone_stage
@@ -123,7 +123,7 @@ class Profiler:
 
     async def _overheads(
         self, client: TrainerClient, done: dict[int, MeasuredCut], encode: Fit
-    ) -> tuple[Overhead, float]:
+    ) -> tuple[LinearSeconds, float]:
         """What a real step takes of the edge beyond T1: with late gradients, and at K = 0, where it idles in between.
 
         From the last cut that is split, where the edge computes most, up to the first at which it does not bound a step.
@@ -180,7 +180,7 @@ class Profiler:
         encode: Fit,
         decode: Fit,
         state_bytes: list[int],
-        overheads: tuple[Overhead, float],
+        overheads: tuple[LinearSeconds, float],
         round_trip_seconds: float | None,
     ) -> Profile:
         chain = self._experiment.chain
@@ -190,12 +190,14 @@ class Profiler:
         return Profile(
             model=self._experiment.config.model.factory,
             batch_size=self._experiment.config.data.batch_size,
-            blocks=tuple(Block(block.name, size) for block, size in zip(chain.blocks, state_bytes, strict=True)),
+            blocks=tuple(
+                ProfiledBlock(block.name, size) for block, size in zip(chain.blocks, state_bytes, strict=True)
+            ),
             feature_bytes=tuple(float(size) for size in sizes),
             gradient_bytes=tuple(float(size * learns) for size, learns in zip(sizes, learning, strict=True)),
             edge_seconds=tuple(_mean(cut.edge) for cut in cuts),
             cloud_seconds=tuple(_mean(cut.cloud) for cut in cuts),
-            encode=Encode(encode["seconds_per_byte"], encode["seconds"]),
+            encode=LinearSeconds(encode["seconds_per_byte"], encode["seconds"]),
             min_bits=None,
             max_staleness=DEFAULT_MAX_STALENESS,
             codec_family=codec_family(self._narrow_codec),
@@ -266,14 +268,14 @@ async def profile_model(
     return profile
 
 
-def overhead_line(points: list[tuple[float, float]]) -> Overhead:
+def overhead_line(points: list[tuple[float, float]]) -> LinearSeconds:
     """The line of least squares through (bytes, seconds), neither slope nor constant below 0; none through no points."""
     if not points:
         return NO_OVERHEAD
     sizes, seconds = np.array(points).T
     spread = float(((sizes - sizes.mean()) ** 2).sum())
     slope = max(0.0, float(((sizes - sizes.mean()) * seconds).sum()) / spread) if spread else 0.0
-    return Overhead(slope, max(0.0, float(seconds.mean() - slope * sizes.mean())))
+    return LinearSeconds(slope, max(0.0, float(seconds.mean() - slope * sizes.mean())))
 
 
 def _mean(seconds: Sequence[float] | None) -> float | None:

@@ -9,7 +9,7 @@ from functools import partial
 
 from shared.errors import PlanError
 from shared.planning.bound import most_steps
-from shared.planning.cost import Deployment, Rates
+from shared.planning.cost import PlannedDeployment, Rates
 from shared.planning.engine import Engine, EngineConfig
 from shared.planning.engine.estimates import LEAST_RATE
 from shared.planning.planners.greedy import first_deployment, greedy
@@ -58,7 +58,7 @@ class Setting:
         """About how long the run is in steps, which who starts a training knows: by the plan for the mean rates."""
         return self.seconds / greedy(self.profile, self.mean(), self.space).seconds_per_step
 
-    def run(self, start: Deployment, engine: Engine | None = None) -> Run:
+    def run(self, start: PlannedDeployment, engine: Engine | None = None) -> Run:
         """Train from `start` on."""
         return simulate(self.profile, self.link, start, self.seconds, engine, begin=PROBE_SECONDS)
 
@@ -81,7 +81,7 @@ def run_best_fixed(setting: Setting) -> Result:
     space = setting.space if setting.space.cut is not None else replace(setting.space, allow_edge_only=True)
     work, choices = candidates(setting.profile, space), space.best_staleness(setting.profile)
     pairs = list(zip(work.cuts.tolist(), work.bits.tolist(), strict=True))
-    runs = [setting.run(Deployment(cut, staleness, bits)) for staleness in choices for cut, bits in pairs]
+    runs = [setting.run(PlannedDeployment(cut, staleness, bits)) for staleness in choices for cut, bits in pairs]
     return _result("best-fixed", max(runs, key=lambda run: run.steps))
 
 

@@ -20,8 +20,11 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, order=True)
-class Deployment:
-    """What the decision engine chooses."""
+class PlannedDeployment:
+    """A deployment as planning counts it: what planners and the engine choose.
+
+    The `Deployment` of the contract is what a run has: it names codecs, and planning knows only how many bits they make.
+    """
 
     cut: int
     """Blocks on the edge; as many as the model has is edge-only."""

@@ -34,7 +34,7 @@ def is_bit_width(value: object) -> TypeGuard[int]:
 
 
 @dataclass(frozen=True)
-class Block:
+class ProfiledBlock:
     """A block and what moving it carries."""
 
     name: str
@@ -43,22 +43,14 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Encode:
-    """Time of encoding a feature, linear in the bytes of its float32 form (paper 000, Fig. 11)."""
+class LinearSeconds:
+    """Time that grows with bytes, from what none of them would take (paper 000, Fig. 11)."""
 
     seconds_per_byte: float
     seconds: float
 
 
-@dataclass(frozen=True)
-class Overhead:
-    """Time of the edge, linear in the bytes that a step sends and receives."""
-
-    seconds_per_byte: float
-    seconds: float
-
-
-NO_OVERHEAD = Overhead(0.0, 0.0)
+NO_OVERHEAD = LinearSeconds(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -67,7 +59,7 @@ class Profile:
 
     model: str
     batch_size: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[ProfiledBlock, ...]
     feature_bytes: Entries
     """Bytes of the float32 feature that crosses the cut forward."""
     gradient_bytes: Entries
@@ -76,8 +68,9 @@ class Profile:
     """Seconds per step of forward, replay, backward and update on the edge, run up to the cut."""
     cloud_seconds: Entries
     """Seconds per step of the rest on the trainer."""
-    encode: Encode | None
-    """None when encoding was not measured: then only 32 bits can be planned with."""
+    encode: LinearSeconds | None
+    """Time of encoding a feature, by the bytes of its float32 form. None when it was not measured: then only 32 bits can be
+    planned with."""
     min_bits: tuple[int | None, ...] | None
     """Smallest width within the accuracy budget at each cut; None as a whole when nothing was calibrated, so any is allowed."""
     max_staleness: int
@@ -86,8 +79,9 @@ class Profile:
     """The family of codecs that `encode` and `min_bits` were measured with; they say nothing of another."""
     serial_edge_seconds: Entries | None = None
     """`edge_seconds` at K = 0, where nothing is replayed; where it is None, as a whole or at a cut, the same."""
-    overhead: Overhead = NO_OVERHEAD
-    """What a step costs the edge beside computing and encoding: the stream, the data, the handing over between threads."""
+    overhead: LinearSeconds = NO_OVERHEAD
+    """What a step costs the edge beside computing and encoding, by the bytes that it sends and receives: the stream, the data,
+    the handing over between threads."""
     serial_overhead_seconds: float = 0.0
     """The part of it that a batch waits for at K = 0; the rest is done while the edge waits, as far as it does."""
     round_trip_seconds: float | None = None
@@ -137,7 +131,7 @@ def parse_profile(mapping: object, where: str) -> Profile:
         encode=reader.encode(),
         min_bits=reader.min_bits(len(blocks) + 1),
         serial_edge_seconds=reader.optional_entries("serial_edge_seconds", len(blocks) + 1),
-        overhead=NO_OVERHEAD if mapping.get("overhead") is None else Overhead(*reader.line("overhead")),
+        overhead=NO_OVERHEAD if mapping.get("overhead") is None else LinearSeconds(*reader.line("overhead")),
         serial_overhead_seconds=reader.number("serial_overhead_seconds", mapping.get("serial_overhead_seconds", 0.0)),
         round_trip_seconds=reader.optional_number("round_trip_seconds"),
         max_staleness=reader.whole("max_staleness", least=0),
@@ -268,19 +262,19 @@ class _Reader:
     def optional_entries(self, key: str, length: int) -> Entries | None:
         return None if self.mapping.get(key) is None else self.entries(key, length)
 
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[ProfiledBlock, ...]:
         values = self.take("blocks")
         if not isinstance(values, list) or not values:
             raise self.refuse("blocks", values, "a list of one block or more")
         return tuple(self.block(f"blocks[{index}]", value) for index, value in enumerate(values))
 
-    def block(self, key: str, value: object) -> Block:
+    def block(self, key: str, value: object) -> ProfiledBlock:
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or "bytes" not in value:
             raise self.refuse(key, value, 'an object with "name", a string, and "bytes", a number')
-        return Block(value["name"], self.number(f"{key}.bytes", value["bytes"]))
+        return ProfiledBlock(value["name"], self.number(f"{key}.bytes", value["bytes"]))
 
-    def encode(self) -> Encode | None:
-        return None if self.take("encode") is None else Encode(*self.line("encode"))
+    def encode(self) -> LinearSeconds | None:
+        return None if self.take("encode") is None else LinearSeconds(*self.line("encode"))
 
     def line(self, key: str) -> tuple[float, float]:
         """Seconds per byte, and seconds."""

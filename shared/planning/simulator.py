@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.errors import PlanError
-from shared.planning.cost import Deployment, migration_bits, work_of
+from shared.planning.cost import PlannedDeployment, migration_bits, work_of
 from shared.planning.engine import Decision, Engine
 from shared.planning.profile import Profile
 from shared.planning.traces import LinkTrace
@@ -31,7 +31,7 @@ class Switch:
 
     seconds: float
     """When training went on with the new deployment, or with the old one after an attempt that was given up."""
-    deployment: Deployment
+    deployment: PlannedDeployment
     """What it went on with."""
     paused_seconds: float
     """How long no batch was in work: the blocks' way over the link."""
@@ -45,7 +45,7 @@ class Run:
     """How long it was watched."""
     steps: float
     """Batches settled by then, the one under way in proportion."""
-    start: Deployment
+    start: PlannedDeployment
     switches: tuple[Switch, ...]
 
     @property
@@ -57,7 +57,7 @@ class Run:
 class SimulatedPipeline:
     """The moments of one batch after another through the four phases, each free as soon as it has passed a batch on."""
 
-    def __init__(self, profile: Profile, link: LinkTrace, deployment: Deployment, begin: float = 0.0) -> None:
+    def __init__(self, profile: Profile, link: LinkTrace, deployment: PlannedDeployment, begin: float = 0.0) -> None:
         """Empty at the moment `begin` of the link.
 
         PlanError when the profile has no measurement for the deployment, or a step of it takes no time.
@@ -69,7 +69,7 @@ class SimulatedPipeline:
         self._edge_free = self._uplink_free = self._cloud_free = self._downlink_free = begin
         self.change(deployment)
 
-    def change(self, deployment: Deployment) -> None:
+    def change(self, deployment: PlannedDeployment) -> None:
         """Run from the next batch on with another deployment."""
         work = work_of(self._profile, [deployment.cut], [deployment.bits])
         if not work.measured()[0]:
@@ -106,7 +106,7 @@ class SimulatedPipeline:
         """When the last batch admitted is settled."""
         return max(self._edge_free, self.settled[-1]) if self.settled else self._edge_free
 
-    def migrate(self, deployment: Deployment, abandon_after_seconds: float) -> float:
+    def migrate(self, deployment: PlannedDeployment, abandon_after_seconds: float) -> float:
         """Drain, move the blocks, go on with `deployment`, or with the old one when that takes too long. Seconds of pause."""
         start = self.drained()
         up, down = migration_bits(self._profile, self.deployment.cut, deployment.cut)
@@ -122,7 +122,7 @@ class SimulatedPipeline:
 def simulate(
     profile: Profile,
     link: LinkTrace,
-    start: Deployment,
+    start: PlannedDeployment,
     seconds: float,
     engine: Engine | None = None,
     begin: float = 0.0,

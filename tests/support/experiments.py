@@ -2,7 +2,7 @@
 
 from edge_agent.experiment.building import Experiment
 from shared.model.features import specs_bytes
-from shared.planning import Block, Encode, Profile
+from shared.planning import LinearSeconds, Profile, ProfiledBlock
 
 STEPS = 30
 MODELS = {
@@ -57,12 +57,12 @@ def profile_of(config):
     return Profile(
         model="cnn",
         batch_size=config.data.batch_size,
-        blocks=tuple(Block(block.name, 1e4) for block in chain.blocks),
+        blocks=tuple(ProfiledBlock(block.name, 1e4) for block in chain.blocks),
         feature_bytes=(*sizes, None),
         gradient_bytes=(*sizes, None),
         edge_seconds=(None, *(0.002 * cut for cut in range(1, count)), None),
         cloud_seconds=(None, *(0.001 for _ in range(1, count)), None),
-        encode=Encode(1e-9, 1e-4),
+        encode=LinearSeconds(1e-9, 1e-4),
         min_bits=None,
         max_staleness=2,
     )

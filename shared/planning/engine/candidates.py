@@ -6,7 +6,7 @@ spares the replay.
 
 import numpy as np
 
-from shared.planning.cost import Bools, Deployment, Work, work_of
+from shared.planning.cost import Bools, PlannedDeployment, Work, work_of
 from shared.planning.profile import Profile
 from shared.planning.space import SearchSpace, candidates
 
@@ -14,7 +14,7 @@ from shared.planning.space import SearchSpace, candidates
 class Candidates:
     """All of a search space, and today's deployment, which need not be of it."""
 
-    def __init__(self, profile: Profile, space: SearchSpace, today: Deployment) -> None:
+    def __init__(self, profile: Profile, space: SearchSpace, today: PlannedDeployment) -> None:
         """PlanError when the space is malformed or leaves nothing to choose."""
         once, choices = candidates(profile, space), space.best_staleness(profile)
         self.work: Work = once if len(choices) == 1 else once.joined(once)
@@ -31,21 +31,21 @@ class Candidates:
         """n."""
         return len(self.staleness)
 
-    def __contains__(self, deployment: Deployment) -> bool:
+    def __contains__(self, deployment: PlannedDeployment) -> bool:
         return bool(self._same(deployment).any())
 
-    def __getitem__(self, index: int) -> Deployment:
-        return Deployment(int(self.work.cuts[index]), int(self.staleness[index]), int(self.work.bits[index]))
+    def __getitem__(self, index: int) -> PlannedDeployment:
+        return PlannedDeployment(int(self.work.cuts[index]), int(self.staleness[index]), int(self.work.bits[index]))
 
-    def index(self, deployment: Deployment) -> int:
+    def index(self, deployment: PlannedDeployment) -> int:
         """Where a deployment stands among them. IndexError where it is none of them."""
         return int(np.flatnonzero(self._same(deployment))[0])
 
-    def same_but_staleness(self, deployment: Deployment) -> Bools:
+    def same_but_staleness(self, deployment: PlannedDeployment) -> Bools:
         """Which have its cut and its bits, shape (n,)."""
         same: Bools = (self.work.cuts == deployment.cut) & (self.work.bits == deployment.bits)
         return same
 
-    def _same(self, deployment: Deployment) -> Bools:
+    def _same(self, deployment: PlannedDeployment) -> Bools:
         same: Bools = self.same_but_staleness(deployment) & (self.staleness == deployment.staleness)
         return same

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from shared.planning.cost import Deployment
+from shared.planning.cost import PlannedDeployment
 
 
 @dataclass(frozen=True)
 class Decision:
     """A proposal to change the deployment."""
 
-    deployment: Deployment
+    deployment: PlannedDeployment
     seconds_per_step: float
     """Predicted with it, from the last minute's rates."""
     staying_seconds_per_step: float

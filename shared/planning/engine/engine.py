@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from shared.planning.cost import Deployment, Floats, Rates
+from shared.planning.cost import Floats, PlannedDeployment, Rates
 from shared.planning.engine.candidates import Candidates
 from shared.planning.engine.config import EngineConfig
 from shared.planning.engine.decision import Decision
@@ -40,7 +40,7 @@ class Engine:
         self,
         profile: Profile,
         space: SearchSpace,
-        deployment: Deployment,
+        deployment: PlannedDeployment,
         config: EngineConfig | None = None,
         total_steps: float = math.inf,
     ) -> None:
@@ -122,7 +122,7 @@ class Engine:
         return None if self._seconds is None else self._estimates.mean
 
     @property
-    def home(self) -> Deployment:
+    def home(self) -> PlannedDeployment:
         """The deployment that losses are counted against: what the run began with, or what has proved to be better for good."""
         return self._candidates[self._ledger.home]
 
@@ -131,7 +131,7 @@ class Engine:
         if self._seconds is not None:
             self._seconds = seconds
 
-    def deployed(self, seconds: float, deployment: Deployment) -> None:
+    def deployed(self, seconds: float, deployment: PlannedDeployment) -> None:
         """Training goes on with `deployment`: the proposed one, the old one when the change was given up, or an operator's."""
         was, proposal = self.deployment, self._proposal
         self.deployment, self._proposal = deployment, None

@@ -1,6 +1,6 @@
 """Training on the edge alone."""
 
-from shared.planning.cost import Deployment, Rates
+from shared.planning.cost import PlannedDeployment, Rates
 from shared.planning.planners.fixed import fixed
 from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS, Plan
 from shared.planning.profile import FLOAT32_BITS, Profile
@@ -15,4 +15,4 @@ def edge_only(
     from_cut: int | None = None,
 ) -> Plan:
     """What training on the edge alone costs."""
-    return fixed(profile, rates, Deployment(len(profile), 0, FLOAT32_BITS), horizon_steps, from_cut)
+    return fixed(profile, rates, PlannedDeployment(len(profile), 0, FLOAT32_BITS), horizon_steps, from_cut)

@@ -1,6 +1,6 @@
 """A deployment that is given rather than chosen."""
 
-from shared.planning.cost import Deployment, Rates
+from shared.planning.cost import PlannedDeployment, Rates
 from shared.planning.planners.greedy import greedy
 from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS, Plan
 from shared.planning.profile import Profile
@@ -10,7 +10,7 @@ from shared.planning.space import SearchSpace
 def fixed(
     profile: Profile,
     rates: Rates,
-    deployment: Deployment,
+    deployment: PlannedDeployment,
     horizon_steps: int = DEFAULT_HORIZON_STEPS,
     from_cut: int | None = None,
 ) -> Plan:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shared.planning.cost import Deployment, Rates, migration_seconds
+from shared.planning.cost import PlannedDeployment, Rates, migration_seconds
 from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS, Plan, check_start, horizon_seconds, plan_of
 from shared.planning.profile import Profile
 from shared.planning.space import SearchSpace, candidates
@@ -45,7 +45,7 @@ def greedy(
     )
 
 
-def first_deployment(profile: Profile, rates: Rates, space: SearchSpace) -> Deployment:
+def first_deployment(profile: Profile, rates: Rates, space: SearchSpace) -> PlannedDeployment:
     """What a run begins with for the engine to go on from: the greedy plan, with one of the K that the engine weighs."""
     planned, choices = greedy(profile, rates, space).deployment, space.best_staleness(profile)
     return planned if planned.staleness in choices else replace(planned, staleness=choices[0])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shared.errors import PlanError
-from shared.planning.cost import Deployment, Floats, Rates, Work, migration_seconds, pipeline_seconds
+from shared.planning.cost import Floats, PlannedDeployment, Rates, Work, migration_seconds, pipeline_seconds
 from shared.planning.profile import Profile
 from shared.planning.space import SearchSpace
 
@@ -20,7 +20,7 @@ DEFAULT_HORIZON_STEPS = 100
 class Plan:
     """A planner's answer."""
 
-    deployment: Deployment
+    deployment: PlannedDeployment
     seconds_per_step: float
     """Eq. 12 over the horizon, divided by it; the migration is not in it."""
     phase_seconds: tuple[float, float, float, float]
@@ -63,7 +63,7 @@ def plan_of(
     phases = work.phases(rates, serial=staleness_range[index] == 0)
     cut = int(work.cuts[0])
     return Plan(
-        Deployment(cut, staleness_range[index], int(work.bits[0])),
+        PlannedDeployment(cut, staleness_range[index], int(work.bits[0])),
         costs[index] / horizon_steps,
         (float(phases.edge[0]), float(phases.uplink[0]), float(phases.cloud[0]), float(phases.downlink[0])),
         0.0 if from_cut is None else float(migration_seconds(profile, from_cut, cut, rates)),

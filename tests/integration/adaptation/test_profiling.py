@@ -9,7 +9,7 @@ from edge_agent.profiling.codec_times import ENCODE_SIZES_BYTES, codec_line
 from edge_agent.profiling.profile import overhead_line, profile_model
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import RefusedError, UnreachableError
-from shared.planning import Overhead, load_profile
+from shared.planning import LinearSeconds, load_profile
 from shared.planning.profile import NO_OVERHEAD
 from tests.integration.training.test_models import PERMITTED, SEQUENCES
 from tests.support.experiments import flags
@@ -44,11 +44,11 @@ async def test_everything_that_can_be_measured_is(tmp_path):
     ("points", "line"),
     [
         ([], NO_OVERHEAD),
-        ([(100.0, 0.5)], Overhead(0.0, 0.5)),
-        ([(100.0, 0.5), (100.0, 1.5)], Overhead(0.0, 1.0)),
-        ([(100.0, 0.5), (300.0, 1.5)], Overhead(0.005, 0.0)),
-        ([(100.0, 1.5), (300.0, 0.5)], Overhead(0.0, 1.0)),
-        ([(100.0, 0.0), (300.0, 1.0)], Overhead(0.005, 0.0)),
+        ([(100.0, 0.5)], LinearSeconds(0.0, 0.5)),
+        ([(100.0, 0.5), (100.0, 1.5)], LinearSeconds(0.0, 1.0)),
+        ([(100.0, 0.5), (300.0, 1.5)], LinearSeconds(0.005, 0.0)),
+        ([(100.0, 1.5), (300.0, 0.5)], LinearSeconds(0.0, 1.0)),
+        ([(100.0, 0.0), (300.0, 1.0)], LinearSeconds(0.005, 0.0)),
     ],
 )
 def test_the_overhead_is_a_line_that_never_falls_and_never_begins_below_nothing(points, line):

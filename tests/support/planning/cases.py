@@ -22,16 +22,15 @@ from shared.placement import (
     two_workers,
 )
 from shared.planning import (
-    Block,
     BlockCosts,
     BlockSeconds,
     CodecCosts,
-    Deployment,
-    Encode,
     Linear,
+    LinearSeconds,
     Message,
-    Overhead,
+    PlannedDeployment,
     Profile,
+    ProfiledBlock,
     Rates,
     StepTasks,
     step_tasks,
@@ -47,12 +46,12 @@ def small_profile(**changes) -> Profile:
     fields = {
         "model": "small",
         "batch_size": 8,
-        "blocks": tuple(Block(f"b{i}", 1e6 * (i + 1)) for i in range(4)),
+        "blocks": tuple(ProfiledBlock(f"b{i}", 1e6 * (i + 1)) for i in range(4)),
         "feature_bytes": (None, 4e6, 2e6, 1e6, None),
         "gradient_bytes": (None, 4e6, 2e6, 1e6, None),
         "edge_seconds": (None, 1.0, 2.0, 3.0, 5.0),
         "cloud_seconds": (None, 0.4, 0.3, 0.2, 0.0),
-        "encode": Encode(1e-7, 0.125),
+        "encode": LinearSeconds(1e-7, 0.125),
         "min_bits": None,
         "max_staleness": 3,
     }
@@ -84,18 +83,18 @@ def profiles(draw, max_blocks: int = 8, complete: bool = False) -> Profile:
     return Profile(
         model="any",
         batch_size=draw(st.integers(1, 512)),
-        blocks=tuple(Block(f"b{i}", draw(st.floats(0.0, 1e8))) for i in range(count)),
+        blocks=tuple(ProfiledBlock(f"b{i}", draw(st.floats(0.0, 1e8))) for i in range(count)),
         feature_bytes=column(sizes, sizes, None),
         gradient_bytes=column(sizes, sizes, None),
         edge_seconds=edge,
         cloud_seconds=column(seconds, seconds, 0.0),
-        encode=Encode(draw(st.floats(0.0, 1e-6)), draw(st.floats(0.0, 1.0)))
+        encode=LinearSeconds(draw(st.floats(0.0, 1e-6)), draw(st.floats(0.0, 1.0)))
         if complete
-        else draw(maybe(st.builds(Encode, st.floats(0.0, 1e-6), st.floats(0.0, 1.0)))),
+        else draw(maybe(st.builds(LinearSeconds, st.floats(0.0, 1e-6), st.floats(0.0, 1.0)))),
         min_bits=draw(st.none() | st.tuples(*[entry(st.sampled_from((2, 4, 8, 32)))] * (count + 1))),
         max_staleness=draw(st.integers(0, 6)),
         serial_edge_seconds=draw(st.none() | st.tuples(*[maybe(seconds)] * (count + 1))),
-        overhead=draw(st.builds(Overhead, st.just(0.0) | st.floats(0.0, 1e-6), st.just(0.0) | seconds)),
+        overhead=draw(st.builds(LinearSeconds, st.just(0.0) | st.floats(0.0, 1e-6), st.just(0.0) | seconds)),
         serial_overhead_seconds=draw(st.just(0.0) | seconds),
         round_trip_seconds=draw(st.none() | st.floats(0.0, 2.0)),
     )
@@ -106,7 +105,7 @@ class ProfileCosts:
     """What a profile says of two workers, as costs of a placement: all that a side computes is in its forward."""
 
     profile: Profile
-    deployment: Deployment
+    deployment: PlannedDeployment
     edge: str
 
     def seconds(self, worker: str, operation: Operation) -> float:
@@ -134,7 +133,7 @@ class ProfileCosts:
         return work_of(self.profile, [self.deployment.cut], [self.deployment.bits])
 
 
-def edge_and_trainer(profile: Profile, deployment: Deployment, link: Rates) -> StepTasks:
+def edge_and_trainer(profile: Profile, deployment: PlannedDeployment, link: Rates) -> StepTasks:
     """A step of the two workers that a profile was measured on."""
     count = len(profile)
     placement = two_workers(

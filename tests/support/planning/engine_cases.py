@@ -3,9 +3,9 @@
 import dataclasses
 
 from shared.planning import (
-    Block,
     Engine,
     LinkTrace,
+    ProfiledBlock,
     SearchSpace,
     Trace,
     greedy,
@@ -15,7 +15,7 @@ from shared.planning.cost import Rates
 from tests.support.planning.cases import MBIT, small_profile
 
 SPACE = SearchSpace()
-LIGHT = small_profile(blocks=tuple(Block(f"b{i}", 1e4) for i in range(4)))
+LIGHT = small_profile(blocks=tuple(ProfiledBlock(f"b{i}", 1e4) for i in range(4)))
 REPLAYED = dataclasses.replace(
     LIGHT,
     edge_seconds=(None, 0.5, 1.0, 1.5, 2.5),
@@ -26,7 +26,7 @@ REPLAYED = dataclasses.replace(
 )
 """Its replay takes longer than link and trainer together, where the link is fast."""
 QUICK = small_profile(
-    blocks=tuple(Block(f"b{i}", 1e5) for i in range(4)),
+    blocks=tuple(ProfiledBlock(f"b{i}", 1e5) for i in range(4)),
     edge_seconds=(None, 0.05, 0.1, 0.2, 0.6),
     cloud_seconds=(None, 0.04, 0.03, 0.02, 0.0),
     feature_bytes=(None, 4e5, 2e5, 1e5, None),
@@ -34,7 +34,7 @@ QUICK = small_profile(
     encode=None,
 )
 """Which cut is best hangs on the link, and to move takes little."""
-HEAVY = small_profile(blocks=tuple(Block(f"b{i}", 1e7) for i in range(4)))
+HEAVY = small_profile(blocks=tuple(ProfiledBlock(f"b{i}", 1e7) for i in range(4)))
 
 
 def symmetric(*pieces):

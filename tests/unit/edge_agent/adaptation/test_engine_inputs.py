@@ -7,7 +7,7 @@ from edge_agent.adaptation.engine_inputs import profile_of, space_of, uncalibrat
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.codec_times import narrow_codec
 from shared.codec import codec_family
-from shared.planning import Block, Profile, profile_to_json
+from shared.planning import Profile, ProfiledBlock, profile_to_json
 from tests.support.experiments import flags
 from tests.support.planning.cases import small_profile
 from tests.support.running import edge_config
@@ -24,7 +24,7 @@ def write_profile(tmp_path):
         profile = Profile(
             model="cnn",
             batch_size=batch_size,
-            blocks=tuple(Block(block.name, 1.0) for block in chain.blocks),
+            blocks=tuple(ProfiledBlock(block.name, 1.0) for block in chain.blocks),
             feature_bytes=column,
             gradient_bytes=column,
             edge_seconds=column,

@@ -27,7 +27,7 @@ from edge_agent.profiling.profile_parts import PartFile
 from shared.codec import bit_widths
 from shared.errors import ConfigError, ExitCode
 from shared.execution.copy_training import Timing
-from shared.planning import Deployment, Engine, Rates, SearchSpace, greedy, parse_profile, profile_to_json
+from shared.planning import Engine, PlannedDeployment, Rates, SearchSpace, greedy, parse_profile, profile_to_json
 from tests.support.commands import MLP
 from tests.support.planning.cases import MBIT, small_profile
 from tests.support.running import edge_config
@@ -159,10 +159,10 @@ def test_a_plan_keeps_to_what_was_calibrated():
 
 
 def test_the_engine_keeps_to_what_was_calibrated():
-    engine = Engine(CALIBRATED, SearchSpace(bits=(1, 2, 4, 8, 32), allow_edge_only=False), Deployment(3, 5, 1))
+    engine = Engine(CALIBRATED, SearchSpace(bits=(1, 2, 4, 8, 32), allow_edge_only=False), PlannedDeployment(3, 5, 1))
     decision = engine.observe(1.0, 1, MBIT, MBIT)
     assert decision is not None, "today's deployment was not calibrated"
-    assert decision.deployment == Deployment(cut=2, staleness=2, bits=4)
+    assert decision.deployment == PlannedDeployment(cut=2, staleness=2, bits=4)
 
 
 THREE_BLOCKS = small_profile(

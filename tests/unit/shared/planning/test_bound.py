@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.planning import (
-    Block,
     Decision,
-    Deployment,
     LinkTrace,
+    PlannedDeployment,
+    ProfiledBlock,
     Rates,
     SearchSpace,
     Trace,
@@ -56,7 +56,7 @@ def test_no_run_beats_the_bound_whatever_is_changed_and_when(profile, link, chan
     def anything():
         cut = chance.randint(1, len(profile))
         bits = 32 if cut == len(profile) else chance.choice(WIDTHS)
-        return Deployment(cut, chance.randint(0, profile.max_staleness), bits)
+        return PlannedDeployment(cut, chance.randint(0, profile.max_staleness), bits)
 
     def sometimes():
         return anything() if chance.random() < 0.5 else None
@@ -81,7 +81,7 @@ def test_no_planner_beats_the_bound(profile, link, bits, staleness):
 
 def test_on_a_steady_link_with_one_thing_to_do_the_bound_is_what_is_done():
     profile = small_profile(
-        blocks=(Block("a", 1e6), Block("b", 1e6)),
+        blocks=(ProfiledBlock("a", 1e6), ProfiledBlock("b", 1e6)),
         feature_bytes=(None, 1e6, None),
         gradient_bytes=(None, 1e6, None),
         edge_seconds=(None, 3.0, None),

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import PlanError
-from shared.planning import Overhead, PhaseSeconds, Rates, migration_seconds, pipeline_seconds, steady_seconds, work_of
+from shared.planning import (
+    LinearSeconds,
+    PhaseSeconds,
+    Rates,
+    migration_seconds,
+    pipeline_seconds,
+    steady_seconds,
+    work_of,
+)
 from tests.support.planning.cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
 
 phase_times = st.floats(0.0, 100.0)
@@ -42,7 +50,9 @@ def test_the_devices_of_today_scale_the_compute_times():
 
 def test_what_is_not_replayed_and_what_the_stream_takes_count_where_they_were_measured():
     profile = small_profile(
-        serial_edge_seconds=(None, 0.5, None, 1.5, 4.0), overhead=Overhead(1e-7, 0.25), serial_overhead_seconds=0.125
+        serial_edge_seconds=(None, 0.5, None, 1.5, 4.0),
+        overhead=LinearSeconds(1e-7, 0.25),
+        serial_overhead_seconds=0.125,
     )
     work = work_of(profile, [1, 2, 3, 4], [8, 32, 32, 32])
     assert work.phases(AT_8_MBIT).edge.tolist() == pytest.approx(
@@ -54,7 +64,7 @@ def test_what_is_not_replayed_and_what_the_stream_takes_count_where_they_were_me
 
 def test_at_no_staleness_what_the_stream_takes_is_waited_for_where_the_batch_is_not_away_for_as_long():
     profile = small_profile(
-        serial_edge_seconds=(None, 0.5, 0.5, 0.5, 4.0), overhead=Overhead(0.0, 6.0), serial_overhead_seconds=0.125
+        serial_edge_seconds=(None, 0.5, 0.5, 0.5, 4.0), overhead=LinearSeconds(0.0, 6.0), serial_overhead_seconds=0.125
     )
     cuts, bits = [1, 3, 4], [32, 32, 32]
     serial = work_of(profile, cuts, bits).phases(AT_8_MBIT, serial=True)
@@ -79,7 +89,7 @@ def test_a_step_waits_for_the_round_trip_once_for_all_batches_in_flight():
 
 def test_where_the_trainer_computes_the_loss_a_step_waits_for_it_with_all_blocks_on_the_edge():
     profile = small_profile(
-        loss_on_trainer=True, overhead=Overhead(1e-7, 0.25), serial_overhead_seconds=0.125, max_staleness=3
+        loss_on_trainer=True, overhead=LinearSeconds(1e-7, 0.25), serial_overhead_seconds=0.125, max_staleness=3
     )
     phases = work_of(profile, [4], [32]).phases(Rates(8 * MBIT, 8 * MBIT, 2.0), serial=True)
     assert steady_seconds(phases, 0).tolist() == pytest.approx([5.0 + 0.125 + 2.0])

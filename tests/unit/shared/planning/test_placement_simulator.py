@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shared.errors import PlanError
 from shared.placement import links
-from shared.planning import Deployment, LinkTrace, Trace, simulate_placement, step_cost, step_tasks
+from shared.planning import LinkTrace, PlannedDeployment, Trace, simulate_placement, step_cost, step_tasks
 from shared.planning.simulator import SimulatedPipeline
 from tests.support.placements import WORKERS, models, placements
 from tests.support.planning.cases import block_costs, chain_step, edge_and_trainer, profiles, rates
@@ -37,7 +37,7 @@ def test_any_placement_runs_to_its_end_and_never_faster_than_its_bound(data, rou
 
 @given(profiles(complete=True), rates, st.integers(1, 8), st.integers(0, 6), st.sampled_from((2, 8, 32)))
 def test_two_workers_settle_when_the_pipeline_of_two_workers_settles(profile, link, cut, staleness, bits):
-    deployment = Deployment(min(cut, len(profile)), staleness, bits)
+    deployment = PlannedDeployment(min(cut, len(profile)), staleness, bits)
     pipeline = SimulatedPipeline(
         profile,
         LinkTrace(Trace.constant(link.uplink), Trace.constant(link.downlink), link.round_trip_seconds),

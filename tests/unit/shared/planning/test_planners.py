@@ -12,11 +12,11 @@ from shared.planning import (
     FLOAT32_BITS,
     GREEDY,
     PLANNERS,
-    Block,
-    Deployment,
-    Encode,
+    LinearSeconds,
     LinkTrace,
+    PlannedDeployment,
     Profile,
+    ProfiledBlock,
     Rates,
     SearchSpace,
     Trace,
@@ -57,7 +57,7 @@ def exact_costs(profile, link, space, horizon, from_cut):
                 longest, total = max(*phases, busy), sum(phases) + away
                 groups = -(-horizon // (staleness + 1))
                 waiting = max(Fraction(0), total - (staleness + 1) * longest)
-                costs[Deployment(cut, staleness, bits)] = (
+                costs[PlannedDeployment(cut, staleness, bits)] = (
                     (horizon - 1) * longest + total + (groups - 1) * waiting + moved
                 )
     return costs
@@ -131,7 +131,7 @@ def test_a_plan_by_hand():
     split = SearchSpace((32,), staleness=1, allow_edge_only=False)
     plan = greedy(small_profile(), AT_8_MBIT, split, horizon_steps=4, from_cut=3)
     # At cut 3, T = 3, 1, 0.2, 1; T_sum - 2 T_max < 0, so Eq. 12 is 3 x 3 + 5.2. Cut 2 has 2 x 3 + 6.3 + 0.3, and 3 to move.
-    assert plan.deployment == Deployment(3, 1, 32)
+    assert plan.deployment == PlannedDeployment(3, 1, 32)
     assert plan.phase_seconds == pytest.approx((3.0, 1.0, 0.2, 1.0))
     assert plan.seconds_per_step == pytest.approx(14.2 / 4)
     assert plan.migration_seconds == 0.0
@@ -142,10 +142,10 @@ def test_without_replay_no_staleness_can_be_the_quickest():
     profile = small_profile(serial_edge_seconds=(None, 0.1, 0.1, 0.1, None))
     fast = Rates(1e12, 1e12)
     plan = greedy(profile, fast, SearchSpace((32,)))
-    assert plan.deployment == Deployment(3, 0, 32)
+    assert plan.deployment == PlannedDeployment(3, 0, 32)
     assert plan.phase_seconds[0] == pytest.approx(0.1)
     assert plan.seconds_per_step == pytest.approx(0.3, rel=1e-3)
-    assert greedy(profile, fast, SearchSpace((32,), staleness=2)).deployment == Deployment(1, 2, 32)
+    assert greedy(profile, fast, SearchSpace((32,), staleness=2)).deployment == PlannedDeployment(1, 2, 32)
 
 
 def flat_profile(**changes) -> Profile:
@@ -158,8 +158,8 @@ def flat_profile(**changes) -> Profile:
         "cloud_seconds": same,
         "max_staleness": 7,
     }
-    fields |= {"encode": Encode(0.0, 0.0), "min_bits": None}
-    return Profile("flat", 1, tuple(Block(str(i), 0.0) for i in range(5)), **(fields | changes))
+    fields |= {"encode": LinearSeconds(0.0, 0.0), "min_bits": None}
+    return Profile("flat", 1, tuple(ProfiledBlock(str(i), 0.0) for i in range(5)), **(fields | changes))
 
 
 def test_of_equals_it_takes_todays_cut_then_the_smallest():
@@ -186,7 +186,7 @@ def test_edge_only_is_chosen_where_it_is_the_quickest_and_is_not_forbidden():
     quick = flat_profile(edge_seconds=(None, 9.0, 9.0, 9.0, 9.0, 0.5))
     assert greedy(quick, Rates(8.0, 8.0), SearchSpace(allow_edge_only=False)).deployment.cut < 5
     plan = greedy(quick, Rates(8.0, 8.0))
-    assert plan.deployment == Deployment(5, 0, 32)
+    assert plan.deployment == PlannedDeployment(5, 0, 32)
     assert plan.phase_seconds == (0.5, 0.0, 0.0, 0.0)
     assert plan == edge_only(quick, Rates(8.0, 8.0)) or plan.evaluated > 1
     assert edge_only(quick, Rates(8.0, 8.0)).seconds_per_step == 0.5
@@ -214,8 +214,8 @@ def test_a_staleness_that_is_given_is_taken():
 
 
 def test_a_fixed_deployment_is_costed_as_it_is():
-    plan = fixed(small_profile(), AT_8_MBIT, Deployment(2, 0, 32), horizon_steps=10, from_cut=1)
-    assert plan.deployment == Deployment(2, 0, 32)
+    plan = fixed(small_profile(), AT_8_MBIT, PlannedDeployment(2, 0, 32), horizon_steps=10, from_cut=1)
+    assert plan.deployment == PlannedDeployment(2, 0, 32)
     assert plan.seconds_per_step == pytest.approx(2.0 + 2.0 + 0.3 + 2.0)
     assert plan.migration_seconds == pytest.approx(2.0)
     assert plan.evaluated == 1

@@ -14,8 +14,8 @@ from shared.planning import (
     BlockCosts,
     BlockSeconds,
     CodecCosts,
-    Deployment,
     Linear,
+    PlannedDeployment,
     Rates,
     simulate_placement,
     steady_seconds,
@@ -149,7 +149,7 @@ def test_what_was_not_measured_is_refused():
 
 @given(profiles(complete=True), rates, st.integers(1, 8), st.integers(0, 6), st.sampled_from((2, 8, 32)))
 def test_two_workers_cost_what_the_model_of_two_workers_says(profile, link, cut, staleness, bits):
-    deployment = Deployment(min(cut, len(profile)), staleness, bits)
+    deployment = PlannedDeployment(min(cut, len(profile)), staleness, bits)
     phases = work_of(profile, [deployment.cut], [bits]).phases(link, serial=staleness == 0)
     cost = step_cost(edge_and_trainer(profile, deployment, link))
     assert cost.total() == pytest.approx(float(phases.total()[0]))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from shared.errors import PlanError
 from shared.planning import (
-    Block,
-    Deployment,
     Engine,
+    PlannedDeployment,
+    ProfiledBlock,
     SearchSpace,
     candidates,
     greedy,
@@ -56,9 +56,9 @@ def test_on_a_steady_link_it_ends_within_5_percent_of_the_best_deployment(profil
 
 
 def test_an_edge_whose_replay_takes_longer_than_the_way_waits_instead_and_replays_again_when_the_link_is_slow():
-    start = Deployment(1, 3, 32)
+    start = PlannedDeployment(1, 3, 32)
     kept, run = both(REPLAYED, symmetric((1.0, 1000.0)), start, 1800.0)
-    assert [switch.deployment for switch in run.switches] == [Deployment(1, 0, 32)]
+    assert [switch.deployment for switch in run.switches] == [PlannedDeployment(1, 0, 32)]
     assert run.steps > 1.2 * kept
     _, run = both(REPLAYED, symmetric((900.0, 1000.0), (3000.0, 3.0)), start, 2700.0)
     assert run.switches[0].deployment.staleness == 0
@@ -68,20 +68,20 @@ def test_an_edge_whose_replay_takes_longer_than_the_way_waits_instead_and_replay
 
 
 def test_a_run_that_begins_without_staleness_takes_it_at_once_where_that_is_faster():
-    engine = Engine(LIGHT, SPACE, Deployment(1, 0, 32))
+    engine = Engine(LIGHT, SPACE, PlannedDeployment(1, 0, 32))
     decision = watched(engine, 10, 40 * MBIT, 40 * MBIT, 0.2)
     assert decision is not None
     assert decision.deployment.staleness == 3
 
 
 def test_k_that_may_not_be_is_left_at_once_and_the_cut_stays():
-    engine = Engine(REPLAYED, SPACE, Deployment(3, 2, 8))
+    engine = Engine(REPLAYED, SPACE, PlannedDeployment(3, 2, 8))
     decision = watched(engine, 1, 1000 * MBIT, 1000 * MBIT)
-    assert decision.deployment == Deployment(3, 0, 8)
+    assert decision.deployment == PlannedDeployment(3, 0, 8)
     engine.deployed(1.0, decision.deployment)
     assert engine.deployment.staleness == 0
-    engine = Engine(LIGHT, SPACE, Deployment(3, 2, 8))
-    assert watched(engine, 1, 8 * MBIT, 8 * MBIT).deployment == Deployment(3, 3, 8)
+    engine = Engine(LIGHT, SPACE, PlannedDeployment(3, 2, 8))
+    assert watched(engine, 1, 8 * MBIT, 8 * MBIT).deployment == PlannedDeployment(3, 3, 8)
 
 
 def test_a_link_that_changes_for_good_is_followed():
@@ -110,7 +110,7 @@ def test_what_the_blocks_would_cost_keeps_them_where_they_are():
 
 
 def test_a_proposal_is_made_once_and_waits_for_its_answer():
-    engine = Engine(LIGHT, SPACE, Deployment(1, 3, 32))
+    engine = Engine(LIGHT, SPACE, PlannedDeployment(1, 3, 32))
     decision = watched(engine, 600, 1 * MBIT, 1 * MBIT, 1 / 32)
     assert decision is not None
     assert decision.seconds_per_step < decision.staying_seconds_per_step
@@ -132,14 +132,14 @@ def test_an_operators_pin_is_proposed_whatever_it_costs_and_kept():
 
 
 def test_a_pin_that_leaves_nothing_is_refused():
-    engine = Engine(LIGHT, SPACE, Deployment(1, 3, 32))
+    engine = Engine(LIGHT, SPACE, PlannedDeployment(1, 3, 32))
     with pytest.raises(PlanError, match="the cut is 9"):
         engine.constrain(SearchSpace(cut=9))
     assert watched(engine, 3) is None
 
 
 def test_an_edge_that_became_slower_gives_blocks_away():
-    engine = Engine(LIGHT, SPACE, Deployment(3, 3, 32), total_steps=10_000)
+    engine = Engine(LIGHT, SPACE, PlannedDeployment(3, 3, 32), total_steps=10_000)
     decision = watched(engine, 900, 100 * MBIT, 100 * MBIT, edge_seconds=30.0, cloud_seconds=0.2)
     assert decision is not None
     assert decision.deployment.cut < 3
@@ -148,22 +148,22 @@ def test_an_edge_that_became_slower_gives_blocks_away():
 def test_all_blocks_are_taken_where_that_is_allowed_and_the_link_is_bad_and_only_there():
     for allowed in (True, False):
         space = SearchSpace(allow_edge_only=allowed)
-        engine = Engine(LIGHT, space, Deployment(1, 3, 32), total_steps=10_000)
+        engine = Engine(LIGHT, space, PlannedDeployment(1, 3, 32), total_steps=10_000)
         decision = watched(engine, 1800, 0.1 * MBIT, 0.1 * MBIT, 1 / 320)
         assert decision is not None
         assert decision.deployment.cut == (4 if allowed else 3)
-        engine = Engine(LIGHT, space, Deployment(1, 3, 32), total_steps=10_000)
+        engine = Engine(LIGHT, space, PlannedDeployment(1, 3, 32), total_steps=10_000)
         decision = watched(engine, 600, 40 * MBIT, 40 * MBIT)
         assert decision is None or decision.deployment.cut < 4
 
 
 def test_all_blocks_are_given_back_at_once_where_they_may_not_be_kept():
-    engine = Engine(LIGHT, SPACE, Deployment(4, 3, 8))
+    engine = Engine(LIGHT, SPACE, PlannedDeployment(4, 3, 8))
     assert watched(engine, 1, 40 * MBIT, 40 * MBIT).deployment.cut < 4
 
 
 def test_the_outcome_holds_what_was_predicted_against_what_was_measured():
-    engine = Engine(LIGHT, SPACE, Deployment(3, 3, 32))
+    engine = Engine(LIGHT, SPACE, PlannedDeployment(3, 3, 32))
     assert engine.outcome() is None
     watched(engine, 61, steps_a_second=2.0)
     outcome = engine.outcome()
@@ -183,7 +183,7 @@ def test_without_knowing_how_long_a_run_is_it_still_risks_little(period, seconds
 
 def test_a_deployment_that_is_better_over_each_period_is_found_and_kept_though_the_link_dies_in_each():
     profile = small_profile(
-        blocks=tuple(Block(f"b{i}", 5e6) for i in range(4)),
+        blocks=tuple(ProfiledBlock(f"b{i}", 5e6) for i in range(4)),
         edge_seconds=(None, 0.1, 0.2, 0.3, 2.5),
         cloud_seconds=(None, 0.04, 0.03, 0.02, 0.0),
         feature_bytes=(None, 1.6e6, 3e6, 1e5, None),
@@ -204,7 +204,7 @@ def test_on_a_link_that_varies_slowly_it_beats_every_deployment_that_is_kept():
     _, run = both(QUICK, link, best_for(QUICK, 60.0), 1800.0)
     work = candidates(QUICK, SPACE)
     kept = [
-        simulate(QUICK, link, Deployment(cut, staleness, bits), 1800.0).steps
+        simulate(QUICK, link, PlannedDeployment(cut, staleness, bits), 1800.0).steps
         for cut, bits in zip(work.cuts.tolist(), work.bits.tolist(), strict=True)
         for staleness in SPACE.best_staleness(QUICK)
     ]

@@ -4,8 +4,8 @@ import dataclasses
 import math
 
 from shared.planning import (
-    Block,
     Engine,
+    ProfiledBlock,
     SearchSpace,
     work_of,
 )
@@ -32,7 +32,7 @@ def on_a_wave(engine, seconds, answers=True, until=math.inf):
 
 
 def test_what_an_expert_asks_for_is_done_only_where_the_account_can_pay_the_way():
-    heavy = dataclasses.replace(QUICK, blocks=tuple(Block(f"b{i}", 1e6) for i in range(4)))
+    heavy = dataclasses.replace(QUICK, blocks=tuple(ProfiledBlock(f"b{i}", 1e6) for i in range(4)))
     moves = []
     for total_steps in (4_000, 9_000, 40_000):
         engine = Engine(heavy, SPACE, best_for(heavy, 60.0), total_steps=total_steps)

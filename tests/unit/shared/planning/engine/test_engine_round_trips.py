@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from shared.planning import (
-    Block,
-    Deployment,
-    Encode,
     Engine,
+    LinearSeconds,
     LinkTrace,
+    PlannedDeployment,
+    ProfiledBlock,
     SearchSpace,
     Trace,
     greedy,
@@ -20,13 +20,13 @@ from tests.support.planning.cases import MBIT, small_profile
 from tests.support.planning.engine_cases import LIGHT, SPACE, watched
 
 WAITING = small_profile(
-    blocks=tuple(Block(f"b{i}", 1e5) for i in range(4)),
+    blocks=tuple(ProfiledBlock(f"b{i}", 1e5) for i in range(4)),
     edge_seconds=(None, 0.0335, 0.06, 0.09, 0.2),
     serial_edge_seconds=(None, 0.012, 0.04, 0.07, 0.15),
     cloud_seconds=(None, 0.004, 0.003, 0.002, 0.0),
     feature_bytes=(None, 16e3, 8e3, 4e3, None),
     gradient_bytes=(None, 8e3, 8e3, 4e3, None),
-    encode=Encode(1e-9, 0.0005),
+    encode=LinearSeconds(1e-9, 0.0005),
     min_bits=(None, 8, 8, 8, None),
     max_staleness=5,
 )
@@ -72,7 +72,7 @@ def test_a_delay_that_nobody_measured_is_put_down_to_waiting_and_not_to_what_was
 
 def test_a_link_that_is_slower_than_measured_is_slower_for_whatever_uses_it_and_not_for_the_edge():
     free = SearchSpace((32,), allow_edge_only=False)
-    engine = Engine(LIGHT, SearchSpace((32,), staleness=3, cut=1), Deployment(1, 3, 32), total_steps=10_000)
+    engine = Engine(LIGHT, SearchSpace((32,), staleness=3, cut=1), PlannedDeployment(1, 3, 32), total_steps=10_000)
     assert watched(engine, 900, 8 * MBIT, 8 * MBIT, 1 / 8) is None
     engine.constrain(free)
     # Today's step is bound by the link at 4 s and takes 8: so would each other cut's share of the link, but not the edge.
