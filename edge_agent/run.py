@@ -13,8 +13,8 @@ import structlog
 import torch
 from prometheus_client import CollectorRegistry
 
-from edge_agent.adaptation.decisions import DecisionLoop, open_decisions
-from edge_agent.adaptation.engine_inputs import profile_of
+from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
+from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
 from edge_agent.control import Controlled, Pinning, serving_control
@@ -146,7 +146,7 @@ async def _prepare(config: EdgeConfig, resume: Resume | None) -> _Prepared:
         torch.set_num_threads(config.compute.threads)
     folder = sessions_folder(config)
     experiment, stored = await asyncio.to_thread(prepare, config, folder, resume)
-    profile = await asyncio.to_thread(profile_of, experiment)
+    profile = await asyncio.to_thread(load_run_profile, experiment)
     start = await planned_start(experiment, profile) if profile is not None and stored is None else None
     if start is not None:
         experiment.begin_with(start)
@@ -201,7 +201,9 @@ class _Runs:
         began_again = False
         while True:
             self._controlled.shutdown.cancel_on_request()
-            decisions = await asyncio.to_thread(open_decisions, experiment, prepared.profile, statistics, self._metrics)
+            decisions = await asyncio.to_thread(
+                make_decision_loop, experiment, prepared.profile, statistics, self._metrics
+            )
             session = await self._open(experiment, stored, prepared.folder)
             try:
                 return await self._train_in(session, decisions, resumed=stored is not None)

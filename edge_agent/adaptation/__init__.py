@@ -1,1 +1,1 @@
-"""Choosing the deployment while training goes on: what is measured, what the engine plans with, what it decides."""
+"""Which deployment a run should have now: what is measured, what the engine plans with, and the loop that asks it."""

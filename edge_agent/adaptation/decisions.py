@@ -1,7 +1,7 @@
 """The decision loop: tells the engine once a second what was measured, and has the deployer do what the engine decides.
 
 The engine (shared.planning.engine) is pure and decides; clock, codecs by name, logs and metrics are here. Operators take
-precedence: `pin` narrows what the engine may choose, `release` ends that, and `use` sets what chooses the rest.
+precedence: `pin` narrows what the engine may choose, and `use` sets which planner chooses the rest.
 """
 
 import asyncio
@@ -10,15 +10,15 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
-from edge_agent.adaptation.engine_inputs import profile_under, space_of
-from edge_agent.adaptation.link_probe import LinkProbe, LinkRates, link_probe
+from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
+from edge_agent.adaptation.link_probe import LinkProbe, LinkRates, make_link_probe
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
+from edge_agent.training.deployer import Deployer
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.codec import codec_bits, codec_of_bits
 from shared.errors import PlanError
@@ -35,7 +35,7 @@ from shared.planning import (
     Profile,
     SearchSpace,
 )
-from shared.wire.isthmus.v1 import trainer_pb2
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 _log = structlog.get_logger(__name__)
 
@@ -43,18 +43,7 @@ PLANNER_NAMES = (*PLANNERS, FIXED)
 """The planners that a run may be told to follow."""
 INTERVAL_SECONDS = 1.0
 TELLING_STEPS = 20
-"""After which a stream that says nothing of the link's rates will not say it: what a step sends is little for such a link."""
-
-
-class Changes(Protocol):
-    """What of the deployer the loop uses (edge_agent.training.deployer)."""
-
-    @property
-    def deployment(self) -> trainer_pb2.Deployment: ...
-    @property
-    def moving(self) -> bool: ...
-    def change(self, *, staleness: int | None = None, codec: str | None = None) -> None: ...
-    def move(self, cut: int, give_up_seconds: float | None = None) -> None: ...
+"""Where a stream has not shown the link's rates after so many steps, its steps send too little for that link to show them."""
 
 
 class DecisionLoop:
@@ -66,93 +55,41 @@ class DecisionLoop:
         settings: EngineSection,
         space: SearchSpace,
         codec: str,
-        deployment: trainer_pb2.Deployment,
+        deployment: Deployment,
         total_steps: int,
         statistics: Statistics,
         metrics: EngineMetrics,
         probe: LinkProbe,
     ) -> None:
-        """space: what may be chosen. codec: of the kind to use. deployment: what the run begins with.
-
+        """space: what the configuration lets the engine choose from. deployment: what the run begins with.
+        codec: the configured one; codecs of other bits come from its family where that has them.
         Raises PlanError when the profile leaves nothing to choose.
         """
         self._codec = codec
-        self._space = space
-        self._profile = profile_under(profile, settings, deployment.downlink_codec)
+        self._configured_space = space
+        self._unpinned_space = space
+        """What the planner in use leaves to choose, before pins narrow it."""
+        self._profile = adjust_profile(profile, settings, deployment.downlink_codec)
         self.planner = GREEDY
-        self._free_space = self._space
         self._engine = Engine(
             self._profile,
-            self._space,
-            _numbers(deployment),
+            self._configured_space,
+            _as_planned(deployment),
             EngineConfig(margin=settings.margin, dwell_seconds=settings.dwell_seconds),
             total_steps,
         )
         self._pinned: tuple[int | None, int | None, int | None] = (None, None, None)
+        """The cut, bits and K that an operator holds; None is not held."""
         self._only_cut: int | None = None
-        """Which the engine may not leave."""
+        """The cut that the engine may not leave, by a pin or by the planner in use; None where it may choose."""
         self._probe = probe
         self._statistics = statistics
         self._edge, self._encode, self._cloud = map(MeanSince, (statistics.edge, statistics.encode, statistics.cloud))
         self._metrics = metrics
         self._proposal: Decision | None = None
 
-    def pin(self, *, cut: int | None = None, bits: int | None = None, staleness: int | None = None) -> None:
-        """Hold cut, bit width or K, each that is given, until `release`; the engine chooses the others.
-
-        Raises PlanError for what is out of range or was never measured, and then nothing is changed.
-        """
-        self._constrain(self._free_space, cut, bits, staleness)
-        _log.info("pinned", cut=cut, bits=bits, staleness=staleness)
-
-    def release(self) -> None:
-        """Let the planner choose everything again."""
-        self._constrain(self._free_space, None, None, None)
-        _log.info("released")
-
-    def use(self, planner: str) -> None:
-        """Have another planner choose what is not pinned: `greedy` again and again, `fixed` what there is at this moment, any
-        other of `PLANNERS` once, for the link of the last minute.
-
-        Raises PlanError where it has nothing to choose by, and then nothing is changed.
-        """
-        held = self._held_by(planner)
-        space = self._space
-        if held is not None:
-            space = replace(space, cut=held.cut, bits=(held.bits,), staleness=held.staleness)
-        self._constrain(space, *self._pinned)
-        self._free_space, self.planner = space, planner
-        _log.info("planner set", planner=planner, held=str(held) if held else None)
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """What came of the last change; None until a step was done since."""
-        return self._engine.outcome()
-
-    def _held_by(self, planner: str) -> PlannedDeployment | None:
-        """What a planner holds from now on; None where it goes on choosing."""
-        if planner == FIXED:
-            return self._engine.deployment if self._proposal is None else self._proposal.deployment
-        if planner == GREEDY:
-            return None
-        if (rates := self._engine.mean_rates) is None:
-            raise PlanError(f"the link has not been measured yet, and {planner} chooses by its rates; try again later")
-        return PLANNERS[planner](self._profile, rates, self._space).deployment
-
-    def _constrain(self, free: SearchSpace, cut: int | None, bits: int | None, staleness: int | None) -> None:
-        only_cut = free.cut if cut is None else cut
-        pinned = replace(
-            free,
-            cut=only_cut,
-            bits=free.bits if bits is None else (bits,),
-            staleness=free.staleness if staleness is None else staleness,
-            allow_edge_only=free.allow_edge_only or only_cut == len(self._profile),  # who names it means it
-        )
-        self._engine.constrain(pinned)
-        self._pinned, self._only_cut = (cut, bits, staleness), only_cut
-
     @asynccontextmanager
-    async def running(self, deployer: Changes) -> AsyncIterator[None]:
+    async def running(self, deployer: Deployer) -> AsyncIterator[None]:
         """Decide for this deployer while the body runs."""
         task = asyncio.create_task(self._run(deployer))
         try:
@@ -164,15 +101,15 @@ class DecisionLoop:
             await self._probe.close()
             self._log_outcome()
 
-    async def _run(self, deployer: Changes) -> None:
+    async def _run(self, deployer: Deployer) -> None:
         while True:
             await asyncio.sleep(INTERVAL_SECONDS)
             self.look(deployer, time.monotonic())
 
-    def look(self, deployer: Changes, seconds: float) -> None:
+    def look(self, deployer: Deployer, seconds: float) -> None:
         """Observe once, and do what follows from it. seconds: any clock that never goes back."""
         if not deployer.moving:
-            self._notice(deployer, seconds)
+            self._report_deployment(deployer, seconds)
             if not self._statistics.is_flowing:
                 self._engine.rested(seconds)
                 return
@@ -192,8 +129,8 @@ class DecisionLoop:
         if decision is not None:
             self._apply(deployer, decision)
 
-    def _rates(self, deployer: Changes, seconds: float) -> LinkRates:
-        """What the link carries, by the training stream or, where that hardly uses it, by a probe."""
+    def _rates(self, deployer: Deployer, seconds: float) -> LinkRates:
+        """What the link carries: as the training stream shows it or, where the stream hardly uses the link, a probe."""
         if deployer.moving:
             self._probe.end()
         elif deployer.deployment.cut == len(self._profile):
@@ -203,31 +140,33 @@ class DecisionLoop:
             self._probe.forget()
         elif self._statistics.steps >= TELLING_STEPS:
             self._probe.want(seconds)
-        found = self._statistics
-        measured = LinkRates(found.uplink_bits_per_second, found.downlink_bits_per_second, found.round_trip_seconds)
+        statistics = self._statistics
+        measured = LinkRates(
+            statistics.uplink_bits_per_second, statistics.downlink_bits_per_second, statistics.round_trip_seconds
+        )
         return self._probe.found.merged_over(measured)
 
-    def _edge_seconds(self, deployment: trainer_pb2.Deployment) -> float | None:
-        """T1 as the cost model has it: with the encoding of what is not float32."""
+    def _edge_seconds(self, deployment: Deployment) -> float | None:
+        """T1 as the cost model has it: computing and, where the codec is not float32, encoding. None where nothing is new."""
         compute, encode = self._edge.take(), self._encode.take()
         if compute is None or codec_bits(deployment.codec) >= FLOAT32_BITS:
             return compute
         return None if encode is None else compute + encode
 
-    def _notice(self, deployer: Changes, seconds: float) -> None:
-        """Tell the engine of a deployment that it has not heard of: its own proposal done or given up, or somebody else's."""
-        actual, proposal, before = _numbers(deployer.deployment), self._proposal, self._engine.deployment
+    def _report_deployment(self, deployer: Deployer, seconds: float) -> None:
+        """Tell the engine of a deployment that it does not know yet: its own proposal, done or given up, or an operator's."""
+        actual, proposal, before = _as_planned(deployer.deployment), self._proposal, self._engine.deployment
         if proposal is None and actual == before:
             return
         if proposal is not None and replace(actual, cut=proposal.deployment.cut) == proposal.deployment != actual:
             # Given up: K and bits, which were changed at once, go back as well.
             self._change(deployer, before)
-            actual = _numbers(deployer.deployment)
+            actual = _as_planned(deployer.deployment)
         self._log_outcome()
         self._proposal = None
         self._engine.deployed(seconds, actual)
 
-    def _apply(self, deployer: Changes, decision: Decision) -> None:
+    def _apply(self, deployer: Deployer, decision: Decision) -> None:
         wanted, today = decision.deployment, self._engine.deployment
         _log.info(
             "changing the deployment",
@@ -244,11 +183,61 @@ class DecisionLoop:
             self._change(deployer, wanted)
         if wanted.cut != today.cut:
             self._probe.end()
-            patience = decision.abandon_after_seconds
-            deployer.move(wanted.cut, patience if math.isfinite(patience) else None)
+            give_up_seconds = decision.abandon_after_seconds
+            deployer.move(wanted.cut, give_up_seconds if math.isfinite(give_up_seconds) else None)
 
-    def _change(self, deployer: Changes, wanted: PlannedDeployment) -> None:
+    def _change(self, deployer: Deployer, wanted: PlannedDeployment) -> None:
         deployer.change(staleness=wanted.staleness, codec=codec_of_bits(wanted.bits, self._codec))
+
+    def pin(self, *, cut: int | None = None, bits: int | None = None, staleness: int | None = None) -> None:
+        """Hold cut, bit width or K, each that is given, until the next call, and let the engine choose the others.
+
+        Raises PlanError for what is out of range or was never measured, and then nothing is changed.
+        """
+        self._constrain(self._unpinned_space, cut, bits, staleness)
+        _log.info("pinned", cut=cut, bits=bits, staleness=staleness)
+
+    def use(self, planner: str) -> None:
+        """Have another planner choose what is not pinned.
+
+        `greedy` goes on choosing, `fixed` holds the deployment of this moment, and any other of `PLANNERS` chooses once, for
+        the link of the last minute. Raises PlanError where it has nothing to choose by, and then nothing is changed.
+        """
+        held = self._held_by(planner)
+        space = self._configured_space
+        if held is not None:
+            space = replace(space, cut=held.cut, bits=(held.bits,), staleness=held.staleness)
+        self._constrain(space, *self._pinned)
+        self._unpinned_space, self.planner = space, planner
+        _log.info("planner set", planner=planner, held=str(held) if held else None)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What came of the last change; None until a step was done since."""
+        return self._engine.outcome()
+
+    def _held_by(self, planner: str) -> PlannedDeployment | None:
+        """The deployment that a planner holds from now on; None where it goes on choosing."""
+        if planner == FIXED:
+            return self._engine.deployment if self._proposal is None else self._proposal.deployment
+        if planner == GREEDY:
+            return None
+        if (rates := self._engine.mean_rates) is None:
+            raise PlanError(f"the link has not been measured yet, and {planner} chooses by its rates; try again later")
+        return PLANNERS[planner](self._profile, rates, self._configured_space).deployment
+
+    def _constrain(self, unpinned: SearchSpace, cut: int | None, bits: int | None, staleness: int | None) -> None:
+        """Let the engine choose from this space as far as it is not pinned. Raises PlanError, and changes nothing."""
+        only_cut = unpinned.cut if cut is None else cut
+        pinned = replace(
+            unpinned,
+            cut=only_cut,
+            bits=unpinned.bits if bits is None else (bits,),
+            staleness=unpinned.staleness if staleness is None else staleness,
+            allow_edge_only=unpinned.allow_edge_only or only_cut == len(self._profile),  # who names it means it
+        )
+        self._engine.constrain(pinned)
+        self._pinned, self._only_cut = (cut, bits, staleness), only_cut
 
     def _export(self) -> None:
         if (outcome := self._engine.outcome()) is not None:
@@ -268,19 +257,20 @@ class DecisionLoop:
             )
 
 
-def open_decisions(
+def make_decision_loop(
     experiment: Experiment, profile: Profile | None, statistics: Statistics, metrics: EngineMetrics
 ) -> DecisionLoop | None:
-    """The loop of an experiment, where it has a profile to decide by. Raises PlanError when that leaves nothing to choose."""
+    """The decision loop of a run; None without a profile to decide by. Raises PlanError when that leaves nothing to choose."""
     if profile is None:
         return None
     config, start, steps = experiment.config, experiment.deployment, experiment.steps
-    probe = link_probe(config)
-    space = space_of(experiment, profile)
+    probe = make_link_probe(config)
+    space = search_space(experiment, profile)
     return DecisionLoop(
         profile, config.engine, space, config.deployment.codec, start, steps, statistics, metrics, probe
     )
 
 
-def _numbers(deployment: trainer_pb2.Deployment) -> PlannedDeployment:
+def _as_planned(deployment: Deployment) -> PlannedDeployment:
+    """The deployment as planning counts it, with bits in place of the codec."""
     return PlannedDeployment(deployment.cut, deployment.staleness, codec_bits(deployment.codec))

@@ -1,4 +1,4 @@
-"""What the engine of a run plans with: the profile as the configuration would have it, and what may be chosen."""
+"""What the engine of a run plans with: the profile, adjusted to the configuration, and the space of what it may choose."""
 
 from dataclasses import replace
 
@@ -15,11 +15,12 @@ from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
 _log = structlog.get_logger(__name__)
 
 
-def profile_of(experiment: Experiment) -> Profile | None:
-    """What the engine plans with, if anything; it fits the experiment.
+def load_run_profile(experiment: Experiment) -> Profile | None:
+    """The profile that `engine.profile` names, checked against the experiment; None where it names none.
 
     Warns where the profile was measured with other codecs than those that the engine may choose.
-    Raises PlanError for a profile that cannot be read or is of something else, ConfigError where an epoch sets K as well.
+    Raises PlanError for a profile that cannot be read or is of something else, and ConfigError where a schedule would change
+    K as well.
     """
     config = experiment.config
     path = config.engine.profile
@@ -64,13 +65,13 @@ def check_profile(profile: Profile, names: tuple[str, ...], batch_size: int, whe
 
 
 def uncalibrated_bits(profile: Profile, codec: str) -> tuple[int, ...]:
-    """The widths below 32 that are of another family than the profile's where `codec` is configured, rising."""
+    """The widths below 32, rising, whose codec in a run configured with `codec` is not of the profile's family."""
     narrow = [bits for bits in bit_widths() if bits < FLOAT32_BITS]
     return tuple(bits for bits in narrow if codec_family(codec_of_bits(bits, codec)) != profile.codec_family)
 
 
-def space_of(experiment: Experiment, profile: Profile) -> SearchSpace:
-    """What the configuration lets the engine choose from, and the model."""
+def search_space(experiment: Experiment, profile: Profile) -> SearchSpace:
+    """The deployments that configuration and model let the engine choose from."""
     engine = experiment.config.engine
     return SearchSpace(
         engine.bits,
@@ -79,8 +80,8 @@ def space_of(experiment: Experiment, profile: Profile) -> SearchSpace:
     )
 
 
-def profile_under(profile: Profile, settings: EngineSection, downlink_codec: str) -> Profile:
-    """The profile as this configuration would have it, in a run whose loss the trainer computes wherever the cut is."""
+def adjust_profile(profile: Profile, settings: EngineSection, downlink_codec: str) -> Profile:
+    """The profile with the K and the gradients of this configuration. The trainer of a run computes the loss at every cut."""
     if settings.max_staleness is not None:
         profile = replace(profile, max_staleness=settings.max_staleness)
     # The schema has float32 error gradients; the downlink's codec is not the engine's to choose.
@@ -88,7 +89,7 @@ def profile_under(profile: Profile, settings: EngineSection, downlink_codec: str
 
 
 def _can_be_on_the_edge(chain: Chain) -> bool:
-    """Whether all blocks can be there: a model whose output has no batch in front cannot send it for its loss."""
+    """Whether all blocks can be on the edge: an output without the batch in front cannot be sent to the trainer's loss."""
     try:
         check_cut(len(chain.blocks), chain)
     except ModelError:

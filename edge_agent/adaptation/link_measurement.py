@@ -1,8 +1,8 @@
-"""What the way to the trainer carries and how long it takes: a few small calls, then ever larger ones, up to a bound.
+"""Measures the link to the trainer, its rates and its round trip, by a few small calls and then ever larger ones.
 
-No session is needed and nothing is trained. Up goes a long name to the health service, which does not know it; down come
-answers of the reflection service about the trainer's own contract. One connection on an idle link; what other traffic takes
-is not there to be measured.
+This needs no session and trains nothing. The uplink carries a long name to the health service, which does not know it. The
+downlink carries answers of the reflection service about the trainer's own contract. The link should be idle: what other
+traffic takes of it is missing in the rates.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ from shared.client.methods import HEALTH, REFLECTION, SERVICE
 from shared.client.probing import ProbeCalls
 
 SIZES_BYTES = (16 * 1024, 64 * 1024, 256 * 1024, 1024**2, 4 * 1024**2)
-"""The largest is what every trainer takes in one message."""
+"""The sizes of the transfers. Every trainer takes a message of the largest."""
 ENOUGH_SECONDS = 0.5
-"""A transfer that took so long says what the link carries; the next would be four times as large."""
+"""A transfer that took so long shows the rate, and no larger one follows; the next would be four times as large."""
 
 
 class NotMeasuredError(Exception):
-    """The trainer's own words for why there is no figure."""
+    """Why there is no figure, in the words of the trainer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What one direction carries."""
+    """What one direction of the link carries."""
 
     bits_per_second: float
     ended: bool = True
-    """Whether the transfer ended in time; otherwise the rate is less than that."""
+    """Whether the transfer ended in time; otherwise the true rate is lower."""
 
 
 async def measure_round_trip(calls: ProbeCalls, count: int) -> float:
-    """The median seconds of so many empty calls. Raises NotMeasuredError."""
+    """The median seconds of `count` small calls. Raises NotMeasuredError."""
     seconds: list[float] = []
     for _ in range(1 + count):
         started = time.monotonic()
@@ -47,11 +47,11 @@ async def measure_round_trip(calls: ProbeCalls, count: int) -> float:
         if answer.code is not grpc.StatusCode.OK:
             raise NotMeasuredError(answer.details)
         seconds.append(time.monotonic() - started)
-    return statistics.median(seconds[1:])  # the first may have brought the connection about
+    return statistics.median(seconds[1:])  # the first may have opened the connection
 
 
 async def measure_uplink(calls: ProbeCalls, round_trip_seconds: float) -> Rate:
-    """The way up. Raises NotMeasuredError."""
+    """The rate to the trainer. Raises NotMeasuredError."""
     rate = 0.0
     for count in SIZES_BYTES:
         request = await asyncio.to_thread(_filled, count)
@@ -69,7 +69,7 @@ async def measure_uplink(calls: ProbeCalls, round_trip_seconds: float) -> Rate:
 
 
 async def measure_downlink(calls: ProbeCalls, round_trip_seconds: float) -> Rate:
-    """The way down. Raises NotMeasuredError."""
+    """The rate from the trainer. Raises NotMeasuredError."""
     question = ServerReflectionRequest(file_containing_symbol=SERVICE)
     one, why = await _received(calls.repeat(REFLECTION, question, 1))
     if not one:
@@ -86,7 +86,7 @@ async def measure_downlink(calls: ProbeCalls, round_trip_seconds: float) -> Rate
 
 
 def bits_per_second(count: int, seconds: float, round_trip_seconds: float) -> float:
-    """The rate of a transfer of `count` bytes that took so long, answer included; a round trip of it was no transfer."""
+    """The rate of a transfer of `count` bytes that took `seconds` with its answer; one round trip of them is taken off."""
     return count * 8 / max(seconds - round_trip_seconds, seconds / 2)
 
 
@@ -95,7 +95,7 @@ def _filled(count: int) -> HealthCheckRequest:
 
 
 async def _received(answers: Any) -> tuple[int, str]:
-    """Bytes that came before the stream ended, and why it did where that was not all."""
+    """The bytes that came until the stream ended, and why it ended where it failed."""
     received = 0
     try:
         async for answer in answers:

@@ -1,6 +1,6 @@
-"""Asks the link now and then what it carries, while training leaves it alone: with all blocks here only outputs cross it.
+"""Probes the link now and then while training hardly uses it, as where all blocks are on the device.
 
-Without that, a device that took all blocks because the link was bad would never hear that it is good again. Each probe is a
+Without probes, a device that took all blocks because the link was bad would never learn that it is good again. Each probe is a
 few calls on a connection of its own, bounded in bytes and time, and ends at once when training needs the link.
 """
 
@@ -29,22 +29,23 @@ _log = structlog.get_logger(__name__)
 PERIOD_SECONDS = 60.0
 """The time from the beginning of one probe to that of the next."""
 MOST_SECONDS = 30.0
-"""What a probe may take; on a link that works it takes about two."""
+"""The longest that a probe may take; on a link that works it takes about two."""
 CALL_SECONDS = 5.0
-"""What each of its calls may take, so that a very slow link is not held for long."""
+"""The longest that one of its calls may take, so that a very slow link is not busy for long."""
 ROUND_TRIPS = 3
+"""How many calls measure the round trip."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRates:
-    """Bits per second each way, and seconds there and back; None is not known."""
+    """Bits per second in each direction, and the round trip; None where it is not known."""
 
     uplink: float | None = None
     downlink: float | None = None
     round_trip_seconds: float | None = None
 
     def merged_over(self, older: "LinkRates") -> "LinkRates":
-        """These, and the older ones where these are not known."""
+        """These rates, and the older ones where these are not known."""
         return LinkRates(
             older.uplink if self.uplink is None else self.uplink,
             older.downlink if self.downlink is None else self.downlink,
@@ -63,7 +64,7 @@ class LinkProbe:
         """What the last probes since `forget` found."""
 
     def want(self, seconds: float) -> None:
-        """Training leaves the link alone: probe where that is due, the first time at once. Call about once a second."""
+        """Training hardly uses the link: begin a probe if one is due; the first is due at once. Call about once a second."""
         if seconds >= self._due_seconds and (self._task is None or self._task.done()):
             self._due_seconds = seconds + PERIOD_SECONDS
             self._task = asyncio.create_task(self._probe())
@@ -74,12 +75,12 @@ class LinkProbe:
             self._task.cancel()
 
     def forget(self) -> None:
-        """Training itself says what the link carries."""
+        """The training stream shows what the link carries: drop what probes found."""
         self.end()
         self.found, self._due_seconds = LinkRates(), -math.inf
 
     async def close(self) -> None:
-        """No more probes; when this returns, none is under way."""
+        """End the probes; when this returns, none is under way."""
         self.end()
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -88,14 +89,14 @@ class LinkProbe:
         self.found = (await _bounded(self._measure())).merged_over(self.found)
 
 
-def link_probe(config: EdgeConfig) -> LinkProbe:
-    """What probes the way to the configured trainer. Raises ConfigError for files that cannot be used."""
+def make_link_probe(config: EdgeConfig) -> LinkProbe:
+    """The probe of the link to the configured trainer. Raises ConfigError for files that cannot be used."""
     access = trainer_access(config.only_trainer, config.tls)
     return LinkProbe(lambda: _measured(config, access))
 
 
 async def probe_link(config: EdgeConfig) -> LinkRates:
-    """Probe the way to the configured trainer once. Raises ConfigError for files that cannot be used."""
+    """Probe the link to the configured trainer once. Raises ConfigError for files that cannot be used."""
     return await _bounded(_measured(config, trainer_access(config.only_trainer, config.tls)))
 
 
@@ -112,7 +113,7 @@ async def probe_round_trip(config: EdgeConfig) -> float | None:
 
 
 async def _bounded(measuring: Awaitable[LinkRates]) -> LinkRates:
-    """What is found in time, which may be nothing."""
+    """What `measuring` finds within MOST_SECONDS; nothing where it fails."""
     try:
         async with asyncio.timeout(MOST_SECONDS):
             found = await measuring
@@ -139,7 +140,7 @@ async def _measured(config: EdgeConfig, access: TrainerAccess) -> LinkRates:
 
 
 async def _known(measuring: Coroutine[Any, Any, Rate]) -> float | None:
-    """One direction may be missing where the other is known: the downlink, for a token that may not read."""
+    """The rate of one direction; None where it could not be measured, as the downlink for a token that may not read."""
     try:
         return (await measuring).bits_per_second
     except NotMeasuredError:

@@ -1,8 +1,8 @@
-"""What a run begins with where the configuration leaves the cut to the engine: the plan for the link as it is found."""
+"""What a run begins with where the configuration leaves the cut to the engine: the plan for the link as a probe finds it."""
 
 import structlog
 
-from edge_agent.adaptation.engine_inputs import profile_under, space_of
+from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import probe_link
 from edge_agent.experiment.building import Experiment
 from shared.codec import codec_of_bits
@@ -25,9 +25,9 @@ async def planned_start(experiment: Experiment, profile: Profile) -> Deployment 
         _log.warning("the link could not be probed, so the run begins with half of the blocks here")
         return None
     downlink_codec = experiment.deployment.downlink_codec
-    usable = profile_under(profile, config.engine, downlink_codec)
+    usable = adjust_profile(profile, config.engine, downlink_codec)
     rates = Rates(found.uplink, found.downlink, found.round_trip_seconds or 0.0)
-    planned = first_deployment(usable, rates, space_of(experiment, profile))
+    planned = first_deployment(usable, rates, search_space(experiment, profile))
     _log.info(
         "beginning as planned",
         deployment=str(planned),

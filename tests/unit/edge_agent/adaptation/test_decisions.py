@@ -43,7 +43,7 @@ def test_pins_hold_until_they_are_released():
     run.deployer.move_if_requested()
     run.watch(600, 40.0)
     assert not run.deployer.moving
-    run.loop.release()
+    run.loop.pin()
     run.watch(2, 40.0)
     assert run.deployer.deployment.staleness == 3, "K is the profile's again"
 
@@ -154,7 +154,7 @@ async def test_who_pins_all_blocks_to_the_edge_needs_no_leave(bits):
     await run.watch_with_probes(600, 40.0, 1 / 5)
     assert (run.deployer.moving, run.probes) == (False, 0), "who may not leave has nothing to ask"
     run.loop.use("fixed")
-    run.loop.release()
+    run.loop.pin()
     await run.watch_with_probes(30, 40.0, 1 / 5)
     assert not run.deployer.moving, "it holds what there was"
     run.loop.use("greedy")

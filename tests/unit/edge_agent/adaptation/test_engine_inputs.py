@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from edge_agent.adaptation.engine_inputs import profile_of, space_of, uncalibrated_bits
+from edge_agent.adaptation.engine_inputs import load_run_profile, search_space, uncalibrated_bits
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.codec_times import narrow_codec
 from shared.codec import codec_family
@@ -55,10 +55,10 @@ def test_a_profile_of_other_codecs_is_told_and_its_min_bits_do_not_count(write_p
     path = write_profile(family)
     experiment = Experiment(edge_config(*flags("cnn", "sgd"), f"engine.profile={path}", f"deployment.codec={codec}"))
     with capture_logs() as logs:
-        profile = profile_of(experiment)
+        profile = load_run_profile(experiment)
     warnings = [log for log in logs if "codecs of another family" in log["event"]]
     assert [log["bits"] for log in warnings] == ([[8]] if are_others else [])
-    assert (8 in space_of(experiment, profile).uncalibrated_bits) is are_others
+    assert (8 in search_space(experiment, profile).uncalibrated_bits) is are_others
 
 
 def test_32_bits_are_of_every_family():
