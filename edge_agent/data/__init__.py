@@ -2,8 +2,8 @@
 
 from edge_agent.data.cifar import cifar10
 from edge_agent.data.idx import fashion_mnist
-from edge_agent.data.items import Dataset
 from edge_agent.data.loader import Batch, BatchLoader, EvaluationLoader, evaluation_batches
+from edge_agent.data.samples import Dataset
 from edge_agent.data.scikit import digits
 from edge_agent.data.tensors import TensorDataset
 

@@ -1,7 +1,7 @@
-"""Batches by step: which samples make up a step is a pure function of the seed and the step.
+"""Batches by step: which samples a step has follows from the seed and the step alone.
 
-So the step is the loader's whole position: a run that goes on at step n asks for step n, and there is no state to
-save. Knows nothing of how a sample is read.
+Therefore the loader has no state to save: a run that goes on at step n asks for step n. Knows nothing of how a sample is
+read.
 """
 
 from collections.abc import Generator, Iterator
@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from edge_agent.data.items import Dataset, Request, SampleReader
+from edge_agent.data.samples import BatchRequest, Dataset, SampleReader
 from shared.errors import DataError
 from shared.model.random_state import derive_seed
 
@@ -25,8 +25,8 @@ class Batch:
     inputs: Tensor
     """[B, ...]: the samples' inputs, stacked."""
     labels: Tensor
-    """[B, ...]: the samples' labels, stacked. Integers are read as int64; `Prefetcher` narrows them to the smallest type
-    that holds them."""
+    """[B, ...]: the samples' labels, stacked. Integers are int64 here; `Prefetcher` narrows them to the smallest
+    type that holds them."""
 
 
 class BatchLoader:
@@ -47,7 +47,7 @@ class BatchLoader:
         self._batch_size = batch_size
         self._seed = seed
         self.steps_per_epoch = self._samples // batch_size if drop_last else -(-self._samples // batch_size)
-        """How many steps see each sample once."""
+        """Steps of one pass over the data."""
 
     def iterate(self, start_step: int, stop_step: int) -> Generator[Batch]:
         """The batches of steps `start_step` to `stop_step - 1`, over as many epochs as that takes.
@@ -62,22 +62,22 @@ class BatchLoader:
         """End the worker processes."""
         self._reader.close()
 
-    def _requests(self, start_step: int, stop_step: int) -> Iterator[Request]:
+    def _requests(self, start_step: int, stop_step: int) -> Iterator[BatchRequest]:
         order_of = lru_cache(maxsize=1)(self._order)
         for step in range(start_step, stop_step):
             epoch, position = divmod(step, self.steps_per_epoch)
             begin = position * self._batch_size
             indices = order_of(epoch)[begin : begin + self._batch_size].tolist()
-            yield Request(indices, randomness=(self._seed, "samples", step))
+            yield BatchRequest(indices, randomness=(self._seed, "samples", step))
 
     def _order(self, epoch: int) -> Tensor:
-        """Indices of all samples as this epoch goes through them."""
+        """Indices of all samples, in the order of this epoch."""
         generator = torch.Generator().manual_seed(derive_seed(self._seed, "order", epoch))
         return torch.randperm(self._samples, generator=generator)
 
 
 class EvaluationLoader:
-    """All samples of a dataset in order, as often as they are wanted. Its worker processes live until it is closed."""
+    """All samples of a dataset in their order, once for each `iterate`. Its worker processes live until it is closed."""
 
     def __init__(self, dataset: Dataset, batch_size: int, workers: int = 0) -> None:
         """Raises DataError for a dataset without length or items."""
@@ -86,9 +86,11 @@ class EvaluationLoader:
         self._batch_size = batch_size
 
     def iterate(self) -> Generator[Batch]:
-        """One pass, the last batch as short as it comes; `step` counts the batches. Errors as in training."""
+        """One pass; the last batch may be shorter, and `step` counts from 0. Raises as `BatchLoader.iterate`."""
         requests = (
-            Request(list(range(begin, min(begin + self._batch_size, self._samples))), randomness=("evaluation", begin))
+            BatchRequest(
+                list(range(begin, min(begin + self._batch_size, self._samples))), randomness=("evaluation", begin)
+            )
             for begin in range(0, self._samples, self._batch_size)
         )
         with closing(self._reader.read(requests)) as batches:

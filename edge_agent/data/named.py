@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from edge_agent.data.items import Dataset
+from edge_agent.data.samples import Dataset
 from shared.errors import DataError
 from shared.factory import load_factory
 from shared.foreign import described, foreign_code

@@ -1,4 +1,4 @@
-"""Batches fetched ahead of the computation, on the loader's thread, for as long as a run trains."""
+"""Fetches batches ahead of the compute thread, on the loading thread, and gives their labels the type that travels."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -10,41 +10,41 @@ from edge_agent.data import Batch
 from shared.concurrency.threads import Worker
 from shared.training.losses import narrowed
 
-PREFETCHED = 2
-"""Batches that are ready at most; the worker may hold one more, which waits for room."""
+MOST_READY = 2
+"""At most so many batches are ready; the loading thread may have fetched one more, which waits for room."""
 
 
 class Prefetcher:
-    """The batches of steps [first, last), in order, a few of them ready at any time, with labels as they travel.
+    """The batches of `source`, in order, with narrowed labels. Made on the event loop; fetches until it is left.
 
-    A dataset's error is raised where its batch would have been taken.
+    The error of a batch that cannot be read is raised where the batch would have been taken.
     """
 
     def __init__(self, source: Generator[Batch], worker: Worker, on_ready: Callable[[], None]) -> None:
-        """on_ready: called when a batch has become ready."""
+        """source: read on `worker`, and closed there at the end. on_ready: called whenever a batch, or its error, is ready."""
         self._source = source
         self._worker = worker
-        self._ready: asyncio.Queue[Batch | Exception] = asyncio.Queue(PREFETCHED)
+        self._ready: asyncio.Queue[Batch | Exception] = asyncio.Queue(MOST_READY)
         self._on_ready = on_ready
+        self._fetching = asyncio.create_task(self._fetch())
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._fetch())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop fetching, and end the source."""
-        self._task.cancel()
+        """Stop fetching, and close the source."""
+        self._fetching.cancel()
         with suppress(asyncio.CancelledError):
-            await self._task
+            await self._fetching
         await self._worker.run(self._source.close)
 
     def __len__(self) -> int:
-        """How many are ready."""
+        """How many batches are ready."""
         return self._ready.qsize()
 
     @property
     def empty(self) -> bool:
-        """Whether none is ready."""
+        """Whether no batch is ready."""
         return self._ready.empty()
 
     def take(self) -> Batch:

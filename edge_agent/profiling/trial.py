@@ -67,7 +67,7 @@ class _Watch(RunListener):
     def step_reported(self, _report: StepReport, _samples: int, /) -> None:
         """A step is done."""
         self.ends.append(time.monotonic())
-        self.waiting.append(self._window.to_apply)
+        self.waiting.append(self._window.gradients_to_apply)
 
     def downloaded(self, _tensor: WireTensor, _raw_bytes: int, /) -> None:
         """A turn of the edge begins."""

@@ -18,13 +18,13 @@ _log = structlog.get_logger(__name__)
 
 
 class Deployer:
-    """Called on the event loop."""
+    """Changes what an engine or an operator asks for. Used on the event loop."""
 
     def __init__(
-        self, session: OpenSession, deployment: LiveDeployment, boundary: StepBoundary, listener: RunListener
+        self, session: OpenSession, live: LiveDeployment, boundary: StepBoundary, listener: RunListener
     ) -> None:
         self._session = session
-        self._live = deployment
+        self._live = live
         self._boundary = boundary
         self._listener = listener
         self._wanted_cut: int | None = None
@@ -34,7 +34,7 @@ class Deployer:
 
     @property
     def deployment(self) -> Deployment:
-        """What holds for the next batch."""
+        """What the next batch is started under."""
         return self._live.now
 
     @property
@@ -63,10 +63,10 @@ class Deployer:
         self._boundary.request()
 
     async def move_if_requested(self, next_step: int) -> bool:
-        """Make the move that was requested, if one was, with nothing in flight; returns whether the cut is another now.
+        """Make the move that was requested, if any, with nothing in flight. Returns whether the cut has changed.
 
-        It is not when nothing was to do, or when it failed and both sides are as they were. Raises IsthmusError when what
-        the trainer holds cannot be found out or is not what it was.
+        The cut stays where nothing was to do, or where the move failed and both sides are as before. Raises IsthmusError
+        when nobody can tell what the trainer holds, or when it is not what it was.
         """
         self._is_moving = True
         try:

@@ -1,6 +1,6 @@
-"""Whether a training still makes sense: its losses and its weights must be finite numbers.
+"""Divergence: losses and weights must be finite numbers.
 
-Knows nothing of checkpoints; who trains decides what to do about a training that has diverged.
+Knows nothing of checkpoints: the run decides what follows.
 """
 
 import math
@@ -17,15 +17,15 @@ _log = structlog.get_logger(__name__)
 OnNan = Literal["stop", "warn"]
 
 
-class LossJudge:
-    """Judges the loss of every step (training.on_nan)."""
+class LossCheck:
+    """Checks the loss of every step (training.on_nan)."""
 
     def __init__(self, on_nan: OnNan) -> None:
         self._on_nan = on_nan
         self._warned = False
 
-    def judge(self, step: int, loss: float) -> None:
-        """Raises DivergedError for the first loss that is no finite number, or warns of it, once."""
+    def check(self, step: int, loss: float) -> None:
+        """Raise DivergedError for a loss that is no finite number, or with "warn" log a warning for the first one."""
         if math.isfinite(loss):
             return
         if self._on_nan == "stop":
@@ -37,7 +37,7 @@ class LossJudge:
 
 
 def first_not_finite(module: nn.Module) -> str | None:
-    """The name of a tensor of `module` that training has ruined; None where it has ruined none.
+    """The name of a tensor of `module` that is no longer finite; None where all are.
 
     A parameter that learns must be finite. A buffer may hold an infinity, as a mask does, but no NaN.
     """
@@ -51,17 +51,18 @@ def first_not_finite(module: nn.Module) -> str | None:
 
 
 def check_weights(module: nn.Module, on_nan: OnNan, step: int) -> None:
-    """Raises DivergedError for weights that are of no use, unless `on_nan` only warns of such. step: that comes next."""
-    if on_nan == "stop" and (ruined := first_not_finite(module)) is not None:
-        raise DivergedError(f"{ruined} holds values that are no finite numbers, so training has diverged", step)
+    """Raise DivergedError for weights that are not finite, unless `on_nan` is "warn". step: the one that comes next."""
+    if on_nan == "stop" and (name := first_not_finite(module)) is not None:
+        raise DivergedError(f"{name} holds values that are no finite numbers, so training has diverged", step)
 
 
-def last_word(
+def with_outcome(
     diverged: DivergedError, good_step: int | None = None, unwritten: StorageError | None = None
 ) -> DivergedError:
-    """The whole sentence for the user.
+    """`diverged` with a sentence for the user that also says what became of the weights.
 
-    good_step: the step before which the weights were good that the result holds. unwritten: why it could not be written.
+    good_step: the step before which the last good weights were taken; None where there are none. unwritten: why the result
+    that holds them could not be written.
     """
     fate = "no checkpoint of good weights was taken before it, so none are kept"
     if good_step is not None:

@@ -1,4 +1,7 @@
-"""The deployment of a running session: what the next batch is forwarded under, and what is in force at the trainer."""
+"""The deployment of a running session: what the next batch starts under, and what the trainer holds.
+
+The two differ between a change of K or codecs and the first batch under it that is sent.
+"""
 
 from collections.abc import Mapping
 
@@ -13,14 +16,14 @@ class LiveDeployment:
     def __init__(
         self, deployment: Deployment, listener: RunListener, staleness_changes: Mapping[int, int] | None = None
     ) -> None:
-        """staleness_changes: the steps from which on K is another, in the future, and which."""
+        """staleness_changes: the planned K by the step from which on it holds."""
         self._listener = listener
         self._staleness_changes = dict(staleness_changes or {})
         self._followed_step = -1
         self.now = deployment
-        """What holds for every batch that is forwarded from now on."""
+        """What every batch from now on is started under."""
         self.in_force = deployment
-        """What the trainer was told last, or has said itself: the deployment of everything that is sent now."""
+        """What the trainer was told last, or has said itself: everything is sent under it now."""
 
     def change(
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
@@ -36,14 +39,14 @@ class LiveDeployment:
         self.now = changed
 
     def follow_schedule(self, next_step: int) -> None:
-        """Change K where it was planned to be another from `next_step` on, which has not started yet."""
+        """Change K where a change is planned for `next_step`, which has not started yet."""
         if next_step != self._followed_step:
             self._followed_step = next_step
             if (staleness := self._staleness_changes.get(next_step)) is not None:
                 self.change(staleness=staleness)
 
     def note_in_force(self, deployment: Deployment) -> None:
-        """This one is in force at the trainer: it was told, or it has said so."""
+        """Note that the trainer holds this deployment: it was told, or it has said so."""
         self.in_force = deployment
         self._listener.deployment_changed(deployment)
 
@@ -53,6 +56,6 @@ class LiveDeployment:
         self.note_in_force(deployment)
 
     def restart(self, deployment: Deployment) -> None:
-        """Go on from an earlier step, under the deployment of that time: planned changes come again."""
+        """Go on from an earlier step, under the deployment of that step; changes of K that were planned later happen again."""
         self._followed_step = -1
         self.redeploy(deployment)

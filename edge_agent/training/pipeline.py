@@ -1,8 +1,8 @@
-"""The way of a batch through the edge: load, compute (P1), encode and upload (P2), download and decode (P4), apply.
+"""The way of a batch through the edge: forward (P1), encode and send (P2), receive and decode (P4), apply (P1).
 
-The phases run side by side and are joined by the window, which admits batches; torch and codecs run on threads of their own.
-The link may be lost at any time: computing goes on as far as K allows, and on the next stream what is missing on either
-side is sent again. `TrainingRun` builds the pipeline, and `Recovery` gives it its streams.
+The phases run side by side, joined by the window, which admits batches; torch and codecs run on threads of their own.
+The link may be lost at any time: the edge computes on as far as K permits, and the next stream brings what either side
+lacks. `TrainingRun` builds the pipeline, and `Recovery` gives it its streams.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StreamSource(Protocol):
-    """The training stream of a session, however often it is lost."""
+    """Gives the training stream of a session, and a new one after a loss."""
 
     @property
     def stream(self) -> Stream:
@@ -50,51 +50,51 @@ class Pipeline:
         self,
         compute: EdgeCompute,
         window: Window,
-        deployment: LiveDeployment,
+        live: LiveDeployment,
         boundary: StepBoundary,
         listener: RunListener,
         take_message: Callable[[TrainResponse], None],
     ) -> None:
-        """take_message: given what the trainer says besides tensors and acks, reports included; what it raises ends the run."""
+        """take_message: takes what the trainer says beside tensors and acks, reports included; what it raises ends the run."""
         self._compute = compute
         self._window = window
-        self._deployment = deployment
+        self._live = live
         self._boundary = boundary
         self._listener = listener
         self._take_message = take_message
         self._batches: Prefetcher | None = None
         self._stop_step = 0
         self._all_forwarded = False
-        self._to_compute = asyncio.Event()
-        """Set when a batch may start or a gradient can be applied, perhaps."""
-        self._to_send = asyncio.Event()
+        self._more_to_compute = asyncio.Event()
+        """Set when a batch might start or a gradient be applied."""
+        self._more_to_send = asyncio.Event()
         """Set when there is more to send, or all has been forwarded."""
         self._warned_of_no_gradient = False
 
     @property
     def in_flight(self) -> int:
-        """Batches between their start and their settling; K + 1 at most, where gradients come."""
+        """Batches between their start and their settling."""
         return self._window.in_flight
 
     @property
     def waiting(self) -> dict[str, int]:
-        """What waits at this moment, by queue: batches for the compute thread, features for the link, gradients."""
+        """Batches that wait, by queue: loaded and not started, forwarded and not sent, answered and not applied."""
         ready = 0 if self._batches is None else len(self._batches)
-        return {"compute": ready, "send": self._window.to_send, "apply": self._window.to_apply}
+        return {"compute": ready, "send": self._window.features_to_send, "apply": self._window.gradients_to_apply}
 
     def wake(self) -> None:
-        """A batch has become ready."""
-        self._to_compute.set()
+        """Look again: a batch has become ready."""
+        self._more_to_compute.set()
 
     async def run(self, streams: StreamSource, batches: Prefetcher, stop_step: int) -> TrainerRestored | None:
-        """Train from the step that is next to `stop_step`, until every step is settled on both sides.
+        """Train from the next step to `stop_step - 1`, until every one of them is settled on both sides.
 
         batches: of these steps; `wake` is called when one becomes ready. The run ends earlier where a step boundary is wanted.
         Returns TrainerRestored, with an empty window, when the trainer has restored a checkpoint that this side has to restore
-        too. Raises the first IsthmusError that a new stream does not remove; the window is empty then, too.
+        too. Raises the first IsthmusError that no new stream can mend; the window is empty then, too.
         """
         self._batches, self._stop_step, self._all_forwarded = batches, stop_step, False
-        self._compute.begin(self._deployment.now.cut)
+        self._compute.begin(self._live.now.cut)
         self._window.begin(gradients_return=self._compute.gradients_return)
         try:
             await run_together(self._compute_all(batches), self._talk(streams))
@@ -110,36 +110,36 @@ class Pipeline:
         return None
 
     async def _compute_all(self, batches: Prefetcher) -> None:
-        """P1: the next batch goes first, if it may start, then a gradient that has come.
+        """P1: start the next batch if it may start, otherwise apply a gradient that has come.
 
-        The other way round, all K + 1 batches are settled before the next one starts, and link and cloud stand still.
+        In the other order, all K + 1 batches would be settled before the next one starts, and link and cloud would be idle.
         """
-        window, deployment = self._window, self._deployment
+        window, live = self._window, self._live
         while not window.all_settled(self._stop_step):
-            deployment.follow_schedule(window.started)
+            live.follow_schedule(window.started)
             more = window.started < self._stop_step
-            if more and window.may_start(deployment.now.staleness) and not batches.empty:
+            if more and window.may_start(live.now.staleness) and not batches.empty:
                 if self._boundary.wanted:
                     self._stop_step = window.started + 1
                 await self._forward(batches.take())
             elif (batch := window.next_to_apply()) is not None:
                 await self._apply(batch)
             else:
-                self._to_compute.clear()
-                await self._to_compute.wait()
+                self._more_to_compute.clear()
+                await self._more_to_compute.wait()
         self._all_forwarded = True
-        self._to_send.set()
+        self._more_to_send.set()
 
     async def _forward(self, loaded: Batch) -> None:
-        batch = self._window.start(self._deployment.now, loaded.labels)
+        batch = self._window.start(self._live.now, loaded.labels)
         assert loaded.step == batch.step
-        self._to_send.set()  # its labels may go while its feature is computed
+        self._more_to_send.set()  # its labels may go while its features are computed
         started = time.monotonic()
         features = await self._compute.forward(batch.step, loaded.inputs, weights_stay=batch.deployment.staleness == 0)
         ended = time.monotonic()
         self._listener.span("edge", "forward", batch.step, started, ended)
         self._window.note_forwarded(batch, features, ended - started)
-        self._to_send.set()
+        self._more_to_send.set()
 
     async def _apply(self, batch: BatchInFlight) -> None:
         started = time.monotonic()
@@ -163,16 +163,16 @@ class Pipeline:
                 raise _Interrupted(outcome)
 
     async def _upload(self, stream: Stream) -> None:
-        """P2: send the labels of a batch while its features are computed, and then these, encoded."""
+        """P2: of one batch after the other, send the labels while the features are computed, and then the encoded features."""
         window = self._window
         while True:
             while (batch := window.next_to_send()) is None:
                 if self._all_forwarded:
                     return
-                await self._more_to_send()
+                await self._wait_for_more_to_send()
             await self._send_deployment_and_labels(stream, batch)
             while batch.specs is None:
-                await self._more_to_send()
+                await self._wait_for_more_to_send()
             if not batch.encodings:
                 await self._encode(batch)
             deployment = batch.deployment
@@ -182,15 +182,15 @@ class Pipeline:
                 self._listener.uploaded(len(encoding.payload), batch.specs[slot].bytes)
             window.note_sent()
 
-    async def _more_to_send(self) -> None:
-        self._to_send.clear()
-        await self._to_send.wait()
+    async def _wait_for_more_to_send(self) -> None:
+        self._more_to_send.clear()
+        await self._more_to_send.wait()
 
     async def _send_deployment_and_labels(self, stream: Stream, batch: BatchInFlight) -> None:
         deployment = batch.deployment
-        if deployment.version != self._deployment.in_force.version:
+        if deployment.version != self._live.in_force.version:
             await stream.write(TrainRequest(deployment=deployment))
-            self._deployment.note_in_force(deployment)
+            self._live.note_in_force(deployment)
         encoding = codec_by_name("raw").encode(batch.labels)
         await stream.send(to_wire(encoding, TensorKey(batch.step, Role.ROLE_LABEL), deployment.version))
         self._listener.uploaded(len(encoding.payload), len(encoding.payload))
@@ -216,9 +216,9 @@ class Pipeline:
 
     async def _take_gradient(self, tensor: WireTensor) -> None:
         gradient = await self._compute.decode(tensor)
-        # From here on without a pause: a lost stream has brought a gradient or has not.
+        # No await from here on: either all of this happens before the stream is lost, or nothing of it.
         self._window.take_gradient(tensor.key.step, tensor.key.slot, gradient)
-        self._to_compute.set()
+        self._more_to_compute.set()
         self._listener.downloaded(tensor, gradient.nbytes)
 
     def _take_report(self, report: StepReport) -> None:
@@ -232,11 +232,11 @@ class Pipeline:
         if not self._window.gradients_return:
             self._window.settle(report.step)
             self._listener.edge_computed(report.step, batch.forward_seconds)
-            self._to_compute.set()
+            self._more_to_compute.set()
 
 
 class _Interrupted(Exception):
-    """No error: ends the parts of a stretch when the trainer has gone back to a checkpoint."""
+    """No error: ends the tasks of a stretch when the trainer has gone back to a checkpoint."""
 
     def __init__(self, by: TrainerRestored) -> None:
         super().__init__("both sides go back to a checkpoint")

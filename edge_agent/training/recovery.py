@@ -71,13 +71,13 @@ class Recovery:
         session: OpenSession,
         training_stream: TrainingStream,
         window: Window,
-        deployment: LiveDeployment,
+        live: LiveDeployment,
         checkpointer: Checkpointer,
     ) -> None:
         self._session = session
         self._training_stream = training_stream
         self._window = window
-        self._deployment = deployment
+        self._live = live
         self._checkpointer = checkpointer
         self._attempts = _Attempts()
         self._is_whole = False
@@ -140,7 +140,7 @@ class Recovery:
             return await self.attach_to_restore()
         await session.upload_static(list(to.block_digests), to.deployment.cut, to.deployment.version)
         self._window.restart(name.step)
-        self._deployment.restart(to.deployment)
+        self._live.restart(to.deployment)
         if session.step_log is not None:
             session.step_log.rolled_back(name.step)
         await workers.disk.run(stored.set_shared, name)
@@ -161,7 +161,7 @@ class Recovery:
             self._is_whole = False
             name = CheckpointName(attached.restored.lineage, attached.restored.step)
             return TrainerRestored(name, attached.deployment, tuple(attached.block_digests))
-        self._deployment.note_in_force(attached.deployment)
+        self._live.note_in_force(attached.deployment)
         self._window.resume(attached.next_step)
         return Reattached()
 
@@ -184,10 +184,10 @@ class _Attempts:
         """A stream was lost, at this position or with no state in memory. Raises `failure` where no attempt may follow."""
         if not isinstance(failure, ProtocolError) and not _is_refusal(failure):
             return
-        if position is not None and self._beyond is not None and position.report >= self._beyond:
+        if position is not None and self._beyond is not None and position.report_step >= self._beyond:
             self._beyond, self._refusals, self._failures = None, 0, 0
         if position is not None and self._beyond is None:
-            self._beyond = position.forward
+            self._beyond = position.forward_step
         self._failures += 1
         self._refusals += _is_refusal(failure)
         if self._refusals >= REFUSALS or self._failures >= FAILURES:
@@ -195,7 +195,7 @@ class _Attempts:
 
     async def wait(self, position: Position | None) -> None:
         """Wait before the next attempt; before the first at this position there is no need to."""
-        lost_at = None if position is None else (position.gradient, position.report)
+        lost_at = None if position is None else (position.gradient_step, position.report_step)
         if lost_at != self._lost_at or self._backoff is None:
             self._lost_at, self._began_seconds, self._backoff = lost_at, time.monotonic(), new_backoff()
         else:

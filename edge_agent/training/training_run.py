@@ -1,4 +1,7 @@
-"""The steps of an experiment, once: over as many streams and from as many checkpoints as it takes, to the weights at home."""
+"""A training run: all steps of an experiment, over as many streams and from as many checkpoints as that takes.
+
+It ends with the trained weights of both sides in the user's module, or with the error that nothing could mend.
+"""
 
 import asyncio
 import time
@@ -12,7 +15,7 @@ from edge_agent.data.prefetch import Prefetcher
 from edge_agent.sessions.open_session import FAREWELL_SECONDS, OpenSession
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
-from edge_agent.training.divergence import LossJudge, check_weights, first_not_finite, last_word
+from edge_agent.training.divergence import LossCheck, check_weights, first_not_finite, with_outcome
 from edge_agent.training.edge_compute import EdgeCompute
 from edge_agent.training.evaluations import Evaluations
 from edge_agent.training.listener import Activity, CurrentActivity, RunListener
@@ -33,7 +36,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TrainingRun:
-    """The steps of an experiment, in one open session. Used on the event loop."""
+    """Runs the steps of an experiment, in one open session. Used on the event loop."""
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class TrainingRun:
         listener: RunListener,
         statistics: Statistics,
     ) -> None:
-        """pause: what an operator asks for. statistics: what the listener keeps, for the summary."""
+        """pause: an operator's; knows the shutdown and the step boundary too. statistics: of this run, for the summary."""
         experiment, config, boundary = session.experiment, session.experiment.config, pause.boundary
         self.session = session
         self._experiment = experiment
@@ -58,7 +61,7 @@ class TrainingRun:
         policy = POLICIES[config.deployment.backward]
         self._compute = EdgeCompute(experiment.held, policy, feedback, session.workers, session.step_log)
         self.checkpointer = Checkpointer(config.checkpoints, session.stored, session.workers, boundary, listener)
-        self._messages = TrainerMessages(LossJudge(config.training.on_nan), self.checkpointer, boundary)
+        self._messages = TrainerMessages(LossCheck(config.training.on_nan), self.checkpointer, boundary)
         self.pipeline = Pipeline(self._compute, self._window, self._live, boundary, listener, self._messages.take)
         self.training_stream = TrainingStream(
             session.client, session.stored, session.workers.disk, self._window, listener
@@ -68,11 +71,15 @@ class TrainingRun:
         self._evaluations = Evaluations(session, listener)
 
     async def run(self, on_result: Callable[[TrainingResult], object], *, resumed: bool) -> TrainingResult:
-        """The whole run, from the beginning or from what was kept; a failed one can be resumed, a finished one is closed."""
+        """Run from the beginning, or from the stored checkpoints where `resumed`, and close the session at the end.
+
+        on_result: called with the result, in a thread, before the session is closed. Raises IsthmusError when the run fails;
+        a run whose session is stored can be resumed then.
+        """
         started = time.monotonic()
         self._boundary.clear_request()
         if self.checkpointer.keeps:
-            self._listener.checkpoint_shared()  # the beginning is what both share
+            self._listener.checkpoint_shared()  # both sides have the state at the beginning
         self._shutdown.cancel_on_request(self._prepare_to_end)
         try:
             try:
@@ -82,12 +89,12 @@ class TrainingRun:
             result = await self._result(started)
             await asyncio.to_thread(on_result, result)
         except asyncio.CancelledError:
-            await self._leave()
+            await self._abandon()
             if self._shutdown.requested:
-                raise self._stopped() from None
+                raise self._stopped_error() from None
             raise
         except BaseException:
-            await self._leave()
+            await self._abandon()
             raise
         finally:
             self._shutdown.cancel_no_more()
@@ -97,7 +104,7 @@ class TrainingRun:
         return result
 
     async def _train(self, *, resumed: bool) -> None:
-        """All steps, over as many streams and from as many checkpoints as it takes; then the cloud's weights come home."""
+        """Do all steps, over as many streams and from as many checkpoints as it takes; then download the cloud's weights."""
         outcome: Reattached | TrainerRestored | None = await self._recovery.attach_first(resumed=resumed)
         self.checkpointer.begin(0)
         while True:
@@ -112,11 +119,11 @@ class TrainingRun:
                     on_nan = self._experiment.config.training.on_nan
                     check_weights(self._experiment.chain.module, on_nan, self._window.started)
                     return
-            except SessionLostError as lost:  # a call found a trainer that was restarted
+            except SessionLostError as lost:  # a call found a trainer that has restarted
                 outcome = await self._recovery.reattach(lost)
 
     async def _do_steps(self) -> TrainerRestored | None:
-        """The steps that are left, in stretches that end where something is due; None when all are done."""
+        """Do the steps that are left, in stretches that end where something is due. Returns None when all are done."""
         loader, steps, window = self._experiment.loader, self._experiment.steps, self._window
         source = loader.iterate(window.started, steps)
         async with Prefetcher(source, self.session.workers.load, self.pipeline.wake) as batches:
@@ -127,7 +134,7 @@ class TrainingRun:
                 if window.started == steps:
                     return None
                 if self._shutdown.requested:
-                    await self._stop_here()
+                    await self._stop()
                 if self._pause.requested:
                     with self._activity.during(Activity.PAUSED):
                         outcome = await self._pause.stand_still(self._recovery, self._at_boundary, self._messages.take)
@@ -143,7 +150,7 @@ class TrainingRun:
                     return outcome
 
     async def _restore(self, to: TrainerRestored) -> TrainerRestored | None:
-        """Go on from the checkpoint that the trainer has restored; returns another one where ours is damaged."""
+        """Go on from the checkpoint that the trainer has restored. Returns another one where ours is damaged."""
         outcome = await self._recovery.restore(to)
         if isinstance(outcome, TrainerRestored):
             return outcome
@@ -152,16 +159,16 @@ class TrainingRun:
         return None
 
     async def _at_boundary(self) -> None:
-        """Do what waits for a moment with nothing in flight."""
+        """Do what was waiting for a moment with nothing in flight: a move of the cut, a checkpoint, the trainer's stop."""
         step = self._window.started
         with self._activity.during(Activity.MIGRATING) if self.deployer.moving else nullcontext():
             if await self.deployer.move_if_requested(step):
-                self.checkpointer.ask_here()  # or going back would move the cut back
+                self.checkpointer.ask_here()  # so that going back never moves the cut back
         if self.checkpointer.due(step) and step < self._experiment.steps:
             await self._checkpoint()
         if self._messages.trainer_stops:
             self._messages.trainer_stops = False
-            await self._leave_checkpoint()  # and come back when the trainer does
+            await self._end_with_checkpoint()  # and come back when the trainer does
 
     async def _checkpoint(self) -> None:
         started = time.monotonic()
@@ -169,8 +176,8 @@ class TrainingRun:
         await self.checkpointer.take(self._window.started, self.training_stream, self._experiment.held, facts)
         self._listener.checkpoint_taken(time.monotonic() - started)
 
-    async def _leave_checkpoint(self) -> None:
-        """Leave a checkpoint of this very step on both sides, if both can write one, and end the stream."""
+    async def _end_with_checkpoint(self) -> None:
+        """Take a last checkpoint at this step, where both sides can write it, and end the stream."""
         step = self._window.started
         try:
             await self.checkpointer.wait_until_written(self.training_stream)
@@ -183,11 +190,11 @@ class TrainingRun:
         with suppress(IsthmusError):
             await self.training_stream.end()
 
-    async def _stop_here(self) -> NoReturn:
-        await self._leave_checkpoint()
-        raise self._stopped()
+    async def _stop(self) -> NoReturn:
+        await self._end_with_checkpoint()
+        raise self._stopped_error()
 
-    def _stopped(self) -> StoppedError:
+    def _stopped_error(self) -> StoppedError:
         stored = (
             f"`{self._shutdown.resume_command}` goes on"
             if self.session.resumable
@@ -196,7 +203,7 @@ class TrainingRun:
         return self._shutdown.error(f"at step {self._window.started} of {self._experiment.steps}; {stored}")
 
     def _prepare_to_end(self) -> float:
-        """A stop is asked for; returns the seconds in which the run has to end."""
+        """Have the run stop at the next boundary. Returns the seconds in which it has to end."""
         self._boundary.request()
         # With the trainer away nothing can be drained, and no checkpoint be taken on both sides.
         return 0.0 if self.session.retry.away else self._experiment.config.checkpoints.stop_seconds
@@ -204,20 +211,20 @@ class TrainingRun:
     async def _end_diverged(
         self, diverged: DivergedError, started_seconds: float, on_result: Callable[[TrainingResult], object]
     ) -> DivergedError:
-        """Bring the last good weights home, where there are any; returns what ends the run."""
-        if not await self._bring_last_good_home():
-            return last_word(diverged)
+        """Collect the last good weights, where there are any, and hand them on. Returns the error that ends the run."""
+        if not await self._collect_last_good():
+            return with_outcome(diverged)
         step = self._window.started
         try:
             await asyncio.to_thread(on_result, await self._result(started_seconds, diverged.step))
         except StorageError as failure:
-            return last_word(diverged, step, failure)
-        return last_word(diverged, step)
+            return with_outcome(diverged, step, failure)
+        return with_outcome(diverged, step)
 
-    async def _bring_last_good_home(self) -> bool:
-        """Fill the user's module from the newest checkpoint of both sides that is finite; False where there is none.
+    async def _collect_last_good(self) -> bool:
+        """Fill the user's module from the newest checkpoint of both sides that is finite. Returns False where there is none.
 
-        What is in memory cannot be used: it was updated after the loss that showed it.
+        The weights in memory are of no use: they were updated after the loss that showed the divergence.
         """
         stored = self.session.stored
         self._activity.begin(Activity.FINISHING)
@@ -235,14 +242,14 @@ class TrainingRun:
         return False
 
     async def _result(self, started_seconds: float, diverged_at_step: int | None = None) -> TrainingResult:
-        """Figures and module; both sides' blocks are on the host then, wherever they ran."""
+        """Figures and module, with all blocks on the host."""
         chain = self._experiment.chain
         await self.session.workers.compute.run(chain.module.to, "cpu")
         seconds, cut = time.monotonic() - started_seconds, self._live.in_force.cut
         return TrainingResult(Summary.of(self._statistics, seconds, chain, cut, diverged_at_step), chain.module)
 
-    async def _leave(self) -> None:
-        """The run ends before it is done: free what the trainer holds, and what it stores unless the run can be resumed."""
+    async def _abandon(self) -> None:
+        """Free what the trainer holds for a run that ends early, and what both sides store unless the run can be resumed."""
         self.training_stream.drop()
         await self.checkpointer.stop()
         await self.session.abandon()
@@ -253,7 +260,7 @@ class TrainingRun:
                 await self.session.workers.disk.run(self.session.stored.remove)
 
     async def _say_farewell(self) -> None:
-        """End a session whose results are at home: nothing that goes wrong now can harm them."""
+        """Close the session after its results are stored: a failure now cannot harm them."""
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
                 await self.training_stream.end()

@@ -70,7 +70,9 @@ class TrainingStream:
         )
         if position is not None:
             attach.position.CopyFrom(
-                pb.Position(lineage=self.lineage, gradient_step=position.gradient, report_step=position.report)
+                pb.Position(
+                    lineage=self.lineage, gradient_step=position.gradient_step, report_step=position.report_step
+                )
             )
         try:
             listener = StreamListener(self._window.accept, self._window.owed, self._listener.delivered)
@@ -122,5 +124,5 @@ def _check_answer(attached: pb.Attached, attach: pb.Attach, position: Position |
             )
     elif position is None:
         raise ProtocolError("the trainer goes on from memory; this agent has only checkpoints")
-    elif not max(position.gradient, position.report) <= attached.next_step <= position.forward:
-        raise ProtocolError(f"the trainer waits for step {attached.next_step}; step {position.forward} is next")
+    elif not max(position.gradient_step, position.report_step) <= attached.next_step <= position.forward_step:
+        raise ProtocolError(f"the trainer waits for step {attached.next_step}; step {position.forward_step} is next")

@@ -1,8 +1,8 @@
-"""The window of a run: the batches between their start and their settling, and how far each part of their way has come.
+"""The window of a run: the batches between their start and their settling, and how far each of them has come.
 
-Step t starts once step t - K - 1 is settled: a sliding window, where paper 000 (4.1.3) has groups of batches. What may
-start, what the trainer may send next, what the handshake says and what is sent again after a lost link all follow from the
-counters here; nothing else counts. Knows nothing of threads and streams: the pipeline asks, and moves the batches.
+Step t starts once step t - K - 1 is settled: a sliding window, where paper 000 (4.1.3) has groups of batches. The counters
+here say what may start, what the trainer may send next, what the handshake tells, and what is sent again after a lost link;
+nothing else counts. Knows nothing of threads and streams: the pipeline asks, and moves the batches.
 """
 
 from dataclasses import dataclass, field
@@ -18,40 +18,41 @@ from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
-FROZEN_LIMIT = 7
-"""Batches that may be ahead of the trainer's report where no gradient comes back and so no K bounds them."""
+AHEAD_WITHOUT_K = 7
+"""So many batches may be in flight beside the one that starts, where no gradient comes back and so no K bounds them."""
 
 
 class Position(NamedTuple):
-    """How far the edge has come; the same step three times where nothing is in flight."""
+    """How far the edge has come. All three are the same step while nothing is in flight."""
 
-    gradient: int
-    """The step of the gradient that comes next."""
-    report: int
-    """The step of the report that comes next."""
-    forward: int
-    """The batch that is forwarded next."""
+    gradient_step: int
+    """The step whose error gradient comes next."""
+    report_step: int
+    """The step whose report comes next."""
+    forward_step: int
+    """The step that is forwarded next."""
 
 
 @dataclass(slots=True)
 class BatchInFlight:
-    """One batch on its way: the deployment that it was started under, and what its settling needs."""
+    """One batch on its way, from its start to its settling."""
 
     step: int
     deployment: Deployment
+    """What it was started under, and travels under both ways."""
     labels: Tensor
     specs: FeatureSpecs | None = None
-    """What the edge's blocks made of it; None until they have."""
+    """Shapes and types of its features, slot by slot; None until it is forwarded."""
     features: Features = ()
-    """The tensors themselves, until they are encoded."""
+    """The features, slot by slot, from the forward until they are encoded."""
     forward_seconds: float = 0.0
     encodings: tuple[Encoded, ...] = ()
-    """What is sent, slot by slot, kept until the gradients have come: it may have to be sent again, and a codec may draw random
-    numbers."""
+    """The encoded features, slot by slot, until all gradients have come. After a lost link they are sent again as they are: a
+    codec that draws random numbers would make others."""
     compression_errors: tuple[Tensor | None, ...] = ()
-    """What the codec did to each feature, where the gradient at it is to be compensated."""
+    """What the codec added to each feature, slot by slot; None where the gradient at it is not compensated."""
     gradients: dict[int, Tensor] = field(default_factory=dict)
-    """Decoded, by slot, from their arrival until they are applied."""
+    """The decoded error gradients by slot, from their arrival until they are applied."""
 
     @property
     def samples(self) -> int:
@@ -60,116 +61,118 @@ class BatchInFlight:
 
     @property
     def gradient_slots(self) -> list[int]:
-        """The slots whose error gradients come back, if any come."""
-        assert self.specs is not None, "asked for what was forwarded"
+        """The slots whose error gradients come back, where any come. For a batch that is forwarded."""
+        assert self.specs is not None, "the batch is forwarded"
         return [slot for slot, spec in enumerate(self.specs) if spec.differentiable]
 
 
 class Window:
-    """At most K + 1 batches in flight, oldest first: steps [settled, started); FROZEN_LIMIT + 1 where no gradient returns.
+    """At most K + 1 batches in flight, oldest first: steps [settled, started); AHEAD_WITHOUT_K + 1 where no gradient returns.
 
-    A batch is started, forwarded, sent, answered by an error gradient and by a report, and settled: by its gradient when
-    that is applied, or by its report where nothing on the edge learns. Each counter names the step that is next.
+    A batch is started, forwarded, sent, answered by error gradients and by a report, and settled: when its gradients are
+    applied, or when its report comes where nothing on the edge learns. Each counter is the step to which that happens next.
     """
 
     def __init__(self, first_step: int = 0) -> None:
         self._batches: ResendBuffer[BatchInFlight] = ResendBuffer()
         self.gradients_return = True
-        """Whether error gradients return and settle the steps, and not reports."""
+        """Whether error gradients return, and settle the steps; otherwise reports settle them."""
         self.restart(first_step)
 
     def restart(self, step: int) -> None:
-        """Go on with this step, and forget every batch in flight."""
+        """Forget every batch in flight, and go on with this step."""
         self._batches.clear()
         self.started = self.forwarded = self.sent = self.settled = step
-        self._gradient = self._announced_gradient = self._report = step
+        self._next_gradient = self._next_announced = self._next_report = step
         self._announced_slots = 0
-        """How many gradients of the step that is announced next are announced already."""
+        """How many gradients of step `_next_announced` are announced already."""
 
     def begin(self, *, gradients_return: bool) -> None:
-        """A stretch of steps begins, with nothing in flight."""
+        """Begin a stretch of steps, with nothing in flight."""
         assert not self.in_flight
         self.gradients_return = gradients_return
         self.restart(self.started)
 
     def abandon(self) -> None:
-        """A stretch of steps has failed: forget what was in flight."""
+        """Forget what is in flight, because a stretch of steps has failed."""
         self.restart(self.settled)
 
     @property
     def in_flight(self) -> int:
-        """Batches that are started and not settled. Another thread may read one too few, and never one too many."""
+        """Batches that are started and not settled. Another thread may read one too few, but never one too many."""
         return self.started - self.settled
 
     @property
     def position(self) -> Position:
-        """What the handshake says of the edge."""
-        return Position(self._gradient, self._report, self.forwarded)
+        """How far the edge has come, for the handshake."""
+        return Position(self._next_gradient, self._next_report, self.forwarded)
 
     @property
-    def to_send(self) -> int:
-        """Features that wait for the link."""
+    def features_to_send(self) -> int:
+        """Batches that are forwarded and not sent."""
         return max(self.forwarded - self.sent, 0)
 
     @property
-    def to_apply(self) -> int:
-        """Gradients that have come and are not applied."""
-        return self._gradient - self.settled if self.gradients_return else 0
+    def gradients_to_apply(self) -> int:
+        """Batches whose gradients have come and are not applied."""
+        return self._next_gradient - self.settled if self.gradients_return else 0
 
     def answered(self, stop_step: int) -> bool:
-        """Whether the trainer has said all that is expected of the steps before `stop_step`."""
-        return self._report >= stop_step and (not self.gradients_return or self._gradient >= stop_step)
+        """Whether the trainer has answered every step before `stop_step`."""
+        return self._next_report >= stop_step and (not self.gradients_return or self._next_gradient >= stop_step)
 
     def all_settled(self, stop_step: int) -> bool:
-        """Whether the edge has done all that is expected of the steps before `stop_step`; reports may still come."""
+        """Whether the edge has nothing more to compute for the steps before `stop_step`; reports may still come."""
         return self.started >= stop_step and (not self.gradients_return or self.settled >= stop_step)
 
     def owed(self) -> int | None:
-        """The oldest step that the trainer has still to say something of; None where there is none."""
-        oldest = min(self._gradient, self._report) if self.gradients_return else self._report
+        """The oldest step whose gradients or report the trainer still owes; None where it owes nothing."""
+        oldest = min(self._next_gradient, self._next_report) if self.gradients_return else self._next_report
         return oldest if oldest < self.forwarded else None
 
     def may_start(self, staleness: int) -> bool:
         """Whether the next batch may start under this limit K."""
-        return self.in_flight <= (staleness if self.gradients_return else FROZEN_LIMIT)
+        return self.in_flight <= (staleness if self.gradients_return else AHEAD_WITHOUT_K)
 
     def start(self, deployment: Deployment, labels: Tensor) -> BatchInFlight:
-        """The next batch starts."""
+        """Start the next batch."""
         batch = BatchInFlight(self.started, deployment, labels)
         self._batches.keep(self.started, batch)
         self.started += 1
         return batch
 
     def note_forwarded(self, batch: BatchInFlight, features: Features, seconds: float) -> None:
-        """The edge's blocks have made `features` of a batch, which took them so long."""
+        """Note that the edge's blocks have computed the features of a batch, in so many seconds."""
         batch.specs, batch.features, batch.forward_seconds = specs_of(features), features, seconds
         self.forwarded = batch.step + 1
 
     def next_to_send(self) -> BatchInFlight | None:
-        """The batch whose labels are sent next, and its feature once it is forwarded; None where it has not started."""
+        """The batch that is sent next, forwarded or not, as its labels go first; None where it has not started."""
         return self._batches[self.sent] if self.sent < self.started else None
 
     def note_sent(self) -> None:
-        """The batch that is sent next has been handed to the link."""
+        """Note that the link has taken all of the batch that `next_to_send` returned."""
         self.sent += 1
 
     def resume(self, next_step: int) -> None:
-        """A new stream begins, on which the trainer waits for this step and sends again what it has not delivered."""
+        """Begin with a new stream. The trainer waits for `next_step` on it, and sends again what did not arrive."""
         self.sent = next_step
-        self._announced_gradient, self._announced_slots = self._gradient, 0
-        if self._gradient in self._batches:
-            self._batches[self._gradient].gradients.clear()  # the others of that step were lost, and all come again
+        self._next_announced, self._announced_slots = self._next_gradient, 0
+        if self._next_gradient in self._batches:
+            self._batches[
+                self._next_gradient
+            ].gradients.clear()  # some of them were lost, and all of that step come again
 
     def accept(self, frame: Frame) -> None:
-        """Agree to a tensor that the trainer announces, or raise ProtocolError; the assembler of every stream asks this."""
+        """Agree to the tensor that a frame announces. Raises as `judge` does. Every stream's assembler asks this."""
         judge(frame, self._expected())
         self._announced_slots += 1
-        if self._announced_slots == len(self._batches[self._announced_gradient].gradient_slots):
-            self._announced_gradient, self._announced_slots = self._announced_gradient + 1, 0
+        if self._announced_slots == len(self._batches[self._next_announced].gradient_slots):
+            self._next_announced, self._announced_slots = self._next_announced + 1, 0
 
     def _expected(self) -> ExpectedTensor | None:
-        """The error gradient that is not announced yet, of the oldest batch that has one, as the feature went up."""
-        step = self._announced_gradient
+        """The error gradient that may be announced next, of the shape and type of its feature; None where none may."""
+        step = self._next_announced
         if not self.gradients_return or step >= self.forwarded:
             return None
         batch = self._batches[step]
@@ -179,40 +182,40 @@ class Window:
         return ExpectedTensor(key, deployment.version, deployment.downlink_codec, batch.specs[slot])
 
     def take_gradient(self, step: int, slot: int, gradient: Tensor) -> None:
-        """An error gradient of a step has come and is decoded. Raises ProtocolError out of turn."""
-        if step != self._gradient:
+        """Take the decoded error gradient of one slot. Raises ProtocolError for a step that is not the next one."""
+        if step != self._next_gradient:
             raise ProtocolError(
-                f"the error gradient of step {step} is whole where that of step {self._gradient} was expected"
+                f"the error gradient of step {step} is whole where that of step {self._next_gradient} was expected"
             )
         batch = self._batches[step]
         batch.gradients[slot] = gradient
         if len(batch.gradients) == len(batch.gradient_slots):
             batch.encodings = ()
-            self._gradient += 1
+            self._next_gradient += 1
 
     def take_report(self, step: int) -> BatchInFlight:
-        """The report of a step has come; returns its batch. Raises ProtocolError for any but the one that is expected."""
+        """Count the report of a step, and return its batch. Raises ProtocolError for any but the report that comes next."""
         if step not in self._batches or step >= self.forwarded:
             raise ProtocolError(f"the trainer speaks of step {step}, which is not in flight")
-        if step != self._report:
-            raise ProtocolError(f"the trainer reports step {step}; the report of step {self._report} is expected")
-        self._report += 1
+        if step != self._next_report:
+            raise ProtocolError(f"the trainer reports step {step}; the report of step {self._next_report} is expected")
+        self._next_report += 1
         batch = self._batches[step]
         if self.gradients_return:
             self._forget_done()
         return batch
 
     def next_to_apply(self) -> BatchInFlight | None:
-        """The batch that is settled next, when its gradients have come."""
-        return self._batches[self.settled] if self.to_apply else None
+        """The batch that is settled next, once all its gradients have come; None before."""
+        return self._batches[self.settled] if self.gradients_to_apply else None
 
     def settle(self, step: int) -> int:
-        """Settle the oldest step in flight, which is `step`; returns its staleness: the batches that have started since."""
+        """Settle the oldest step in flight, which is `step`. Returns its staleness: how many batches have started since."""
         assert step == self.settled < self.started
         self.settled += 1
         self._forget_done()
         return self.started - 1 - step
 
     def _forget_done(self) -> None:
-        """Forget the batches that are settled and reported: none of them can have to be sent again."""
-        self._batches.forget_before(min(self.settled, self._report))
+        """Forget the batches that are settled and reported: none of them is ever sent again."""
+        self._batches.forget_before(min(self.settled, self._next_report))

@@ -8,7 +8,7 @@ from edge_agent import run_training
 from edge_agent.observability.observer import RunObserver
 from edge_agent.sessions.resuming import Resume
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder, stored_sessions
-from edge_agent.training.divergence import LossJudge
+from edge_agent.training.divergence import LossCheck
 from edge_agent.training.shutdown import Shutdown
 from shared.client.trainer import TrainerClient
 from shared.errors import DivergedError, StoppedError, StorageError
@@ -34,7 +34,7 @@ async def test_a_diverged_run_whose_result_cannot_be_written_ends_as_diverged(tm
         raise StorageError("no space left on device")
 
     monkeypatch.setattr(RunObserver, "checkpoint_shared", lambda self: (shared.append(1), told(self)))
-    monkeypatch.setattr(LossJudge, "judge", diverge)
+    monkeypatch.setattr(LossCheck, "check", diverge)
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         flags = settings(tmp_path, "training.epochs=10000", "training.max_steps=100000", "checkpoints.every_steps=2")
         with pytest.raises(

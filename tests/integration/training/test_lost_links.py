@@ -73,8 +73,10 @@ class LossyLink:
         self._serving.cancel()
         await asyncio.wait({self._serving})
         training, at = self._split.training, self._split.window.position
-        position = Position(gradient_step=at.gradient, report_step=at.report)
-        assert max(at.gradient, at.report) <= training.next_step <= at.forward, "neither side is ahead of the other"
+        position = Position(gradient_step=at.gradient_step, report_step=at.report_step)
+        assert max(at.gradient_step, at.report_step) <= training.next_step <= at.forward_step, (
+            "neither side is ahead of the other"
+        )
         assert training.answers.cover(position, training.next_step, gradients_return=training.gradients_return)
         self._split.window.resume(training.next_step)
         self._split.deployment.note_in_force(training.deployment)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cloud_trainer.rpc.incoming_batches import IncomingBatches
-from edge_agent.data.prefetch import PREFETCHED
+from edge_agent.data.prefetch import MOST_READY
 from shared.codec import FeedbackMode, codec_by_name
 from shared.errors import IsthmusError, OutOfTurnError, ProtocolError
 from shared.tensor_wire import to_wire
@@ -116,7 +116,7 @@ def test_every_batch_is_applied_once_in_order_and_never_too_late(
     assert record.most_inputs_kept <= max(limits), "and that of the batch that is forwarded"
     assert record.most_shown_in_flight <= max(limits) + 1
     assert record.most_queued_in_cloud <= max(limits) + 1
-    assert record.most_ahead <= PREFETCHED + 1
+    assert record.most_ahead <= MOST_READY + 1
     assert_same_bits(plain_state(record, policy, feedback, cut), split.state)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edge_agent.training.window import FROZEN_LIMIT, Window
+from edge_agent.training.window import AHEAD_WITHOUT_K, Window
 from shared.codec import codec_by_name, codec_names
 from shared.errors import ProtocolError
 from shared.tensor_wire import to_wire
@@ -74,7 +74,7 @@ class EdgeAndTrainer(RuleBasedStateMachine):
     def forward(self):
         self.window.note_forwarded(self.batch, self.features, 0.1)
 
-    @precondition(lambda self: self.window.to_send)
+    @precondition(lambda self: self.window.features_to_send)
     @rule()
     def send(self):
         assert self.window.next_to_send().step == self.arrived, "the trainer gets every step once, in order"
@@ -124,10 +124,12 @@ class EdgeAndTrainer(RuleBasedStateMachine):
         """What had arrived and was not computed is lost with it; what the edge lacks is sent again."""
         position = self.window.position
         self.arrived = self.computed
-        self.reports, self.delivered = position.report, 0
+        self.reports, self.delivered = position.report_step, 0
         if self.gradients_return:
-            self.gradients = position.gradient
-        assert max(self.reports, self.gradients if self.gradients_return else 0) <= self.computed <= position.forward
+            self.gradients = position.gradient_step
+        assert (
+            max(self.reports, self.gradients if self.gradients_return else 0) <= self.computed <= position.forward_step
+        )
         self.window.resume(self.computed)
 
     @rule(wrong=st.integers(-2, 2))
@@ -146,13 +148,14 @@ class EdgeAndTrainer(RuleBasedStateMachine):
     @invariant()
     def bounded_and_in_order(self):
         window = self.window
-        assert 0 <= window.in_flight <= (self.limit if self.gradients_return else FROZEN_LIMIT) + 1
+        assert 0 <= window.in_flight <= (self.limit if self.gradients_return else AHEAD_WITHOUT_K) + 1
         assert self.settled == list(range(self.first, window.settled)), "each once, in order"
         assert self.started == list(range(self.first, window.started))
         assert all(now >= before for now, before in zip(window.position, self.position, strict=True)), "never back"
         self.position = window.position
         owed = min(
-            window.position.report, window.position.gradient if self.gradients_return else window.position.report
+            window.position.report_step,
+            window.position.gradient_step if self.gradients_return else window.position.report_step,
         )
         assert window.owed() == (owed if owed < window.forwarded else None)
 
@@ -160,7 +163,7 @@ class EdgeAndTrainer(RuleBasedStateMachine):
         if not hasattr(self, "window"):
             return
         self.window.abandon()
-        assert (self.window.in_flight, self.window.to_send, self.window.to_apply) == (0, 0, 0)
+        assert (self.window.in_flight, self.window.features_to_send, self.window.gradients_to_apply) == (0, 0, 0)
         assert self.window.next_to_send() is None, "a failed run leaves nothing behind"
         assert set(self.window.position) == {self.window.started}
 

@@ -1,7 +1,7 @@
-"""Samples of a dataset read and put together to batches, here or in worker processes; the same samples either way.
+"""Reads the samples of a dataset and stacks them into batches, here or in worker processes, with the same values either way.
 
-Whatever a dataset draws while it is read (augmentation) depends on what the caller asks for and on nothing else: the
-generators of torch, `random` and numpy are set before each batch. The order of samples is not decided here.
+The random numbers that a dataset draws while it is read (augmentation) depend on the request alone: the generators of
+torch, `random` and numpy are seeded before each batch. Which samples a batch has is the caller's choice.
 """
 
 import random
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Dataset(Protocol):
-    """What a dataset factory returns."""
+    """What a dataset factory has to return."""
 
     def __len__(self) -> int: ...
 
@@ -33,42 +33,42 @@ class Dataset(Protocol):
 
 
 @dataclass(frozen=True)
-class Request:
+class BatchRequest:
     """One batch to read."""
 
     indices: list[int]
     randomness: tuple[int | str, ...]
-    """All that the random numbers of these samples depend on."""
+    """Everything that the random numbers of these samples depend on."""
 
 
 class SampleReader:
-    """Reads the samples of one dataset. Worker processes start with the first request and live until `close`.
+    """Reads batches of one dataset. Worker processes start with the first `read` and live until `close`.
 
-    workers: processes that read ahead, two batches each; 0 reads here, when asked.
+    workers: processes that read ahead, two batches each. With 0, this process reads each batch when it is asked for.
     """
 
     def __init__(self, dataset: Dataset, workers: int) -> None:
-        self._reader = _Reader(dataset)
+        self._batches = _RequestedBatches(dataset)
         self._workers = workers
         self._requests = _Requests()
         self._loader: DataLoader[tuple[Tensor, Tensor] | str] | None = None
 
-    def read(self, requests: Iterable[Request]) -> Generator[tuple[Tensor, Tensor]]:
-        """Inputs and labels of each request in turn, stacked along a new first dimension; integer labels are int64.
+    def read(self, requests: Iterable[BatchRequest]) -> Generator[tuple[Tensor, Tensor]]:
+        """Inputs and labels of each request in turn, stacked along a new first dimension. Integer labels are int64.
 
-        What was asked for before is dropped. Raises DataError, naming the sample, for one that cannot be read or that
+        The requests of an earlier call are dropped. Raises DataError, naming the sample, for one that cannot be read or that
         does not fit the others.
         """
         if self._workers == 0:
             for request in requests:
                 with _libraries_restored():
-                    batch = self._reader.read(request)
+                    batch = self._batches.read(request)
                 yield batch
             return
-        self._requests.now = requests
-        name = self._reader.name
+        self._requests.current = requests
+        name = self._batches.name
         try:
-            for answer in self._started():
+            for answer in self._running_loader():
                 if isinstance(answer, str):
                     raise DataError(answer)
                 yield answer
@@ -83,10 +83,10 @@ class SampleReader:
         """End the worker processes; they end as soon as no batch is being read."""
         self._loader = None
 
-    def _started(self) -> "DataLoader[tuple[Tensor, Tensor] | str]":
+    def _running_loader(self) -> "DataLoader[tuple[Tensor, Tensor] | str]":
         if self._loader is None:
             self._loader = DataLoader(
-                self._reader,
+                self._batches,
                 batch_size=None,  # a request is a batch already
                 sampler=self._requests,
                 num_workers=self._workers,
@@ -99,28 +99,31 @@ class SampleReader:
 
 
 class _Requests:
-    """The batches that are asked for now."""
+    """The requests of the `read` that goes on now. The loader, which lives longer, takes it as its sampler."""
 
     def __init__(self) -> None:
-        self.now: Iterable[Request] = ()
+        self.current: Iterable[BatchRequest] = ()
 
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self.now)
+    def __iter__(self) -> Iterator[BatchRequest]:
+        return iter(self.current)
 
 
-class _Reader(TorchDataset[tuple[Tensor, Tensor] | str]):
+class _RequestedBatches(TorchDataset[tuple[Tensor, Tensor] | str]):
+    """The dataset of the loader: its index is a request and its item a whole batch."""
+
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self.name = type(dataset).__name__
 
-    def __getitem__(self, request: Request) -> tuple[Tensor, Tensor] | str:
-        """In a worker: the batch, or the sentence of its DataError, since an exception would arrive as a traceback."""
+    def __getitem__(self, request: BatchRequest) -> tuple[Tensor, Tensor] | str:
+        """The batch or, since an exception would leave a worker process as a traceback, the sentence of a DataError."""
         try:
             return self.read(request)
         except DataError as error:
             return str(error)
 
-    def read(self, request: Request) -> tuple[Tensor, Tensor]:
+    def read(self, request: BatchRequest) -> tuple[Tensor, Tensor]:
+        """Inputs and labels, stacked. Raises DataError, naming the sample."""
         # Seeded once a batch: seeding each sample cost more than reading it.
         samples = []
         with random_state(*request.randomness) as give_way:
@@ -183,7 +186,7 @@ class _Reader(TorchDataset[tuple[Tensor, Tensor] | str]):
 
 @contextmanager
 def _libraries_restored() -> Iterator[None]:
-    """Leave `random` and numpy as they were; torch's generator is `random_state`'s care."""
+    """Put the generators of `random` and numpy back afterwards; `random_state` does so for torch's."""
     python_state, numpy_state = random.getstate(), np.random.get_state(legacy=False)
     try:
         yield
