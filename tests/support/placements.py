@@ -28,6 +28,8 @@ from shared.placement import (
     Update,
     check,
     program,
+    report_parents,
+    waits_for_all,
 )
 
 WORKERS = ("edge", "near", "far")
@@ -73,7 +75,7 @@ def placements(draw, model: ModelFacts, batch_sizes: st.SearchStrategy[int] = st
         Source(worker, Rows(begin, end))
         for worker, (begin, end) in zip(chosen, draw(divisions(batch_size, len(chosen))), strict=True)
     ]
-    return Placement(
+    placement = Placement(
         version=0,
         blocks=blocks,
         batch_size=batch_size,
@@ -84,6 +86,9 @@ def placements(draw, model: ModelFacts, batch_sizes: st.SearchStrategy[int] = st
         labels=draw(st.sampled_from([None, frozenset(holders[blocks - 1])])),
         staleness=draw(st.integers(0, 3)),
     )
+    telling = report_parents(placement, model)
+    assume(all(one.worker not in telling or waits_for_all(placement, model, one.worker) for one in sources))
+    return placement
 
 
 @st.composite

@@ -184,6 +184,11 @@ REFUSED = [
     (stacked(tiles=(Tile("edge", 0, 4, Rows(0, 4)), Tile("edge", 0, 4, Rows(4, 8)))), "two tiles with block 0"),
     (stacked(tiles=HALVES), "block 0 is shared by near, far and has no owner"),
     (stacked(("edge", 0, 4), sources=()), "nobody has the raw samples on samples [0, 8)"),
+    (
+        stacked(("edge", 0, 4), sources=(Source("edge", Rows(0, 4)), Source("edge", Rows(4, 8)))),
+        "'edge' is named as a source twice",
+    ),
+    (stacked(("edge", 0, 4), sources=(Source("near", WHOLE),)), "without knowing how far the others are"),
     (stacked(("edge", 0, 4), owners={4: "edge"}), "block 4 has an owner; the blocks are 0 to 3"),
     (stacked(("edge", 0, 4), owners={0: "other"}), "the owner of block 0 names worker 'other'"),
     (stacked(("far", 0, 4)), "raw samples would go from 'edge' to 'far'"),

@@ -5,15 +5,13 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.placement import (
     Cargo,
     Route,
     crossings,
-    report_parents,
-    waits_for_all,
 )
 from tests.support.linked import LinkedSession
 from tests.support.placed import MODEL_FACTS, batch_of, built, chain_of, recipe, simulation, state_of
@@ -26,16 +24,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 5
 
 
-@st.composite
-def any_placements(draw):
-    """Shared blocks, samples at several workers, owners without a tile."""
-    model = MODEL_FACTS["dropping"]
-    placement = draw(valid_placements(model))
-    # Whoever begins a step has waited for everybody, or hears of everybody.
-    telling = report_parents(placement, model)
-    begin = {source.worker for source in placement.sources}
-    assume(all(worker not in telling or waits_for_all(placement, model, worker) for worker in begin))
-    return placement
+ANY = st.one_of(chains(), valid_placements(MODEL_FACTS["dropping"]))
+"""Chains, labels that stay, shared blocks, samples at several workers, owners without a tile."""
 
 
 def delays(dice: random.Random):
@@ -45,7 +35,7 @@ def delays(dice: random.Random):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.one_of(chains(), any_placements()),
+    ANY,
     st.lists(st.integers(0, 60), max_size=8),
     st.integers(0, 1 << 30),
     st.integers(1, 8),
@@ -74,7 +64,7 @@ def test_a_session_without_staleness_is_one_process_with_its_tiles(placement, lo
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.one_of(chains(), any_placements()),
+    ANY,
     st.integers(1, 3),
     st.sampled_from(["replay", "stash"]),
     st.lists(st.integers(0, 60), max_size=8),
