@@ -38,6 +38,7 @@ class PlacedBlocks:
         """held: those of `held_blocks` for this worker."""
         self.held = held
         self.worker = worker
+        self.feedback = method.feedback
         self._head = method.head
         self._stages: dict[Tile, tuple[Stage, BackwardPolicy]] = {}
         for tile in stages(placement, worker):

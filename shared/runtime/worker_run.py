@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from shared.codec import FeedbackMode
 from shared.concurrency.threads import Runner
 from shared.errors import ProtocolError
 from shared.execution.blocks import PlacedBlocks
@@ -36,7 +35,6 @@ class WorkerRun:
         wire: CrossingWire,
         model: ModelFacts,
         blocks: PlacedBlocks,
-        feedback: FeedbackMode,
         threads: Threads,
         on_done: Callable[[StepDone], None],
         first_step: int = 0,
@@ -49,7 +47,7 @@ class WorkerRun:
         self._steps = WorkerSteps(placement, model, worker, blocks)
         self._arrivals = Arrivals(placement, model, worker, first_step)
         inbox = Inbox(
-            self._steps, self._arrivals, Feedback(feedback, self._steps.receives), self._wake, self._hear_done
+            self._steps, self._arrivals, Feedback(blocks.feedback, self._steps.receives), self._wake, self._hear_done
         )
         self.links = {
             peer: LinkEnd(wire, model, peer, inbox, threads.codecs, first_step)

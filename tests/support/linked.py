@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from shared.codec import FeedbackMode, aligned_buffer
+from shared.codec import aligned_buffer
 from shared.concurrency.tasks import run_together
 from shared.errors import UnreachableError
 from shared.execution.model_facts import facts_of
@@ -62,7 +62,7 @@ class LinkedSession:
             wire = CrossingWire(placement, chain, told.optimizer, lambda _labels: None)
             threads = Threads(InlineWorker(seconds), InlineWorker(seconds))
             hear = self._hear if not self.workers else _ignore
-            self.workers[worker] = WorkerRun(wire, model, blocks, FeedbackMode.BATCH, threads, hear)
+            self.workers[worker] = WorkerRun(wire, model, blocks, threads, hear)
         self._links = [
             (self.workers[link.dialer].links[link.listener], self.workers[link.listener].links[link.dialer])
             for link in links(placement, model)
