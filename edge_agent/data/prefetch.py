@@ -1,4 +1,4 @@
-"""Fetches batches ahead of the compute thread, on the loading thread, and gives their labels the type that travels."""
+"""Fetches batches ahead of the compute thread, on the loader's thread, and gives their labels the type that travels."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -11,7 +11,7 @@ from shared.concurrency.threads import Worker
 from shared.training.losses import narrowed
 
 MOST_READY = 2
-"""At most so many batches are ready; the loading thread may have fetched one more, which waits for room."""
+"""At most so many batches are ready; the loader's thread may have fetched one more, which waits for room."""
 
 
 class Prefetcher:
