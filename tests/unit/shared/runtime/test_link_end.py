@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shared.errors import IsthmusError
 from shared.placement import Placement, Rows, Source, Tile
@@ -111,3 +113,37 @@ def test_a_peer_cannot_say_of_others_or_of_other_steps_that_they_are_done(worker
         assert edge is not near
 
     run_virtually(main)
+
+
+NUMBERS = st.one_of(st.integers(0, 5), st.integers(0, 2**32 - 1))
+FRAMES = st.builds(
+    Frame,
+    step=st.one_of(st.integers(0, 2), st.integers(0, 2**64 - 1)),
+    role=st.sampled_from(Role.values()),
+    block=NUMBERS,
+    slot=NUMBERS,
+    part=NUMBERS,
+    deployment_version=st.sampled_from([2, 2, 3]),
+    batch_samples=NUMBERS,
+    tensor=st.builds(
+        TensorHeader,
+        codec=st.sampled_from(["raw", "fp32", "uniform8", "nothing"]),
+        dtype=st.sampled_from(DataType.values()),
+        shape=st.lists(st.one_of(st.sampled_from([4, WIDTH]), NUMBERS), max_size=4),
+        strides=st.lists(st.one_of(st.sampled_from([1, WIDTH]), NUMBERS), max_size=4),
+        encoded_bytes=st.one_of(st.just(4 * WIDTH * 4), st.integers(0, 2**64 - 1)),
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(FRAMES, min_size=1, max_size=4))
+def test_no_announcement_is_agreed_to_but_what_the_placement_brings(announced):
+    end = near_end()
+    for one in announced:
+        try:
+            end.accept(one)
+        except IsthmusError:
+            continue
+        assert (one.role, one.block, one.slot) in {(Role.ROLE_FEATURE, 1, 0), (Role.ROLE_ERROR_GRADIENT, 3, 0)}
+        assert one.tensor.encoded_bytes <= 4 * WIDTH * 4
