@@ -201,7 +201,8 @@ def _gone_on_with(
     loaded: what holds without a session to go on with. session: the only one that is meant, if one is named.
     """
     from edge_agent.sessions.resuming import choose_session
-    from edge_agent.sessions.stored_session import SessionRecord, sessions_folder
+    from edge_agent.sessions.session_record import SessionRecord
+    from edge_agent.sessions.stored_session import sessions_folder
 
     location = f"checkpoints.location={toml_value(loaded.checkpoints.location)}"  # where the session was found
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
-from edge_agent.sessions.stored_session import SessionRecord
+from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.training.statistics import Statistics, Timing
 from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import CheckpointName

@@ -8,7 +8,8 @@ import structlog
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.sessions.open_session import OpenSession, abandon
-from edge_agent.sessions.stored_session import SessionRecord, StoredSession
+from edge_agent.sessions.session_record import SessionRecord
+from edge_agent.sessions.stored_session import StoredSession
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
-from edge_agent.sessions.stored_session import SessionRecord, StoredSession, stored_sessions
+from edge_agent.sessions.session_record import SessionRecord
+from edge_agent.sessions.stored_session import StoredSession, stored_sessions
 from shared.checkpoint import LocalFiles
 from shared.config import toml_value
 from shared.errors import ConfigError, DataError, StorageError

@@ -1,6 +1,7 @@
-"""When a checkpoint is due, taking the edge's half and asking for the trainer's, and which both sides have.
+"""The checkpoints of a run: when one is due, how it is taken on both sides, and which one both sides have.
 
-Called on the event loop at step boundaries, with nothing in flight.
+One is taken at a step boundary, with nothing in flight: the edge copies its half and asks the trainer for the other. It is
+shared once both halves are written. Used on the event loop.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Checkpointer:
-    """The checkpoints of one run. Without a folder to keep them in none is ever due."""
+    """The checkpoints of one run. Without a folder to keep them in, none is ever due."""
 
     def __init__(
         self,
@@ -42,19 +43,27 @@ class Checkpointer:
         self._boundary = boundary
         self._listener = listener
         self._asked = False
+        """Whether one is to be taken at the next boundary, whatever the configuration says."""
         self._last_step = 0
+        """The step from which on steps and seconds count."""
         self._timer: asyncio.TimerHandle | None = None
         self._pending: CheckpointName | None = None
+        """The one that was taken and is not yet written, or refused, on both sides."""
         self._ours: bool | None = None
+        """Whether the edge's half of it is written; None while that is not known."""
         self._theirs: bool | None = None
+        """Whether the trainer's half of it is written; None while that is not known."""
         self._saving: asyncio.Task[None] | None = None
+        """Writes the edge's half, or that the checkpoint is shared."""
         self._ordered: list[asyncio.Future[CheckpointName]] = []
+        """Those who wait for the next checkpoint."""
         self._taken_for: list[asyncio.Future[CheckpointName]] = []
+        """Those who wait for the one that is pending."""
         self.shared_at: float | None = None
-        """When both sides had their newest one, by time.time; None where that was in another process, or never."""
+        """When the newest one became shared, by time.time; None where that was in another process, or never."""
 
-    def begin(self, step: int) -> None:
-        """Count steps and seconds from here."""
+    def count_from(self, step: int) -> None:
+        """Count steps and seconds until the next one from this step on."""
         self._asked = False
         self._last_step = step
         if self._timer is not None:
@@ -62,23 +71,24 @@ class Checkpointer:
         self._timer = asyncio.get_running_loop().call_later(self._config.every_seconds, self.ask)
 
     async def stop(self) -> None:
-        """No more; what is being written is written."""
+        """Take no more checkpoints, and wait until the one that is being written is written."""
         if self._timer is not None:
             self._timer.cancel()
-        await self._saved()
+        await self._wait_until_saved()
         ended = StoppedError("the run ended before a checkpoint was taken")
         _fail(self._ordered, ended)
         _fail(self._taken_for, ended)
 
     @property
     def keeps(self) -> bool:
-        """Whether there is anywhere to keep a checkpoint."""
+        """Whether there is a folder to keep checkpoints in."""
         return self._stored.store is not None
 
     async def order(self) -> CheckpointName:
-        """Have one taken at the next boundary, on both sides, and wait for it.
+        """Have one taken at the next boundary, and wait until it is shared.
 
-        Raises UnreachableError when the link was down or a side could not write it, StoppedError when the run ended first.
+        Raises UnreachableError where the link is down or a side cannot write its half, StorageError where the record cannot be
+        written, and StoppedError where the run ends first.
         """
         ordered: asyncio.Future[CheckpointName] = asyncio.get_running_loop().create_future()
         self._ordered.append(ordered)
@@ -86,17 +96,17 @@ class Checkpointer:
         return await ordered
 
     def ask(self) -> None:
-        """Take one at the next boundary, whatever the configuration says."""
+        """Have the run come to a boundary soon, and take one there, whatever the configuration says."""
         if self._stored.store is not None:
             self._asked = True
             self._boundary.request()
 
     def ask_here(self) -> None:
-        """Take one at this boundary."""
+        """Take one at this boundary, at which the run stands already."""
         self._asked = self._stored.store is not None
 
     def next_stop_step(self, step: int, stop_step: int) -> int:
-        """Where a run from `step` to `stop_step` has to end for a checkpoint.
+        """The step at which a stretch from `step` to `stop_step` has to end for a checkpoint.
 
         One that was asked for and could not be taken here is taken after the next step.
         """
@@ -114,9 +124,10 @@ class Checkpointer:
         return due and self._stored.store is not None and (step > self._last_step or bool(self._ordered))
 
     async def take(self, step: int, training_stream: TrainingStream, held: HeldBlocks, facts: dict[str, Any]) -> None:
-        """Copy the edge's state and ask for the trainer's half; both are written while training goes on.
+        """Copy the edge's half and ask for the trainer's; both are written while training goes on.
 
-        Where the link is down or the last one is still being written, it stays due.
+        facts: what the edge remembers with its half. Where the link is down or the last checkpoint is still being written, one
+        stays due.
         """
         store, name = self._stored.store, CheckpointName(training_stream.lineage, step)
         if store is None:
@@ -125,7 +136,7 @@ class Checkpointer:
         if self._pending is not None:
             return
         if self._stored.shared == name:
-            self.begin(step)
+            self.count_from(step)
             _deliver(self._ordered, name)
             return
         self._taken_for, self._ordered = self._ordered, []
@@ -146,24 +157,24 @@ class Checkpointer:
             store.prune([] if shared is None else [shared])
 
         self._saving = asyncio.create_task(self._save(write))
-        self.begin(step)
+        self.count_from(step)
 
     def note_checkpointed(self, note: pb.Checkpointed) -> None:
-        """The trainer says how its half went."""
+        """The trainer says whether its half is written."""
         if self._pending == (note.name.lineage, note.name.step):
             self._theirs = note.written
             self._conclude()
 
     def note_stream_lost(self) -> None:
-        """The stream is lost, and with it what the trainer would have said of its half."""
+        """The stream is lost, and the trainer cannot say any more what became of its half: it counts as not written."""
         if self._pending is not None and self._theirs is None:
             self._theirs = False
             self._conclude()
 
     async def wait_until_written(self, training_stream: TrainingStream) -> None:
-        """Wait until both sides have written what was taken last. Takes the trainer's messages; it has no other to send.
+        """Wait until both sides have written their halves of the pending one, or could not.
 
-        Raises IsthmusError when the link is lost.
+        Reads the trainer's messages, which can be of this only. Raises IsthmusError where the link is lost.
         """
         while self._pending is not None and self._theirs is None:
             event = await training_stream.stream.receive()
@@ -171,9 +182,9 @@ class Checkpointer:
                 self.note_stream_lost()
             elif event[0].HasField("checkpointed"):
                 self.note_checkpointed(event[0].checkpointed)
-        await self._saved()
+        await self._wait_until_saved()
 
-    async def _saved(self) -> None:
+    async def _wait_until_saved(self) -> None:
         while self._saving is not None and not self._saving.done():
             await asyncio.wait({self._saving})
 
@@ -189,6 +200,7 @@ class Checkpointer:
             self._conclude()
 
     def _conclude(self) -> None:
+        """Once both halves are written or refused: nothing is pending any more, and who waits for it hears what came of it."""
         if self._pending is None or self._ours is None or self._theirs is None:
             return
         name, self._pending = self._pending, None
@@ -197,13 +209,13 @@ class Checkpointer:
             self._boundary.request()
         if self._ours and self._theirs:
             _log.info("checkpoint on both sides", step=name.step)
-            self._saving = asyncio.create_task(self._share(name, ordered))
+            self._saving = asyncio.create_task(self._record_shared(name, ordered))
         else:
             side = "this device" if not self._ours else "the trainer"
             reason = f"the checkpoint of step {name.step} was not written on {side}; its log says why"
             _fail(ordered, UnreachableError(reason))
 
-    async def _share(self, name: CheckpointName, ordered: list[asyncio.Future[CheckpointName]]) -> None:
+    async def _record_shared(self, name: CheckpointName, ordered: list[asyncio.Future[CheckpointName]]) -> None:
         try:
             await self._workers.disk.run(self._stored.set_shared, name)
         except StorageError as failure:

@@ -1,7 +1,7 @@
 """What follows from a lost stream: attach again, and go on where both sides were, or go back to a checkpoint of both.
 
-A step that the trainer refuses is tried once more, because what told of the refusal may have been damaged on the way. Then
-the refusal is the end of the run: it would come again and again. A lost link may be lost as often as it likes.
+A link may be lost as often as it likes. A step that the trainer refuses is tried once more, because damage on the way may
+have caused the refusal; a second refusal ends the run, because the trainer would refuse the step each time.
 """
 
 import asyncio
@@ -36,22 +36,22 @@ from shared.wire.isthmus.v1.trainer_pb2 import Attached, Deployment
 
 _log = structlog.get_logger(__name__)
 REFUSALS, FAILURES = 2, 4
-"""How often a stream may be refused, or end for any other reason than a lost link, before the run ends by it."""
+"""So many refusals without progress between them end the run, and so many streams that ended otherwise than by a lost link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reattached:
-    """Both sides go on where they were; what the other lacks is sent again."""
+    """Both sides go on where they were, and each sends again what the other lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerRestored:
-    """The trainer has restored a checkpoint that this side has too and still has to restore. The stream is attached."""
+    """The stream is attached, and the trainer has restored a checkpoint that this side has, too, and restores next."""
 
     checkpoint: CheckpointName
     deployment: Deployment
     block_digests: tuple[int, ...]
-    """What the trainer's blocks are, of the whole model."""
+    """The digest of each block of the model, as the trainer has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Restored:
 
     step: int
     facts: dict[str, Any]
-    """What else the checkpoint holds (`Checkpointer.take`)."""
+    """What `Checkpointer.take` was given to remember."""
 
 
 class Recovery:
@@ -81,7 +81,7 @@ class Recovery:
         self._checkpointer = checkpointer
         self._attempts = _Attempts()
         self._is_whole = False
-        """Whether the state in memory is that of a step, so that training can go on from it."""
+        """Whether the state in memory is the state of one step, so that training can go on from it."""
 
     @property
     def stream(self) -> Stream:
@@ -89,12 +89,12 @@ class Recovery:
         return self._training_stream.stream
 
     async def attach_first(self, *, resumed: bool) -> Reattached | TrainerRestored:
-        """Attach the first stream of a run. resumed: with no state but the checkpoints."""
+        """Attach the first stream of a run. resumed: this process has no state but the checkpoints."""
         self._is_whole = not resumed
         return await self._attach()
 
     async def attach_to_restore(self) -> TrainerRestored:
-        """Attach with no state but the checkpoints: what is in memory must not be used."""
+        """Attach, and have the trainer restore a checkpoint, because the state in memory must not be used."""
         self._is_whole = False
         outcome = await self._attach()
         assert isinstance(outcome, TrainerRestored), "a trainer that goes on from memory was refused"
@@ -103,8 +103,8 @@ class Recovery:
     async def reattach(self, failure: IsthmusError) -> Reattached | TrainerRestored:
         """Attach again after `failure`; see `StreamSource`.
 
-        What was refused before is raised where the session is gone by it: that is the reason which can be fixed. Any other
-        failure after which the session is gone is the cause of the GoneError.
+        Where the trainer has refused a step and the session is gone after that, raises the refusal, because its reason can be
+        fixed. After any other failure, raises a GoneError with the failure as its cause.
         """
         self._training_stream.drop()
         if not _can_be_mended(failure) or self._session.retry.give_up_seconds == 0:
@@ -123,7 +123,10 @@ class Recovery:
                 raise gone from failure
 
     async def restore(self, to: TrainerRestored) -> Restored | TrainerRestored:
-        """Restore what the trainer has restored; where ours is damaged, returns the older one that it restored then."""
+        """Restore the checkpoint that the trainer has restored.
+
+        Where it is damaged here, returns the older one that the trainer has restored since.
+        """
         session, name = self._session, to.checkpoint
         experiment, workers, stored = session.experiment, session.workers, session.stored
         self._is_whole = False
@@ -144,19 +147,20 @@ class Recovery:
         if session.step_log is not None:
             session.step_log.rolled_back(name.step)
         await workers.disk.run(stored.set_shared, name)
-        self._checkpointer.begin(name.step)
+        self._checkpointer.count_from(name.step)
         self._is_whole = True
         _log.info("went back to a checkpoint", step=name.step, cut=to.deployment.cut)
         return Restored(name.step, checkpoint.facts)
 
     @property
     def _position(self) -> Position | None:
+        """How far this side has come; None where the state in memory must not be used."""
         return self._window.position if self._is_whole else None
 
     async def _attach(self) -> Reattached | TrainerRestored:
         position = self._position
         attached: Attached = await self._session.retry.run(lambda: self._training_stream.attach(position))
-        self._checkpointer.note_stream_lost()  # what the one before had still to say
+        self._checkpointer.note_stream_lost()  # what the trainer had still to say on the one before
         if attached.HasField("restored"):
             self._is_whole = False
             name = CheckpointName(attached.restored.lineage, attached.restored.step)
@@ -167,21 +171,25 @@ class Recovery:
 
 
 class _Attempts:
-    """Streams that were lost before they brought the run further. Waits grow with every loss at one position.
+    """Counts the failures that may end a run, and waits longer with every loss at one position.
 
-    What ends a run is counted until it has got beyond all that was under way at the first failure: after going back to a
-    checkpoint it may take many steps to come to the one that fails.
+    Failures count until the run has got beyond all steps that were under way at the first one: after going back to a
+    checkpoint it may take many steps to come to the step that fails.
     """
 
     def __init__(self) -> None:
         self._beyond: int | None = None
+        """The step whose report shows that the run has got beyond the first failure; None while nothing has failed."""
         self._refusals = self._failures = 0
         self._lost_at: tuple[int, int] | None = None
         self._began_seconds = 0.0
         self._backoff: Backoff | None = None
 
     def count(self, failure: IsthmusError, position: Position | None) -> None:
-        """A stream was lost, at this position or with no state in memory. Raises `failure` where no attempt may follow."""
+        """Count a failure; a lost link is none. Raises `failure` where no attempt may follow.
+
+        position: where the run stands; None with no state in memory.
+        """
         if not isinstance(failure, ProtocolError) and not _is_refusal(failure):
             return
         if position is not None and self._beyond is not None and position.report_step >= self._beyond:
@@ -194,7 +202,7 @@ class _Attempts:
             raise failure
 
     async def wait(self, position: Position | None) -> None:
-        """Wait before the next attempt; before the first at this position there is no need to."""
+        """Wait before the next attempt. The first attempt at a position does not wait."""
         lost_at = None if position is None else (position.gradient_step, position.report_step)
         if lost_at != self._lost_at or self._backoff is None:
             self._lost_at, self._began_seconds, self._backoff = lost_at, time.monotonic(), new_backoff()
@@ -203,11 +211,11 @@ class _Attempts:
 
 
 def _is_refusal(failure: IsthmusError) -> bool:
-    """Whether the trainer has understood what came and said no to it, as it would again."""
+    """Whether the trainer has understood what came and refused it, as it would again."""
     return isinstance(failure, RefusedError) and not isinstance(failure, SessionLostError)
 
 
 def _can_be_mended(failure: IsthmusError) -> bool:
-    """Whether the session may go on after `failure`."""
+    """Whether the session may go on after `failure`, on another stream."""
     passing = isinstance(failure, UnreachableError | ProtocolError | SessionLostError) or _is_refusal(failure)
     return passing and not isinstance(failure, FencedError | GoneError)

@@ -106,7 +106,7 @@ class TrainingRun:
     async def _train(self, *, resumed: bool) -> None:
         """Do all steps, over as many streams and from as many checkpoints as it takes; then download the cloud's weights."""
         outcome: Reattached | TrainerRestored | None = await self._recovery.attach_first(resumed=resumed)
-        self.checkpointer.begin(0)
+        self.checkpointer.count_from(0)
         while True:
             try:
                 while isinstance(outcome, TrainerRestored):

@@ -1,6 +1,6 @@
-"""The training stream of an open session: attached, ended, or dropped (docs/recovery.md).
+"""The training stream of an open session, and the edge's side of the handshake that attaches it (docs/recovery.md).
 
-Knows what the edge has by its steps and checkpoint names only. What follows from a lost stream is for `recovery`.
+Knows nothing of weights, only steps and names of checkpoints. What follows from a lost stream is for `recovery`.
 """
 
 from edge_agent.sessions.stored_session import StoredSession
@@ -16,7 +16,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
 class TrainingStream:
-    """One training stream at a time. Used on the event loop."""
+    """At most one attached stream at a time. Used on the event loop."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class TrainingStream:
         self._window = window
         self._listener = listener
         self.lineage = 0
-        """The session term in which both sides last went back to a checkpoint, 0 before that. Checkpoints are named by it."""
+        """The session term in which both sides last went back to a checkpoint; 0 before that. Names of checkpoints hold it."""
         self._call: TrainingCall | None = None
         self._unused_term: int | None = None
-        """Counted up and then not taken by the trainer, which was busy; the next attempt has it."""
+        """A term that was counted up and that a busy trainer has not taken; the next attempt uses it."""
 
     @property
     def stream(self) -> Stream:
@@ -50,14 +50,14 @@ class TrainingStream:
         return self._call is not None
 
     async def attach(self, position: Position | None) -> pb.Attached:
-        """Attach once. position: None with no state in memory.
+        """Try once to attach a stream; return the trainer's answer. position: None with no state in memory.
 
-        Nothing is written while the trainer does not answer. Raises UnreachableError, BusyError, FencedError, GoneError, or
-        ProtocolError.
+        Nothing is written on either side while the trainer does not answer. Raises UnreachableError, BusyError, FencedError,
+        GoneError, another RefusedError, AccessError, ProtocolError, or StorageError.
         """
         self.drop()
         await self._client.check_serving()
-        checkpoints = _named(await self._disk.run(self._stored.checkpoints), self._stored.shared)
+        checkpoints = _checkpoints_to_name(await self._disk.run(self._stored.checkpoints), self._stored.shared)
         if self._unused_term is None:
             term = await self._disk.run(self._stored.next_term)
         else:
@@ -108,15 +108,18 @@ class TrainingStream:
             self._listener.detached()
 
 
-def _named(whole: list[CheckpointName], shared: CheckpointName | None) -> list[CheckpointName]:
-    """The checkpoints to name of those that are `whole`, the newest first: the newest, and the newest of both sides."""
+def _checkpoints_to_name(whole: list[CheckpointName], shared: CheckpointName | None) -> list[CheckpointName]:
+    """As many as may be named of the checkpoints that are `whole`: the newest ones, and `shared`, which both sides have.
+
+    whole, and the result: the newest first.
+    """
     if shared not in whole[MAX_NAMED:]:
         return whole[:MAX_NAMED]
     return [*whole[: MAX_NAMED - 1], *(name for name in whole if name == shared)]
 
 
 def _check_answer(attached: pb.Attached, attach: pb.Attach, position: Position | None) -> None:
-    """Refuse an answer that no trainer could give. Raises ProtocolError."""
+    """Refuse an answer that contradicts what was asked. Raises ProtocolError."""
     if attached.HasField("restored"):
         if attached.restored not in attach.checkpoints or attached.next_step != attached.restored.step:
             raise ProtocolError(

@@ -16,7 +16,8 @@ from typing import Any, cast
 import structlog
 
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.sessions.stored_session import SessionRecord, StoredSession
+from edge_agent.sessions.session_record import SessionRecord
+from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.listener import RunListener
 from edge_agent.training.live_deployment import LiveDeployment

@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.resuming import Resume, choose_session
-from edge_agent.sessions.stored_session import SessionRecord, StoredSession, sessions_folder
+from edge_agent.sessions.session_record import SessionRecord
+from edge_agent.sessions.stored_session import StoredSession, sessions_folder
 from edge_agent.training.shutdown import Shutdown
 from shared.errors import ConfigError, DataError, ExitCode, StoppedError
 from tests.support.commands import MLP

@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.sessions.stored_session import SessionRecord, StoredSession, stored_sessions
+from edge_agent.sessions.session_record import SessionRecord
+from edge_agent.sessions.stored_session import StoredSession, stored_sessions
 from shared.checkpoint import LocalFiles
 from tests.support.commands import MLP
 from tests.support.running import edge_config

@@ -62,7 +62,7 @@ async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_stays_d
         boundary,
         RunListener(),
     )
-    checkpointer.begin(0)
+    checkpointer.count_from(0)
     checkpointer.ask()
     assert boundary.wanted
     link.down = True
