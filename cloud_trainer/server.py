@@ -114,7 +114,7 @@ class TrainerServer:
         self._watching.cancel()
         await self._set_health(serving=False)
         if self.device_watch.failure is None:  # without a device no checkpoint can be taken
-            await self.service.training.stop(self._config.server.stop_seconds)
+            await self.service.train_rpc.stop(self._config.server.stop_seconds)
         await asyncio.gather(*(server.stop(STOP_GRACE_SECONDS) for server in self._servers), self._local.aclose())
         if ended := self.service.close(STOP_GRACE_SECONDS):
             return ended

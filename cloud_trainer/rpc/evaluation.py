@@ -33,11 +33,11 @@ async def evaluate(
             assembler = Assembler(incoming.accept, aligned_buffer)
         session.check_named(packet.message.session_id)
         tensor = assembler.add(packet.message.frame, packet.payload)
-        if tensor is None or (whole := incoming.received(tensor)) is None:
+        if tensor is None or (whole := incoming.add(tensor)) is None:
             continue
         codec = threads.codec_lane(session.id)
-        features = tuple([await decode_tensor(feature, codec) for feature in whole.encoded_features])
-        labels = await decode_tensor(whole.encoded_labels, codec)
+        features = tuple([await decode_tensor(feature, codec) for feature in whole.features])
+        labels = await decode_tensor(whole.labels, codec)
         batch = await threads.compute_lane(session.id).run(session.training.evaluate, features, labels)
         samples += batch.samples
         loss_sum += batch.loss * batch.samples

@@ -17,11 +17,11 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 
 @dataclass(frozen=True, slots=True)
-class ReceivedBatch:
-    """All that comes up of one batch."""
+class EncodedBatch:
+    """One batch as it has come up, whole and not decoded."""
 
-    encoded_labels: WireTensor
-    encoded_features: tuple[WireTensor, ...]
+    labels: WireTensor
+    features: tuple[WireTensor, ...]
     """One for each tensor that crosses the cut, slot by slot."""
 
 
@@ -35,7 +35,7 @@ class IncomingBatches:
         """first_labels: key of the labels that come first, those of a step or those of batch 1 of an evaluation."""
         self._session = session
         self._labels_key = first_labels
-        """Of the batch that is announced now, or comes next."""
+        """The key of the labels of the batch that is under way or, between two batches, comes next."""
         self._labels_spec: TensorSpec | None = None
         """Shape and type of the announced labels; None between two batches."""
         self._announced_features = 0
@@ -58,7 +58,7 @@ class IncomingBatches:
     def change_deployment(self, deployment: Deployment) -> None:
         """Take other codecs or another K for the batches that come from now on.
 
-        The session takes them over with the first batch that it computes, for a lost link may take that batch back.
+        The session takes the change over with the first batch that it computes: until then, a lost link may undo both.
         Raises ProtocolError when the deployment does not follow the one before, ConfigError for an unknown codec.
         """
         self._session.training.check_change(self.deployment, deployment)
@@ -73,14 +73,14 @@ class IncomingBatches:
         else:
             self._announced_features += 1
 
-    def received(self, tensor: WireTensor) -> ReceivedBatch | None:
-        """Take a whole tensor that was accepted. Returns its batch where it was the last tensor of it, otherwise None."""
+    def add(self, tensor: WireTensor) -> EncodedBatch | None:
+        """Add a tensor that was accepted and is whole now. Returns the batch that it completes, or None."""
         self._received[tensor.key] = tensor
         slots = range(len(self._session.training.feature_specs))
         if len(self._received) < 1 + len(slots):
             return None
         features = tuple(self._received[self._feature_key(slot)] for slot in slots)
-        batch = ReceivedBatch(self._received[self._labels_key], features)
+        batch = EncodedBatch(self._received[self._labels_key], features)
         self._received.clear()
         self._labels_spec, self._announced_features = None, 0
         self._labels_key = self._labels_key.following

@@ -53,7 +53,7 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
                 method(service.copies.train_copy), **message(pb.TrainCopyRequest)
             ),
             "Train": grpc.stream_stream_rpc_method_handler(
-                method(service.training.train), **packets(pb.TrainRequest, serialize)
+                method(service.train_rpc.train), **packets(pb.TrainRequest, serialize)
             ),
         },
     )

@@ -65,7 +65,7 @@ class TrainerService:
         self._handshake = Handshake(self.sessions, self._store, self._threads, self._build)
         self._checkpointer = SessionCheckpointer(self._store, self._threads)
         self.copies = CopyTrainings(config, self._limits, on)
-        self.training = TrainRpc(config, self.sessions, self._handshake, self._checkpointer, self._threads, metrics)
+        self.train_rpc = TrainRpc(config, self.sessions, self._handshake, self._checkpointer, self._threads, metrics)
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:
         """What an operator sees of it and does to it. stopping: set to stop the trainer."""
@@ -91,7 +91,7 @@ class TrainerService:
     async def open_session(self, request: pb.OpenSessionRequest, _context: Context) -> pb.OpenSessionResponse:
         """Build a session from what the edge asks for."""
         check_version(request.protocol_version)
-        self.training.check_open()
+        self.train_rpc.check_open()
         check_request(request)
         session_id = self.sessions.reserve()
         try:

@@ -13,7 +13,7 @@ import grpc
 
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.cloud_compute import CloudCompute
-from cloud_trainer.rpc.incoming_batches import IncomingBatches, ReceivedBatch
+from cloud_trainer.rpc.incoming_batches import EncodedBatch, IncomingBatches
 from cloud_trainer.sessions.cloud_batch import CloudBatch
 from cloud_trainer.sessions.session import Session
 from shared.concurrency.tasks import run_together
@@ -114,7 +114,7 @@ class StreamServer:
                 raise ProtocolError(f"{tensor.key}: a message that ends a tensor may hold an ack, and no more")
             self._session.statistics.received_bytes += len(tensor.payload)
             self._metrics.bytes_up.inc(len(tensor.payload))
-            if (batch := incoming.received(tensor)) is not None:
+            if (batch := incoming.add(tensor)) is not None:
                 await self._take_batch(batch)
         if not incoming.between_batches:
             raise ProtocolError("the stream ended in the middle of a batch")
@@ -133,19 +133,19 @@ class StreamServer:
                 "a message came that is neither a frame, an ack, a deployment alone nor a checkpoint alone"
             )
 
-    async def _take_batch(self, received: ReceivedBatch) -> None:
-        deployment, step = self._incoming.deployment, received.encoded_labels.key.step
+    async def _take_batch(self, encoded: EncodedBatch) -> None:
+        deployment, step = self._incoming.deployment, encoded.labels.key.step
         gradients_return = self._session.training.gradients_return
         if gradients_return:
             self._admit(step, deployment)
         else:
             await self._room_without_k.acquire()
         features = []
-        for encoding in received.encoded_features:
+        for encoding in encoded.features:
             feature = await self._compute.decode(encoding)
             self._metrics.saved_up.inc(max(feature.nbytes - len(encoding.payload), 0))
             features.append(feature)
-        labels = await self._compute.decode(received.encoded_labels)
+        labels = await self._compute.decode(encoded.labels)
         await self._compute_queue.put(CloudBatch(step, deployment, tuple(features), labels, gradients_return))
 
     def _admit(self, step: int, deployment: Deployment) -> None:

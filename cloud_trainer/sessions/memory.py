@@ -69,7 +69,7 @@ class SessionMemory:
         return min(self._limits.staleness, max(room, 0) // each if each else self._limits.staleness)
 
     def take_labels(self, count: int, deployment: Deployment) -> None:
-        """Labels of so many bytes come with a batch, and may with every other. Raises StatusError."""
+        """Count labels of so many bytes for every batch in flight, if none were larger so far. Raises StatusError."""
         before = self._label_bytes
         self._label_bytes = max(before, count)
         try:
@@ -100,7 +100,7 @@ class SessionMemory:
             self._copying -= 1
 
     def begin_upload(self, count: int, deployment: Deployment) -> None:
-        """So many bytes of a block begin to arrive. Raises StatusError where too many are on their way already."""
+        """Begin an upload of so many bytes of a block. Raises StatusError where too many are on their way already."""
         if self._uploading_bytes + count > self._most_uploading_bytes:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -116,11 +116,11 @@ class SessionMemory:
             raise
 
     def end_upload(self, count: int) -> None:
-        """It has ended, one way or the other."""
+        """End an upload of so many bytes, whole or not."""
         self._uploading_bytes -= count
 
     def set_aside(self, count: int) -> None:
-        """Blocks of so many bytes, all told, are kept until they are migrated to."""
+        """Set how many bytes the blocks take that wait for the cut to move."""
         self._aside_bytes = count
 
     def _total(self, deployment: Deployment) -> int:

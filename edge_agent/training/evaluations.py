@@ -1,4 +1,4 @@
-"""When a run evaluates its model on the test set."""
+"""Evaluates the model of a run on the test set whenever that is due."""
 
 import structlog
 
@@ -16,23 +16,23 @@ class Evaluations:
         self._session = session
         self._experiment = session.experiment
         self._listener = listener
-        self.step = 0
-        """The step before which the last one was made."""
+        self.evaluated_step = 0
+        """The step that came next when the model was evaluated last."""
 
     def due(self, step: int) -> bool:
-        """Whether the weights before `step` are to be evaluated."""
+        """Whether the model is to be evaluated now, before `step`."""
         every = self._experiment.config.training.evaluate_every_epochs
         epochs, rest = divmod(step, self._experiment.loader.steps_per_epoch)
         regular = every > 0 and rest == 0 and epochs % every == 0
         last = step == self._experiment.steps
-        return self._experiment.evaluation is not None and step != self.step and (last or regular)
+        return self._experiment.evaluation is not None and step != self.evaluated_step and (last or regular)
 
     async def evaluate(self, deployment: Deployment, step: int) -> None:
-        """Evaluate the weights before `step` through the cut."""
+        """Evaluate the model through the cut, before `step` and with nothing in flight."""
         assert self._experiment.evaluation is not None
         totals = await self._session.evaluate(self._experiment.evaluation, deployment)
         accuracy = totals.correct / totals.samples if totals.HasField("correct") else None
         self._listener.evaluated(accuracy, totals.loss)
         epoch = -(-step // self._experiment.loader.steps_per_epoch)
         _log.info("evaluated", epoch=epoch, loss=round(totals.loss, 4), accuracy=accuracy)
-        self.step = step
+        self.evaluated_step = step

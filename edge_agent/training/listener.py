@@ -1,4 +1,4 @@
-"""What a run tells of itself, and what it is doing in one word. Whoever listens knows the run; the run knows no listener."""
+"""What a run tells about itself: its activity, in one word, and its events. The run does not know who listens."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,85 +24,85 @@ class Activity(Enum):
 
 
 class RunListener:
-    """Hears nothing; a listener overrides what it wants to hear.
+    """Ignores every event; a listener overrides the methods for those that it needs.
 
     Everything is called on the event loop, so it must be quick, and must not raise. Times are time.monotonic, in seconds.
     Arguments are passed by position, so an override may name those that it does not use with an underscore.
     """
 
     def activity_changed(self, activity: Activity, /) -> None:
-        """The run does this from now on."""
+        """The run has begun this activity."""
 
     def trainer_away(self, away: bool, /) -> None:
-        """The run begins, or ceases, to wait for a trainer that cannot be reached."""
+        """The run has begun to wait for a trainer that cannot be reached, or has stopped waiting."""
 
     def attached(self, stream: Stream, /) -> None:
         """A training stream is attached."""
 
     def detached(self) -> None:
-        """The training stream has ended, or was lost."""
+        """The training stream has ended or is lost."""
 
     def deployment_changed(self, deployment: Deployment, /) -> None:
         """The trainer holds this deployment now."""
 
     def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
-        """A phase (edge, uplink, cloud, downlink or codec) worked on one step, as `what` says."""
+        """A thread or link (phase: edge, uplink, cloud, downlink or codec) has done a piece of work, `what`, for one step."""
 
     def edge_computed(self, step: int, seconds: float, /) -> None:
-        """T1 of a step: its forward, and its backward with update."""
+        """The device has computed a step. seconds: T1, of forward, backward and update."""
 
     def gradient_applied(self, step: int, staleness: int, /) -> None:
-        """The gradient of a step was applied so many steps late."""
+        """The gradient of a step was applied. staleness: how many steps had started since that one."""
 
     def uploaded(self, payload_bytes: int, raw_bytes: int, /) -> None:
-        """A tensor was handed to the link; raw_bytes: before its codec."""
+        """A tensor was handed to the link. raw_bytes: its size before its codec."""
 
     def delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int, /) -> None:
-        """The trainer has a tensor that was sent: since its first byte left, and when, by the trainer's clock."""
+        """The trainer has a tensor, `seconds` after its first byte left. receiver_nanoseconds: when, by the trainer's clock."""
 
     def downloaded(self, tensor: WireTensor, raw_bytes: int, /) -> None:
-        """A tensor has come from the link."""
+        """A tensor has come from the link. raw_bytes: its size after its codec."""
 
     def step_reported(self, report: StepReport, samples: int, /) -> None:
-        """The trainer has done its part of a step."""
+        """The report of a step has come. samples: of its batch."""
 
     def drained(self) -> None:
-        """Nothing is in flight; what comes next is no step."""
+        """Nothing is in flight, and something other than a step comes next."""
 
     def evaluated(self, accuracy: float | None, loss: float, /) -> None:
         """An evaluation is done. accuracy: None where the loss is not of classes."""
 
     def checkpoint_taken(self, pause_seconds: float, /) -> None:
-        """A checkpoint is being written; training stood still for so long."""
+        """A checkpoint is being written. pause_seconds: how long training waited for it."""
 
     def checkpoint_shared(self) -> None:
-        """Both sides have the state of now, or of a few steps ago."""
+        """Both sides can go back to the state of this step, or of a few steps ago."""
 
     def migrated(self, pause_seconds: float, /) -> None:
-        """The cut was moved; training stood still for so long."""
+        """The cut was moved. pause_seconds: how long training waited for that."""
 
     def migration_failed(self) -> None:
-        """The cut was to be moved and stayed."""
+        """A move of the cut has failed, and the cut stays."""
 
     def rolled_back(self, step: int, /) -> None:
-        """Training goes on from a checkpoint of both sides, with this step."""
+        """Both sides have gone back to a checkpoint; training goes on with this step."""
 
 
 class CurrentActivity:
-    """What the run is doing, told when it changes."""
+    """The activity of a run; tells the listener when it changes."""
 
     def __init__(self, listener: RunListener) -> None:
         self._listener = listener
         self._now = Activity.OPENING
 
     def begin(self, activity: Activity) -> None:
-        """Do this from now on."""
+        """Begin this activity."""
         self._now = activity
         self._listener.activity_changed(activity)
 
     @contextmanager
     def during(self, activity: Activity) -> Iterator[None]:
-        """Do this while the block runs, and then what was done before."""
+        """Have this activity while the `with` block runs, and then the one before."""
         before = self._now
         self.begin(activity)
         try:

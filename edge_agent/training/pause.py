@@ -1,4 +1,4 @@
-"""An operator's pause: the run stands still at a step boundary, with its session open."""
+"""An operator's pause: training stops at a step boundary, and the session stays open."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,42 +17,42 @@ _log = structlog.get_logger(__name__)
 
 
 class Pause:
-    """An operator asks for it, and the run stands still for it. Used on the event loop."""
+    """An operator asks for a pause, and the run stays paused until it is released. Used on the event loop."""
 
     def __init__(self, boundary: StepBoundary, shutdown: Shutdown) -> None:
         self.boundary = boundary
         self.shutdown = shutdown
         self.requested = False
-        self._stands = asyncio.Event()
-        self._let_go = asyncio.Event()
+        self._paused = asyncio.Event()
+        self._released = asyncio.Event()
 
     async def pause(self) -> None:
-        """Ask the run to stand still, and wait until it does. Raises StoppedError when it is let go, or ends, before."""
+        """Ask the run to pause, and wait until it does. Raises StoppedError when it is released, or ends, before."""
         self.requested = True
-        self._let_go.clear()
+        self._released.clear()
         self.boundary.request()
-        await _first(self._stands.wait(), self._let_go.wait())
-        if not self._stands.is_set():
+        await _first(self._paused.wait(), self._released.wait())
+        if not self._paused.is_set():
             raise StoppedError("the run was resumed, or ended, before it stood still")
 
     def release(self) -> None:
-        """Let the run go on, and who waits for it to stand still."""
+        """Let the run go on, and everybody who waits for it to pause."""
         self.requested = False
-        self._let_go.set()
+        self._released.set()
 
-    async def stand_still(
+    async def stay_paused(
         self,
         streams: StreamSource,
         at_boundary: Callable[[], Awaitable[None]],
         take_message: Callable[[TrainResponse], None],
     ) -> TrainerRestored | None:
-        """Stand still until the run is let go or has to stop; called with nothing in flight.
+        """Stay paused until the run is released or has to stop. Called with nothing in flight.
 
-        at_boundary: does what is wanted of such a moment, and is called whenever something is. take_message: hears the
-        trainer. Returns early when a lost stream has made the trainer go back.
+        at_boundary: called at once, and again whenever somebody requests a boundary. take_message: takes what the trainer
+        says. Returns early when the trainer has restored a checkpoint after a lost stream.
         """
         _log.info("standing still")
-        self._stands.set()
+        self._paused.set()
         try:
             while self.requested and not self.shutdown.requested:
                 self.boundary.clear_request()
@@ -63,15 +63,15 @@ class Pause:
                     if isinstance(outcome := await streams.reattach(lost), TrainerRestored):
                         return outcome
         finally:
-            self._stands.clear()
+            self._paused.clear()
         _log.info("going on")
         return None
 
     async def _wait(self, stream: Stream, take_message: Callable[[TrainResponse], None]) -> None:
-        """Wait until training may go on, a boundary is wanted, or the trainer has said something."""
-        heard = stream.receive_ahead()
-        await _first(self._let_go.wait(), self.boundary.wait_for_request(), heard)
-        if heard.done():
+        """Wait until training may go on, a boundary is requested, or the trainer has said something."""
+        received = stream.receive_ahead()
+        await _first(self._released.wait(), self.boundary.wait_for_request(), received)
+        if received.done():
             event = await stream.receive()
             if event is None:
                 raise ProtocolError("the trainer ended the stream while training stood still")
@@ -79,7 +79,7 @@ class Pause:
 
 
 async def _first(*waits: Awaitable[object]) -> None:
-    """Wait for the first of these; coroutines among them are given up then, tasks go on."""
+    """Wait for the first of these. Coroutines among the others are cancelled then; tasks go on."""
     ours = [wait if isinstance(wait, asyncio.Task) else asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(ours, return_when=asyncio.FIRST_COMPLETED)

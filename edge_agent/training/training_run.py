@@ -137,7 +137,7 @@ class TrainingRun:
                     await self._stop()
                 if self._pause.requested:
                     with self._activity.during(Activity.PAUSED):
-                        outcome = await self._pause.stand_still(self._recovery, self._at_boundary, self._messages.take)
+                        outcome = await self._pause.stay_paused(self._recovery, self._at_boundary, self._messages.take)
                 else:
                     epoch = window.started // loader.steps_per_epoch
                     epoch_end = min((epoch + 1) * loader.steps_per_epoch, steps)
@@ -154,7 +154,7 @@ class TrainingRun:
         outcome = await self._recovery.restore(to)
         if isinstance(outcome, TrainerRestored):
             return outcome
-        self._evaluations.step = outcome.facts.get("evaluated_step", 0)
+        self._evaluations.evaluated_step = outcome.facts.get("evaluated_step", 0)
         self._listener.rolled_back(outcome.step)
         return None
 
@@ -172,7 +172,7 @@ class TrainingRun:
 
     async def _checkpoint(self) -> None:
         started = time.monotonic()
-        facts = {"evaluated_step": self._evaluations.step}
+        facts = {"evaluated_step": self._evaluations.evaluated_step}
         await self.checkpointer.take(self._window.started, self.training_stream, self._experiment.held, facts)
         self._listener.checkpoint_taken(time.monotonic() - started)
 
