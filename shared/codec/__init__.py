@@ -1,10 +1,10 @@
-"""Tensors to bytes and back, and what compression takes from a gradient given back to it."""
+"""Codecs turn tensors into bytes and back; error feedback corrects a gradient for what a lossy codec changed."""
 
 from shared.codec.base import Codec, CodecSpec, Encoded
 from shared.codec.buffers import aligned_buffer
 from shared.codec.error_feedback import FeedbackMode, compensate, compression_error
 from shared.codec.layout import check_layout, most_span_bytes
-from shared.codec.quantize import seed_stochastic_rounding
+from shared.codec.noise import seed_stochastic_rounding
 from shared.codec.registry import (
     bit_widths,
     codec_bits,

@@ -1,4 +1,4 @@
-"""Error feedback: what the edge makes of an error gradient that was taken at the compressed feature.
+"""Error feedback: the edge corrects an error gradient that was taken at the compressed feature.
 
 Pure functions over tensors; who keeps the error of which batch, and when, is not known here.
 """

@@ -14,22 +14,21 @@ the low bits: adding and truncating is several times faster than rounding and co
 """
 
 import math
-import threading
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shared.codec.noise import add_noise
 from shared.codec.scratch import scratch
 
 Floats = NDArray[np.float32]
 
 _TILE = 262144
 """Elements that a core works on at a time: a MiB, so that what one pass writes is still near when the next one reads."""
-_random = threading.local()
 _READ_TILES = 4
 """So many tiles are read at a time where nothing is written: fewer calls, and still read once from slow memory."""
 _MAGIC = torch.tensor(2.0**23)
@@ -55,7 +54,7 @@ def quantize(values_OCI: Tensor, bits: int, out_OCI: Tensor, *, noise: bool) -> 
         low, inverse = _in_float64(low_C, _inverse(low_C, high_C, levels))
         exact_OCI = (values_OCI.double() - low) * inverse
         if noise:
-            _add_noise(exact_OCI, bits)
+            add_noise(exact_OCI, bits)
         out_OCI.copy_(exact_OCI.round_().clamp_(0, levels).nan_to_num_(0.0).int())  # NaN has no integer
     elif len(low_C) == 1 and not noise:
         _quantize_one_group(values_OCI.view(-1), low_C.item(), high_C.item(), levels, out_OCI.view(-1))
@@ -67,7 +66,7 @@ def quantize(values_OCI: Tensor, bits: int, out_OCI: Tensor, *, noise: bool) -> 
             if not from_zero:
                 values = torch.sub(values, low, out=work)
             if noise:
-                _add_noise(torch.mul(values, inverse, out=work), bits)
+                add_noise(torch.mul(values, inverse, out=work), bits)
                 work.clamp_(0, levels).add_(_MAGIC)
             elif values.shape[2] == 1:
                 torch.addcmul(_MAGIC, values, inverse, out=work)
@@ -143,10 +142,10 @@ def _finite_extremes(values_OCI: Tensor, low_C: Floats) -> tuple[Floats, Floats]
     low_C: from _extremes.
     """
     finite_OCI = values_OCI.isfinite()
-    hopeless_C = np.isnan(low_C) | ~finite_OCI.any(2).any(0).numpy()
+    lost_C = np.isnan(low_C) | ~finite_OCI.any(2).any(0).numpy()
     low_C, _ = _extremes(torch.where(finite_OCI, values_OCI, math.inf))
     _, high_C = _extremes(torch.where(finite_OCI, values_OCI, -math.inf))
-    low_C[hopeless_C] = high_C[hopeless_C] = math.nan
+    low_C[lost_C] = high_C[lost_C] = math.nan
     return low_C, high_C
 
 
@@ -217,29 +216,3 @@ def _samples_together(outer: int, channels: int, inner: int) -> int:
         return 0
     wanted = max(1, _LONG_ROW // (channels * inner))
     return math.gcd(outer, 1 << (wanted.bit_length() - 1))
-
-
-def seed_stochastic_rounding(seed: int) -> None:
-    """Let the calling thread's stochastic rounding follow from `seed`; otherwise it differs from run to run."""
-    _generator().manual_seed(seed)
-
-
-def _generator() -> torch.Generator:
-    """This thread's own: torch's default one is seeded for a block's dropout while the codec's thread draws."""
-    if not hasattr(_random, "generator"):
-        _random.generator = torch.Generator()
-        _random.generator.seed()
-    return cast("torch.Generator", _random.generator)
-
-
-def _add_noise(levels: Tensor, bits: int) -> None:
-    """Add random numbers, uniform in (-1/2, 1/2), so that rounding then goes up as often as the fraction says.
-
-    They are odd multiples of a step that float32 still resolves at the highest level, so that a value on a level is not
-    moved off it. Several come from one draw of the generator, which is by far the slowest part.
-    """
-    small, ones = (torch.int16, 0x0001_0001_0001_0001) if bits <= 8 else (torch.int8, 0x0101_0101_0101_0101)
-    draws = scratch.take("draws", -(-levels.numel() * small.itemsize // 8), torch.int64)
-    draws.random_(-(2**63), None, generator=_generator()).bitwise_or_(ones)
-    noise = scratch.take("noise", levels.numel(), torch.float32).copy_(draws.view(small)[: levels.numel()])
-    levels.add_(noise.view(levels.shape), alpha=2.0 ** (-8 * small.itemsize))

@@ -1,4 +1,8 @@
-"""Profiles, cost model, planners, simulator and decision engine: pure functions over numbers. No torch, no gRPC, no clock."""
+"""What a deployment or a placement costs, and which deployment to have. Numbers only: no torch, no gRPC, no clock.
+
+For two workers and a cut: profile.py, cost.py and space.py; on them planners/, engine/ and simulator.py; and comparison.py and
+bound.py, which judge these over traces. For any placement: operation_costs.py, tasks.py, step_cost.py, placement_simulator.py.
+"""
 
 from shared.planning.bound import most_steps
 from shared.planning.comparison import CONTESTANTS, PROBE_SECONDS, Result, compare

@@ -20,7 +20,7 @@ ROUNDING = 1e-9
 
 
 def most_steps(profile: Profile, link: LinkTrace, seconds: float, space: SearchSpace, begin: float = 0.0) -> float:
-    """No run of so many seconds from the moment `begin` of the link has more steps, whichever planner changes what and when.
+    """The most steps of any run that lasts `seconds` from the moment `begin` of the link, whatever changes when.
 
     Deployments: all of the space, edge-only, and what JointDNN chooses from. PlanError when a step takes no time.
     """
@@ -63,7 +63,7 @@ def _limits(
         (seconds, phases.cloud, none),
         (_carried_bits(link.uplink, begin, seconds), work.uplink_bits, none),
         (_carried_bits(link.downlink, begin, seconds), work.downlink_bits, none),
-        # Of batches with K = 0 one is in flight, of all together the largest K and one.
+        # With K = 0 one batch is in flight, and in all never more than the largest K and one.
         (seconds, np.where(is_serial, flight_seconds, 0.0), none),
         (window * seconds, flight_seconds, none),
         # Every batch with K = 0 but the first follows some batch.

@@ -1,4 +1,4 @@
-"""All planners over one trace, side by side: what adapting is worth against what it is measured by.
+"""All planners over one trace, beside the best fixed deployment and a bound, neither of which a planner could know.
 
 Every run starts alike: the link is probed for PROBE_SECONDS, then training begins with what the planner makes of that.
 """
@@ -30,7 +30,7 @@ class Result:
     planner: str
     seconds_per_100_steps: float
     run: Run | None
-    """None for the lower bound, which is no run but a reckoning."""
+    """None for the lower bound, which is computed without a run."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Setting:
         return Rates(self.link.uplink.mean, self.link.downlink.mean, self.link.round_trip_seconds)
 
     def expected_steps(self) -> float:
-        """About how long the run is in steps, which who starts a training knows: by the plan for the mean rates."""
+        """About how many steps the run has, by the plan for the mean rates: a user knows how long the training is."""
         return self.seconds / greedy(self.profile, self.mean(), self.space).seconds_per_step
 
     def run(self, start: PlannedDeployment, engine: Engine | None = None) -> Run:
@@ -97,7 +97,7 @@ CONTESTANTS: dict[str, Callable[[Setting], Result]] = {
     "best-fixed": run_best_fixed,
     "lower-bound": run_lower_bound,
 }
-"""Every planner, and what none can be better than."""
+"""Every planner, the best fixed deployment, and the lower bound."""
 
 
 def compare(

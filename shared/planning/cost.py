@@ -47,7 +47,7 @@ class Rates:
     uplink: float
     downlink: float
     round_trip_seconds: float = 0.0
-    """What a byte takes up and its answer takes down, whatever the rates."""
+    """Seconds that a byte takes up and its answer takes down, whatever the rates."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.round_trip_seconds < math.inf:
@@ -65,10 +65,10 @@ class PhaseSeconds(NamedTuple):
     cloud: Floats
     downlink: Floats
     busy: Floats
-    """How long a step keeps the edge at work: at K = 0 more than T1 where keeping the stream going takes more of it, which
-    goes on while the batch is away."""
+    """How long a step keeps the edge at work. At K = 0 that may be more than T1, because part of the work on the stream goes
+    on while the batch is away."""
     round_trip: Floats
-    """How long a batch is on the way beside them. It keeps no phase busy."""
+    """Seconds that a batch travels besides; they keep no phase busy."""
 
     def longest(self) -> Floats:
         """T_max."""
@@ -84,7 +84,7 @@ class PhaseSeconds(NamedTuple):
 
 
 class Phases(Protocol):
-    """What the bound on a step asks: at one placement, or at many deployments of two workers at once."""
+    """What `steady_seconds` asks of the phases: of one placement, or of many deployments of two workers at once."""
 
     def longest(self) -> Floats | float:
         """T_max."""
@@ -109,7 +109,7 @@ class Work(NamedTuple):
     serial_edge_seconds: Floats
     """The same at K = 0, where nothing is replayed."""
     overhead_seconds: Floats
-    """What keeping the stream going takes of the edge beside both."""
+    """Seconds of work on the stream, which the edge does beside both."""
     serial_overhead_seconds: Floats
     """The part of it that a batch waits for at K = 0; the rest goes on while it is away."""
     round_trips: Floats
@@ -120,7 +120,7 @@ class Work(NamedTuple):
         return np.where(serial, self.serial_edge_seconds, self.edge_seconds)
 
     def overhead(self, *, serial: bool | Bools) -> Floats:
-        """Seconds of the edge beside them."""
+        """Seconds of work on the stream on the edge. serial: as for `computing`."""
         return np.where(serial, self.serial_overhead_seconds, self.overhead_seconds)
 
     def phases(
@@ -159,10 +159,9 @@ class Work(NamedTuple):
 def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | Ints) -> Work:
     """The work of a step at each pair (cuts[i], bits[i]); cuts within 0..L.
 
-    T1 takes encoding in when bits < 32, and the overhead of the stream where it was measured. Only the feature
-    is compressed, not the error gradient (paper 000, 4.4).
-    At edge-only nothing is sent and nothing is left for the trainer. Where the trainer computes the loss all the same, the
-    bytes of the output count for nothing, but the round trip and the work of the stream do.
+    T1 includes encoding where bits < 32, and the overhead of the stream where it was measured. Only the feature is compressed,
+    not the error gradient (paper 000, 4.4). At edge-only nothing is sent and nothing is left for the trainer. Where the trainer
+    computes the loss even then, the bytes of the output are not counted, but the round trip and the work on the stream are.
     """
     cuts, bits = np.asarray(cuts, dtype=np.int64), np.asarray(bits, dtype=np.int64)
     feature_bytes, gradient_bytes, edge_seconds, serial_seconds, cloud_seconds = (

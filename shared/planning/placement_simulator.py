@@ -69,7 +69,7 @@ class _Worker:
         self._is_source = is_source
 
     def next_task(self) -> int | None:
-        """The task to begin now. One that takes no time, as to take note of a message, does not wait for the worker."""
+        """The task to begin now. One that takes no time, because it only notes a message, does not wait for the worker."""
         ready = [index for index in range(len(self.tasks)) if self._is_ready(index)]
         for index in ready:
             if not self.tasks[index].takes_time:

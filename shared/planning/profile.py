@@ -22,7 +22,7 @@ FLOAT32_BITS = 32
 """The width at which a feature is sent as it is; narrower ones are whole bits. Which of them a codec has is not known here."""
 
 DEFAULT_CODEC_FAMILY = "uniform"
-"""Of a file that does not say: its encoding was timed with these codecs, before the family was written down."""
+"""The family of a profile that names none: profiles from before that key were measured with these codecs."""
 
 Entries = tuple[float | None, ...]
 """One number for each cut 0..L; None where it was not measured."""
@@ -78,12 +78,12 @@ class Profile:
     codec_family: str = DEFAULT_CODEC_FAMILY
     """The family of codecs that `encode` and `min_bits` were measured with; they say nothing of another."""
     serial_edge_seconds: Entries | None = None
-    """`edge_seconds` at K = 0, where nothing is replayed; where it is None, as a whole or at a cut, the same."""
+    """`edge_seconds` at K = 0, where nothing is replayed. None, as a whole or at a cut, means the same as `edge_seconds`."""
     overhead: LinearSeconds = NO_OVERHEAD
     """What a step costs the edge beside computing and encoding, by the bytes that it sends and receives: the stream, the data,
     the handing over between threads."""
     serial_overhead_seconds: float = 0.0
-    """The part of it that a batch waits for at K = 0; the rest is done while the edge waits, as far as it does."""
+    """The part of the overhead that a batch waits for at K = 0; the edge does the rest while the batch is away."""
     round_trip_seconds: float | None = None
     """There and back between the pair, as it was when the profile was measured; None where it was not."""
     loss_on_trainer: bool = False

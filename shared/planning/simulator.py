@@ -2,11 +2,11 @@
 
 Each phase serves the batches one by one and in order (paper 000, 4.1), so a batch's moments follow from those of the batch
 before it and of the one K + 1 before it, and no queue of events is needed. A new cut waits until the pipeline is empty and then
-moves the blocks (Alg. 2, lines 11 to 14); bits and K hold from the next batch on. Drives the very engine that the daemon runs,
-and shows it nothing but what the link carried so far.
+moves the blocks (Alg. 2, lines 11 to 14); bits and K hold from the next batch on. The engine is the one of a real run, and it
+sees nothing but what the link carried so far.
 
-Of two workers and a link that does not change, `placement_simulator.py` says the same. It runs any placement, but one from
-beginning to end.
+`placement_simulator.py` says the same for two workers and a constant link. It simulates any placement, but does not change it
+during the run.
 """
 
 import math
@@ -42,7 +42,7 @@ class Run:
     """What came of a run."""
 
     seconds: float
-    """How long it was watched."""
+    """How long it lasted."""
     steps: float
     """Batches settled by then, the one under way in proportion."""
     start: PlannedDeployment
@@ -103,7 +103,7 @@ class SimulatedPipeline:
         self.settled.append(self._downlink_free + self._one_way_seconds)
 
     def drained(self) -> float:
-        """When the last batch admitted is settled."""
+        """When the last batch that started is settled."""
         return max(self._edge_free, self.settled[-1]) if self.settled else self._edge_free
 
     def migrate(self, deployment: PlannedDeployment, abandon_after_seconds: float) -> float:

@@ -13,7 +13,7 @@ DEFAULT_BITS = (2, 4, 8, 32)
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What a planner may choose from. A value that is given is taken as it is, also past what the calibration found."""
+    """What a planner may choose from. A value that is given is taken as it is, even beyond what calibration allows."""
 
     bits: tuple[int, ...] = DEFAULT_BITS
     """Widths to consider; the profile's min_bits still bounds them from below at each cut."""
@@ -39,7 +39,7 @@ class SearchSpace:
 def candidates(profile: Profile, space: SearchSpace) -> Work:
     """Every (cut, bits) of the space that was measured and keeps within min_bits, by cut and then from many bits to few.
 
-    Edge-only has the largest width alone, for a smaller one would spare nothing there. The data stays on the edge, so a cut
+    Edge-only has the largest width alone, because a smaller one would spare nothing there. The data stays on the edge, so a cut
     is at least 1. PlanError when the space is malformed or nothing is left of it.
     """
     _check_space(profile, space)

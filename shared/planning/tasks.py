@@ -61,7 +61,7 @@ class Task:
 
     @property
     def takes_time(self) -> bool:
-        """Whether it needs the worker: to take note of a message needs nobody."""
+        """Whether it keeps the worker busy. A task that only notes that messages have come does not."""
         return self.seconds + self.tail_seconds > 0.0
 
 

@@ -1,4 +1,4 @@
-"""What a user's own block raises, as an error of ours that names the block."""
+"""Turns what a user's block raises into a ModelError that names the block."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from shared.model.chain import Block
 
 @contextmanager
 def failures_of(what: str, *blocks: Block) -> Iterator[None]:
-    """A block is its user's own and may raise anything; the user has to read it. Raises ModelError."""
+    """Run the body, which calls these blocks. A user's block may raise anything; this raises ModelError that quotes it."""
 
     def failure(cause: BaseException) -> ModelError:
         names = " to ".join(repr(block.name) for block in dict.fromkeys((blocks[0], blocks[-1])))

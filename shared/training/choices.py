@@ -1,4 +1,4 @@
-"""Sections of a configuration in which one key, `name`, chooses what the others are for."""
+"""Sections of a configuration whose key `name` chooses which of the other keys are used."""
 
 from collections.abc import Collection, Mapping
 

@@ -23,7 +23,7 @@ def measure_stage(stage: Stage, inputs: FeatureSpecs, *, input_gradient: bool, r
 
 
 def stage_step(stage: Stage, inputs: FeatureSpecs, *, input_gradient: bool) -> Callable[[], None]:
-    """What does one such step."""
+    """A function that does one step as `measure_stage` times it."""
     examples = _examples(inputs)
 
     def step() -> None:
@@ -36,7 +36,8 @@ def stage_step(stage: Stage, inputs: FeatureSpecs, *, input_gradient: bool) -> C
 
 
 def measure_replay(stage: Stage, inputs: FeatureSpecs, *, repeats: int) -> list[float]:
-    """The same for the edge under staleness: forward, then replay, backward and update (paper 000, 4.4)."""
+    """Seconds of each of `repeats` steps of the edge where K > 0, after one that is not counted: forward, then replay, backward
+    and update (paper 000, 4.4)."""
     examples, policy = _examples(inputs), Replay(stage)
 
     def step() -> None:

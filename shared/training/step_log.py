@@ -1,7 +1,7 @@
-"""What one side has applied, step by step and with hashes, and the checker that proves that no step is missing or twice.
+"""The log of the steps that one side has applied, with hashes, and the check that no step is missing or applied twice.
 
-A line is written after each update: `applied STEP HASH`, and `back STEP` when a side goes back to a checkpoint. Whoever is
-killed between an update and its line has lost the update too. Knows nothing of what is hashed.
+A line is written after each update: `applied STEP HASH`, and `back STEP` when a side goes back to a checkpoint. A process that
+is killed between an update and its line loses the update, too. The log knows nothing of what is hashed.
 """
 
 import os
@@ -27,7 +27,7 @@ class StepLog:
         except OSError as cause:
             raise StorageError(f"{path} cannot be opened: {cause.strerror}") from cause
         self.close = weakref.finalize(self, os.close, self._handle)
-        """No more is written; done by itself when the log is forgotten."""
+        """Ends the log; happens by itself when nothing refers to it any more."""
 
     def applied(self, step: int, *parts: memoryview) -> None:
         """A step was applied; parts: the bytes that decided it."""
@@ -37,7 +37,7 @@ class StepLog:
         self._write(f"applied {step} {digest.hexdigest()}\n")
 
     def rolled_back(self, step: int) -> None:
-        """This step comes next, again."""
+        """The side went back, and does this step next."""
         self._write(f"back {step}\n")
 
     def _write(self, line: str) -> None:

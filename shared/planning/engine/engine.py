@@ -1,4 +1,4 @@
-"""The decision engine: fed with what the link monitor measures, it says when to change the deployment. No clock, no threads.
+"""The decision engine: it is told what was measured, and says when to change the deployment. It has no clock and no threads.
 
 The planners say what is best for given rates; the engine adds what they leave out (paper 000, 4.4 and 4.5): rates are noisy,
 the profile ages, a change costs, and the link may be back in a moment. Its rules:
@@ -34,7 +34,7 @@ FIRST_INTERVAL_SECONDS = 1.0
 
 
 class Engine:
-    """The state between observations."""
+    """The decisions of one run, and what is believed and owed between two observations."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Engine:
         return self._candidates[self._ledger.home]
 
     def rested(self, seconds: float) -> None:
-        """Training stood still until now for reasons of its own, an evaluation or a checkpoint: that time does not count."""
+        """Training stood still until now, as for an evaluation or a checkpoint: that time does not count."""
         if self._seconds is not None:
             self._seconds = seconds
 
@@ -162,7 +162,7 @@ class Engine:
         return max(0.0, self._total_steps - self._step) if math.isfinite(self._total_steps) else float(self._step)
 
     def _count(self, seconds: float, done_steps: int) -> None:
-        """Hold what was expected of the last `seconds` against what was done in them; nothing counts before the first step."""
+        """Compare what was expected of the last `seconds` with what was done in them; nothing counts before the first step."""
         self._is_running = self._is_running or done_steps > 0
         if not self._is_running:
             return
@@ -215,8 +215,8 @@ class Engine:
         fills_more = self._candidates.staleness > self.deployment.staleness
         only_fills = self._candidates.same_but_staleness(self.deployment) & fills_more
         is_paid = (available >= home_speed * there + back_steps) | (there == 0.0) | only_fills
-        # Who sends nothing suffers from no link. What a way back takes over one that dies no account foresees, so nothing is
-        # tried from there, only what is proven is done.
+        # A deployment that sends nothing does not suffer from a bad link. If the link died after the engine left it, the way
+        # back would cost more than any account foresees; so from there it tries nothing and does only what is proven.
         sends = self._candidates.work.uplink_bits > 0.0
         is_paid &= (sends[home] & sends[current]) | ~sends
         is_paid[home] = True
@@ -226,9 +226,9 @@ class Engine:
             self._propose(best, math.inf if best == home else available / home_speed)
 
     def _follow(self, expert_gains: Floats, best_gain: float, there_seconds: Floats, home_speed: float) -> bool:
-        """Whether an expert is proven, by more than may be risked and than any deployment is; then go where it is.
+        """Go where an expert is, if one is proven by more than may be risked and by more than any deployment; returns whether.
 
-        Not for longer than the time of proof where it has stopped moving: what it found is a deployment like others then.
+        An expert that has not moved for the time of proof is no longer followed: what it found is a deployment like others.
         """
         remaining_steps = self._remaining_steps()
         available = self._ledger.available_steps(remaining_steps)

@@ -1,4 +1,4 @@
-"""What the engine believes: what the link is now and over the last minute, and how fast each candidate would train over it.
+"""What the engine believes: the rates of the link now and over the last minute, and the speed of each candidate over it.
 
 Rates are noisy and the pipeline smooths them itself, so they are smoothed as it does before a speed is made of them. Speeds are
 averaged then, not rates: the mean of what a rate allows is not what the mean rate allows. And where a deployment was tried,
@@ -44,7 +44,7 @@ class Estimates:
     now: Rates
     mean: Rates
     usual: Rates
-    """Over the whole memory, for what must not hang on a dip of the link."""
+    """Over the whole memory, for what a dip of the link must not decide."""
     speeds: Floats
     """Steps per second of each candidate at the rates of now, shape (n,)."""
     mean_speeds: Floats
@@ -60,7 +60,7 @@ class Estimates:
         self._done_steps: dict[tuple[int, int, int], float] = {}
 
     def consider(self, work: Work, staleness: Ints, current: int) -> None:
-        """Speak of these candidates from now on; what is known of link, devices and deployments stays.
+        """Estimate these candidates from now on; what is known of link, devices and deployments stays.
 
         staleness: K of each, shape (n,).
         """

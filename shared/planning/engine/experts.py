@@ -1,9 +1,9 @@
-"""Experts: ways to follow a link that varies, played in thought until one is proven.
+"""Experts: rules for following a link that varies, simulated beside the run until one is proven.
 
 A deployment that is kept is one way to train. To move to what the last seconds favour, whenever that pays for itself within
 some time, is another, and on some links a better one than any deployment. Which link rewards which is not known beforehand, so
-each expert is played on the rates that were observed, as if it had been followed all along, with what its moves would have
-cost. Whether one leads is for the ledger to say, as it is of deployments (the name and the idea: prediction with expert
+each expert is simulated on the rates that were observed, as if it had been followed all along, and pays for its moves.
+Whether one leads is for the ledger to say, as it is of deployments (the name and the idea: prediction with expert
 advice, Cesa-Bianchi and Lugosi, "Prediction, Learning, and Games", 2006, ch. 2). Decides nothing.
 """
 
@@ -32,7 +32,7 @@ RULES = (Rule(2.0, 10.0), Rule(2.0, 30.0), Rule(2.0, 120.0), Rule(15.0, 30.0), R
 
 
 class Expert:
-    """One rule, played."""
+    """One rule, simulated beside the run."""
 
     def __init__(self, rule: Rule, index: int, staleness: Ints, dwell_seconds: float) -> None:
         """index: of the candidate that it begins with. staleness: K of each, shape (n,).
@@ -107,7 +107,7 @@ class Experts:
 
     @property
     def places(self) -> Ints:
-        """The candidates at which they are, or on the way to."""
+        """The candidates where they are, or to which they are on the way."""
         return np.array([expert.index for expert in self._each])
 
     def stayed_seconds(self, number: int) -> float:
@@ -120,5 +120,5 @@ class Experts:
             expert.begin(index)
 
     def play(self, seconds: float, speeds: Floats, allowed: Bools, ways: Ways) -> Floats:
-        """See `Expert.play`; of all."""
+        """`Expert.play` of all, shape (experts,)."""
         return np.array([expert.play(seconds, speeds, allowed, ways) for expert in self._each])

@@ -28,7 +28,7 @@ class Horizon:
         self._event_step = min(step, self._event_step)
 
     def note(self, step: int, speeds: Floats, allowed: Bools, current: int) -> None:
-        """Take in how fast the candidates are, where that is an event. To leave what is behind takes half the margin.
+        """Note how fast the candidates are. Today's falls behind by the whole margin, and is level again within half of it.
 
         speeds: shape (n,). allowed: which of them count as the best, shape (n,). current: today's candidate.
         """

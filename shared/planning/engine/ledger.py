@@ -1,8 +1,8 @@
 """The ledger: what adapting has gained or lost, counted in steps against a deployment that was simply kept.
 
 A link that oscillates turns every good decision into a bad one half a period later. So what the engine may risk is bounded by
-an account and not by a guess about the link: to leave home must be what the account can pay, there and back, or must be worth
-it by a lead that has stood for longer than any oscillation that is to be withstood. Knows speeds and steps, nothing of links or
+an account and not by a guess about the link. The engine may leave home if the account can pay the way there and back, or if the
+lead has stood for longer than any oscillation that it should withstand. The ledger knows speeds and steps, nothing of links or
 cuts.
 """
 
@@ -27,7 +27,7 @@ class RiskLimits:
     loss_fraction: float = 0.01
     """Part of the run's steps that may be lost to changes that turn out wrong."""
     proof_seconds: float = 300.0
-    """How long a lead must have stood before it counts: the longest period to be withstood."""
+    """How long a lead must have stood before it counts: the longest period of an oscillation that does no harm."""
     memory_seconds: float = 600.0
     """How fast a lead is forgotten."""
 
@@ -59,7 +59,7 @@ class Ledger:
         self._home_steps = self._observed_seconds = 0.0
 
     def record(self, seconds: float, speeds: Floats, done_steps: int, *, is_at_home: bool) -> None:
-        """What went on since the last record.
+        """Enter what was done since the last record.
 
         speeds: to be expected over the rates of that time, in steps per second. done_steps: what was really done.
         is_at_home: home did all of it, with no way to go.
@@ -96,7 +96,7 @@ class Ledger:
         return lead - PROFIT * self._lost_steps(there_seconds)
 
     def regrets(self, index: int, back_seconds: float) -> bool:
-        """Whether home was lately better than a deployment by so much that the way back would have been worth it."""
+        """Whether home was lately so much better than this deployment that the way back would have paid."""
         return float(self._lag[index]) >= PROFIT * float(self._lost_steps(np.array(back_seconds)))
 
     def _home_speed(self) -> float:
