@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import grpc
 import structlog
-from torch import device
+import torch
 
 from cloud_trainer.calibration.service import CopyTrainings
 from cloud_trainer.config import TrainerCheckpointsConfig, TrainerConfig
@@ -35,11 +35,11 @@ _log = structlog.get_logger(__name__)
 
 
 class TrainerService:
-    """All sessions of one trainer behind its RPCs."""
+    """The RPCs of one trainer, and all its sessions."""
 
-    def __init__(self, config: TrainerConfig, on: device, metrics: TrainerMetrics) -> None:
+    def __init__(self, config: TrainerConfig, device: torch.device, metrics: TrainerMetrics) -> None:
         self._config = config
-        self._device = on
+        self._device = device
         self._metrics = metrics
         self._limits = Limits(
             config.server.max_tensor_bytes,
@@ -64,7 +64,7 @@ class TrainerService:
         self._forgetting: set[asyncio.Task[None]] = set()
         self._handshake = Handshake(self.sessions, self._store, self._threads, self._build)
         self._checkpointer = SessionCheckpointer(self._store, self._threads)
-        self.copies = CopyTrainings(config, self._limits, on)
+        self.copies = CopyTrainings(config, self._limits, device)
         self.train_rpc = TrainRpc(config, self.sessions, self._handshake, self._checkpointer, self._threads, metrics)
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:

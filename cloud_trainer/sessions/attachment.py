@@ -1,4 +1,4 @@
-"""Who is attached to a session: the edge that came last, by its term, and the stream that serves it."""
+"""The attachment of a session: the term of the edge that attached last, and the task that serves its stream."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ class Attachment:
         self.term = 0
         """The term of the edge that attached last; 0 before the first."""
         self.lost_at: float | None = None
-        """When its edge was lost, a moment of time.monotonic; None while it is attached, and after it has left in order."""
+        """When the edge was lost, by time.monotonic; None while it is attached, and after it has ended its stream itself."""
         self._session_id = session_id
         self._serving: asyncio.Task[None] | None = None
 
@@ -31,11 +31,11 @@ class Attachment:
         return self._serving is not None
 
     def attach(self, serving: "asyncio.Task[None]") -> None:
-        """A stream is attached; serving: what serves it, and ends when it is cancelled."""
+        """Note that a stream is attached. serving: the task that serves it; cancelling it ends the stream."""
         self._serving, self.lost_at = serving, None
 
     def detach(self, serving: "asyncio.Task[None]") -> bool:
-        """A stream has ended; whether it was the one that is attached."""
+        """Note that a stream has ended. Returns whether it was the one that is attached."""
         if self._serving is not serving:
             return False
         self._serving = None
@@ -49,13 +49,13 @@ class Attachment:
             await asyncio.wait({self._serving})
 
     async def end(self) -> None:
-        """End the stream that is attached, if any; when this returns, nothing that it brought is computed any more."""
+        """End the stream that is attached, if any. When this returns, nothing that it brought is still being computed."""
         if self._serving is not None:
             self._serving.cancel()
         await self.wait_until_ended()
 
     def check_fence(self, fence: Fence) -> None:
-        """Refuse a call of an edge that is no longer the one that attached last. Raises StatusError."""
+        """Refuse a call of an edge that is not the one that attached last. Raises StatusError."""
         if fence.session_term < self.term:
             raise StatusError(
                 grpc.StatusCode.ABORTED,

@@ -1,12 +1,13 @@
-"""A session from what an edge asks for, every part of it judged before it costs memory."""
+"""Builds a session from what an edge asks for, and checks every part of that before it costs memory."""
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import grpc
+import torch
 from pydantic import ValidationError
-from torch import device, nn
+from torch import nn
 
 from cloud_trainer.sessions.cloud_training import CloudTraining
 from cloud_trainer.sessions.limits import Limits
@@ -36,7 +37,7 @@ memory as long as the session."""
 
 
 def check_request(request: OpenSessionRequest) -> None:
-    """Refuse one that is too large to be kept. Raises ProtocolError."""
+    """Refuse a request that is too large to be kept. Raises ProtocolError."""
     if (size := request.ByteSize()) > MAX_REQUEST_BYTES:
         raise ProtocolError(f"what opens the session has {size} bytes; it may have {MAX_REQUEST_BYTES}")
 
@@ -46,12 +47,12 @@ def build_session(
     session_id: str,
     allowed: Sequence[str],
     limits: Limits,
-    on: device,
+    device: torch.device,
     step_log_folder: Path | None = None,
 ) -> Session:
-    """Build a session from what the edge asked for, judging every part of it.
+    """Build a session from what the edge asks for, and check every part of that.
 
-    step_log_folder: where every update is written down, if anywhere.
+    device: what the cloud's blocks compute on. step_log_folder: where every update is written down; None: nowhere.
 
     Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the edge's user will read.
     """
@@ -114,14 +115,14 @@ def build_session(
         )
     if len(request.block_behaviours) not in (0, len(names)):
         raise ProtocolError(f"behaviours of {len(request.block_behaviours)} blocks came; the model has {len(names)}")
-    edges = [tuple(behaviour.numbers) for behaviour in request.block_behaviours]
-    if edges and (index := first_difference(chain.behaviours, edges)) is not None:
+    edge_behaviours = [tuple(behaviour.numbers) for behaviour in request.block_behaviours]
+    if edge_behaviours and (index := first_difference(chain.behaviours, edge_behaviours)) is not None:
         raise StatusError(
             grpc.StatusCode.FAILED_PRECONDITION,
             f"block {names[index]!r} of {factory!r} computes something else on the trainer than on the edge, though it has the "
             "same name: both sides must have the same version of the model's code",
         )
-    held = HeldBlocks(chain, recipe, on, range(request.deployment.cut, len(chain.blocks)))
+    held = HeldBlocks(chain, recipe, device, range(request.deployment.cut, len(chain.blocks)))
     step_log = None if step_log_folder is None else StepLog(step_log_folder, session_id, "trainer")
     training = CloudTraining(session_id, held, head, request.deployment, memory, step_log)
     return Session(session_id, request, training, memory)

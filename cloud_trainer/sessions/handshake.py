@@ -26,7 +26,7 @@ _STORAGE_RETRY_SECONDS = 30.0
 
 
 class Handshake:
-    """Decides, one attach of a session at a time."""
+    """Attaches edges to sessions, one attach of a session at a time."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Handshake:
         threads: TrainerThreads,
         build: Callable[[pb.OpenSessionRequest, str], Awaitable[Session]],
     ) -> None:
-        """build: makes a session from what once opened it."""
+        """build: makes a session again from the request that opened it."""
         self._sessions = sessions
         self._store = store
         self._threads = threads
@@ -43,13 +43,13 @@ class Handshake:
         self._busy: set[str] = set()
 
     def __contains__(self, session_id: str) -> bool:
-        """Whether a session is being attached just now."""
+        """Whether an attach of this session is under way."""
         return session_id in self._busy
 
     async def attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[Session, pb.Attached]:
-        """The session, fenced for this edge alone, and the answer. Raises StatusError or ProtocolError; see `Train`.
+        """Fence the session for this edge alone. Returns it with the answer. Raises StatusError or ProtocolError; see `Train`.
 
-        uses: the session counts as used until it is closed, so nobody takes its place between the answer and the stream.
+        uses: the session counts as used until this is closed, so that nobody takes its place before the stream is served.
         """
         check_version(attach.protocol_version)
         if len(attach.checkpoints) > MAX_NAMED:
@@ -92,14 +92,14 @@ class Handshake:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION, f"session {session.id} was measured, which has changed its weights"
             )
-        edges = {CheckpointName(name.lineage, name.step) for name in attach.checkpoints}
-        shared = [name for name in await self._store.names(attach.session_id) if name in edges]
-        if session is None and not edges:
+        named = {CheckpointName(name.lineage, name.step) for name in attach.checkpoints}
+        shared = [name for name in await self._store.names(attach.session_id) if name in named]
+        if session is None and not named:
             raise self._sessions.not_found(attach.session_id)
         if not shared and not await self._may_continue(session, attach):
             raise StatusError(
                 grpc.StatusCode.NOT_FOUND,
-                f"session {attach.session_id} cannot go on: the edge has {_listed(sorted(edges))} and the trainer none of them",
+                f"session {attach.session_id} cannot go on: the edge has {_listed(sorted(named))} and the trainer none of them",
             )
         if session is None:
             self._sessions.reserve(attach.session_id)  # first, so that one for which there is no room writes nothing
@@ -123,7 +123,7 @@ class Handshake:
             raise
 
     async def _fence(self, attach: pb.Attach, record: Record) -> None:
-        """Keep the term before anything is done in its name. Raises StatusError."""
+        """Store the term before anything is done under it. Raises StatusError."""
         try:
             if await self._store.fence(attach.session_id, record, attach.session_term):
                 return
@@ -143,7 +143,7 @@ class Handshake:
         )
 
     async def _may_continue(self, session: Session | None, attach: pb.Attach) -> bool:
-        """Whether it is worth to end the stream that is attached: only then is it sure what the session has come to."""
+        """Whether training may be able to go on from memory; while a stream is attached, only its end can tell."""
         return session is not None and (
             session.attachment.attached
             or await self._threads.compute_lane(session.id).run(session.training.continues, attach)
@@ -163,7 +163,7 @@ class Handshake:
         shared: Sequence[CheckpointName],
         uses: ExitStack,
     ) -> tuple[Session, pb.Attached]:
-        """Load the newest checkpoint that both sides have."""
+        """Restore the newest checkpoint that both sides have and that is whole."""
         for name in shared:
             try:
                 checkpoint = await self._store.load(attach.session_id, name)
@@ -194,7 +194,7 @@ class Handshake:
         )
 
     async def _rebuilt(self, session_id: str, record: Record, uses: ExitStack) -> Session:
-        """Built again in the place that was reserved for it."""
+        """Build the session again, in the place that is reserved for it."""
         self._sessions.add(await self._build(record.request, session_id))
         return uses.enter_context(self._sessions.using(session_id))
 

@@ -1,4 +1,4 @@
-"""An open session: what opened it, the cloud's blocks in training, who is attached, and what it has come to."""
+"""An open session: the request that opened it, the cloud's blocks in training, the edge that is attached, and its figures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Fence, OpenSessionReq
 
 @dataclass(slots=True)
 class SessionStatistics:
-    """What a session has come to, as metrics and status show it."""
+    """The figures of a session that metrics and status show."""
 
     received_bytes: int = 0
-    """Payload that has come up in training."""
+    """Payload of tensors received in training."""
     sent_bytes: int = 0
-    """Payload that has gone down in training."""
+    """Payload of tensors sent in training."""
     loss: float = 0.0
     """The loss of the last step; 0 before the first."""
     downlink_bits_per_second: float = 0.0
-    """What the way down was measured to carry; 0 while that is not known."""
+    """The measured rate of the downlink; 0 while it is not known."""
 
 
 class Session:
@@ -35,7 +35,7 @@ class Session:
     def __init__(
         self, session_id: str, request: OpenSessionRequest, training: CloudTraining, memory: SessionMemory
     ) -> None:
-        """request: what opened it."""
+        """request: the one that opened the session."""
         self.id = session_id
         self.request = request
         self.training = training
@@ -43,9 +43,9 @@ class Session:
         self.attachment = Attachment(session_id)
         self.statistics = SessionStatistics()
         self.measured = False
-        """Measuring has changed the weights, so they cannot be trained."""
+        """Whether a measurement has changed the weights, so that they must not be trained."""
         self.forgotten = False
-        """Closed for good: nothing is stored from which it could be resumed."""
+        """Whether it is closed for good: nothing is stored from which it could be resumed."""
 
     def check_named(self, session_id: str) -> None:
         """Refuse a message that names another session than the stream that it came on. Raises ProtocolError."""

@@ -64,11 +64,11 @@ class Pipeline:
         self._take_message = take_message
         self._batches: Prefetcher | None = None
         self._stop_step = 0
-        self._all_forwarded = False
+        self._all_computed = False
         self._more_to_compute = asyncio.Event()
         """Set when a batch might start or a gradient be applied."""
         self._more_to_send = asyncio.Event()
-        """Set when there is more to send, or all has been forwarded."""
+        """Set when there is more to send, or everything is computed and so nothing more comes."""
         self._warned_of_no_gradient = False
 
     @property
@@ -93,11 +93,11 @@ class Pipeline:
         Returns TrainerRestored, with an empty window, when the trainer has restored a checkpoint that this side has to restore
         too. Raises the first IsthmusError that no new stream can mend; the window is empty then, too.
         """
-        self._batches, self._stop_step, self._all_forwarded = batches, stop_step, False
+        self._batches, self._stop_step, self._all_computed = batches, stop_step, False
         self._compute.begin(self._live.now.cut)
         self._window.begin(gradients_return=self._compute.gradients_return)
         try:
-            await run_together(self._compute_all(batches), self._talk(streams))
+            await run_together(self._compute_all(batches), self._send_and_receive(streams))
         except _Interrupted as interrupted:
             self._window.abandon()
             return interrupted.by
@@ -127,7 +127,7 @@ class Pipeline:
             else:
                 self._more_to_compute.clear()
                 await self._more_to_compute.wait()
-        self._all_forwarded = True
+        self._all_computed = True
         self._more_to_send.set()
 
     async def _forward(self, loaded: Batch) -> None:
@@ -150,24 +150,24 @@ class Pipeline:
         self._listener.edge_computed(batch.step, batch.forward_seconds + ended - started)
         self._listener.gradient_applied(batch.step, staleness)
 
-    async def _talk(self, streams: StreamSource) -> None:
+    async def _send_and_receive(self, streams: StreamSource) -> None:
         """P2 and P4, over one stream after the other, until all is sent and the trainer has answered every step."""
         while True:
             try:
                 stream = streams.stream
-                await run_together(self._upload(stream), self._receive(stream))
+                await run_together(self._send_batches(stream), self._receive(stream))
                 return
             except IsthmusError as failure:
                 outcome = await streams.reattach(failure)
             if isinstance(outcome, TrainerRestored):
                 raise _Interrupted(outcome)
 
-    async def _upload(self, stream: Stream) -> None:
+    async def _send_batches(self, stream: Stream) -> None:
         """P2: of one batch after the other, send the labels while the features are computed, and then the encoded features."""
         window = self._window
         while True:
             while (batch := window.next_to_send()) is None:
-                if self._all_forwarded:
+                if self._all_computed:
                     return
                 await self._wait_for_more_to_send()
             await self._send_deployment_and_labels(stream, batch)

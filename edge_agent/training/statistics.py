@@ -1,6 +1,6 @@
-"""The figures of a run, kept once: metrics, progress bar, status, summary and decisions read them. Knows numbers only.
+"""The figures of a run, in one place: metrics, progress bar, status, summary and decisions read them. Knows numbers only.
 
-Filled by what listens to the run (`edge_agent.observability.observer`), on the event loop.
+The listener of the run fills them (`edge_agent.observability.observer`), on the event loop.
 """
 
 from dataclasses import dataclass, field
@@ -13,32 +13,32 @@ NEWEST_WEIGHT = 0.1
 
 
 class Timing:
-    """What one kind of work took: in all, and recently."""
+    """How long one kind of work takes: in total, and recently."""
 
     __slots__ = ("count", "recent", "total")
 
     def __init__(self) -> None:
         self.total, self.count = 0.0, 0
-        """Seconds, and how often they were measured."""
+        """Seconds in total, and how many measurements they are from."""
         self.recent: float | None = None
-        """A mean, in seconds, that forgets; None until something came."""
+        """An exponential moving average, in seconds; None before the first measurement."""
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Add one measurement."""
         self.total += seconds
         self.count += 1
         self.recent = seconds if self.recent is None else self.recent + NEWEST_WEIGHT * (seconds - self.recent)
 
 
 class MeanSince:
-    """The mean of what came to a timing since it was last taken, for one reader."""
+    """The mean of the measurements since one reader asked last."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
         self._total, self._count = timing.total, timing.count
 
     def take(self) -> float | None:
-        """The mean, and begin again; None when nothing came."""
+        """The mean in seconds, counted again from here; None without a measurement."""
         total, count = self._timing.total - self._total, self._timing.count - self._count
         self._total, self._count = self._timing.total, self._timing.count
         return total / count if count else None
@@ -46,22 +46,22 @@ class MeanSince:
 
 @dataclass(slots=True)
 class Statistics:
-    """Where a run is. What is None is not known yet; loss: of the last step; accuracy, test_loss: of the last evaluation."""
+    """The figures of one run; None means not known yet. loss: of the last step. accuracy, test_loss: of the last evaluation."""
 
     total_steps: int
     session: str = ""
-    """Empty until one is open."""
+    """The id of the session; empty until one is open."""
     activity: Activity = Activity.OPENING
     is_away: bool = False
-    """The run waits for a trainer that cannot be reached."""
+    """Whether the run waits for a trainer that cannot be reached."""
     is_attached: bool = False
     deployment: Deployment = field(default_factory=Deployment)
-    """What the trainer holds."""
+    """The deployment that the trainer holds."""
     steps: int = 0
-    """Those that the trainer has reported so far."""
+    """Steps that the trainer has reported so far."""
     samples: int = 0
     is_flowing: bool = False
-    """Steps follow one another; otherwise the run is drained, for an evaluation or because blocks move."""
+    """Whether steps follow one another; otherwise the run is drained, for an evaluation or a move of the cut."""
     loss: float = float("nan")
     accuracy: float | None = None
     test_loss: float | None = None
@@ -91,5 +91,5 @@ class Statistics:
 
     @property
     def knows_the_link(self) -> bool:
-        """Whether training has been enough for the link to show what it carries, each way."""
+        """Whether enough has crossed the link in both directions to know its rates."""
         return self.uplink_bits_per_second is not None and self.downlink_bits_per_second is not None
