@@ -119,7 +119,7 @@ class Pipeline:
             live.follow_schedule(window.started)
             more = window.started < self._stop_step
             if more and window.may_start(live.now.staleness) and not batches.empty:
-                if self._boundary.wanted:
+                if self._boundary.requested:
                     self._stop_step = window.started + 1
                 await self._forward(batches.take())
             elif (batch := window.next_to_apply()) is not None:

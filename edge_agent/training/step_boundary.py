@@ -1,27 +1,27 @@
-"""A moment with nothing in flight, and who wants one: an operator, a checkpoint, a move of blocks, a trainer that stops."""
+"""Step boundaries: moments with nothing in flight, which operators, checkpoints, moves of the cut and a stop ask for."""
 
 import asyncio
 
 
 class StepBoundary:
-    """Used on the event loop, by everyone who wants one and by the run, which brings it about."""
+    """The request for the next one, which anybody makes and the run fulfils. Used on the event loop."""
 
     def __init__(self) -> None:
-        self._wanted = asyncio.Event()
+        self._requested = asyncio.Event()
 
     @property
-    def wanted(self) -> bool:
+    def requested(self) -> bool:
         """Whether the batch that starts next is to be the last before the boundary."""
-        return self._wanted.is_set()
+        return self._requested.is_set()
 
     def request(self) -> None:
-        """Have the run come to one as soon as it can."""
-        self._wanted.set()
+        """Have the run reach one as soon as it can."""
+        self._requested.set()
 
     def clear_request(self) -> None:
-        """The run stands at a boundary: what was wanted is done now, so nothing asks for another one."""
-        self._wanted.clear()
+        """Forget the request: the run is at a boundary, and whatever waited for one is done now."""
+        self._requested.clear()
 
     async def wait_for_request(self) -> None:
-        """Wait until somebody wants one."""
-        await self._wanted.wait()
+        """Wait until somebody requests one."""
+        await self._requested.wait()

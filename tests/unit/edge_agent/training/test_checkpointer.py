@@ -64,7 +64,7 @@ async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_stays_d
     )
     checkpointer.count_from(0)
     checkpointer.ask()
-    assert boundary.wanted
+    assert boundary.requested
     link.down = True
     await checkpointer.take(5, link, held, {})
     assert not stored.saved, "a half that the trainer knows nothing of must not be written"
