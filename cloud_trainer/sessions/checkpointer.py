@@ -1,4 +1,4 @@
-"""Checkpoints of the cloud's side, written while training goes on."""
+"""The trainer's halves of checkpoints: each is copied between two steps, and written while training goes on."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,31 +12,35 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
 class SessionCheckpointer:
-    """At most one checkpoint of a session at a time."""
+    """Writes at most one checkpoint of a session at a time."""
 
     def __init__(self, store: SessionStore, threads: TrainerThreads) -> None:
         self._store = store
         self._threads = threads
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._saving: dict[str, asyncio.Task[None]] = {}
 
     async def wait_for_all(self) -> None:
-        """Returns when all that are being written have been, or could not be."""
-        await asyncio.gather(*self._tasks.values())
+        """Wait until all checkpoints that are being written are written, or could not be."""
+        await asyncio.gather(*self._saving.values())
 
     async def wait_for(self, session_id: str) -> None:
-        """The same for one session."""
-        if (checkpointer := self._tasks.get(session_id)) is not None:
-            await asyncio.wait({checkpointer})
+        """Wait until the checkpoint that is being written of a session is written, or could not be."""
+        if (saving := self._saving.get(session_id)) is not None:
+            await asyncio.wait({saving})
 
     async def take(self, session: Session, wanted: pb.TakeCheckpoint, tell: Callable[[bool], Awaitable[None]]) -> None:
-        """Copy the session's state and write it while training goes on; one at a time."""
+        """Copy the session's state; returns then, and the writing goes on.
+
+        tell: called with whether it is written, at once with False while another checkpoint is being written. Raises
+        ProtocolError where the session is at another step than the one that is wanted.
+        """
         name = CheckpointName(wanted.name.lineage, wanted.name.step)
         pinned = [CheckpointName(wanted.shared.lineage, wanted.shared.step)] if wanted.HasField("shared") else []
         if (session.training.lineage, session.training.next_step) != name:
             raise ProtocolError(
                 f"checkpoint {name} is asked for; the session is at {session.training.lineage}-{session.training.next_step}"
             )
-        if session.id in self._tasks:
+        if session.id in self._saving:
             await tell(False)
             return
         _, facts, state = await self._threads.compute_lane(session.id).aside(session.training.copy)
@@ -45,8 +49,8 @@ class SessionCheckpointer:
             written = False
             try:
                 written = await self._store.save(session.id, name, facts, state, pinned)
-            finally:  # a defect is reported by the loop; the edge must not wait for this checkpoint
-                del self._tasks[session.id]
+            finally:  # the loop reports a defect; the edge must not wait for this checkpoint
+                del self._saving[session.id]
                 await tell(written)
 
-        self._tasks[session.id] = asyncio.create_task(save())
+        self._saving[session.id] = asyncio.create_task(save())

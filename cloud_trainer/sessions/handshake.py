@@ -1,6 +1,7 @@
 """The trainer's side of the handshake: who may attach, and which state both sides go on with (docs/recovery.md).
 
-Knows nothing of the stream that is attached.
+The checks come first and change nothing. Then the term is stored and the stream before is ended, and the session goes on from
+memory or from a checkpoint. Knows nothing of the stream that is attached.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -40,11 +41,11 @@ class Handshake:
         self._store = store
         self._threads = threads
         self._build = build
-        self._busy: set[str] = set()
+        self._attaching: set[str] = set()
 
     def __contains__(self, session_id: str) -> bool:
         """Whether an attach of this session is under way."""
-        return session_id in self._busy
+        return session_id in self._attaching
 
     async def attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[Session, pb.Attached]:
         """Fence the session for this edge alone. Returns it with the answer. Raises StatusError or ProtocolError; see `Train`.
@@ -55,15 +56,15 @@ class Handshake:
         if len(attach.checkpoints) > MAX_NAMED:
             raise ProtocolError(f"{len(attach.checkpoints)} checkpoints are named; {MAX_NAMED} can be")
         session_id = attach.session_id
-        if session_id in self._busy:
+        if session_id in self._attaching:
             raise StatusError(
                 grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being attached just now; try again"
             )
-        self._busy.add(session_id)
+        self._attaching.add(session_id)
         try:
             session, answer = await self._attach(attach, uses)
         finally:
-            self._busy.discard(session_id)
+            self._attaching.discard(session_id)
         if self._sessions.find(session_id) is session:
             return session, answer
         if session.forgotten:
@@ -74,6 +75,37 @@ class Handshake:
         )
 
     async def _attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[Session, pb.Attached]:
+        session, record, shared = await self._examine(attach, uses)
+        if session is None:
+            self._sessions.reserve(
+                attach.session_id
+            )  # before the term is stored: where there is no room, nothing is written
+        try:
+            await self._fence(attach, record)
+        except BaseException:
+            if session is None:
+                self._sessions.release(attach.session_id)
+            raise
+        if session is not None:
+            session.attachment.term = attach.session_term
+            await session.attachment.end()
+            if await self._threads.compute_lane(session.id).run(session.training.continues, attach):
+                return session, pb.Attached(
+                    next_step=session.training.next_step, deployment=session.training.deployment
+                )
+        try:
+            return await self._restore(attach, record, session, shared, uses)
+        except BaseException:
+            self._sessions.release(attach.session_id)
+            raise
+
+    async def _examine(
+        self, attach: pb.Attach, uses: ExitStack
+    ) -> tuple[Session | None, Record, Sequence[CheckpointName]]:
+        """The session if it is in memory, its record, and the checkpoints that both sides have. Changes nothing.
+
+        Raises StatusError for an edge that may not attach, or with which there is nothing to go on from.
+        """
         subject = caller().subject
         self._sessions.check_owner(attach.session_id)
         session: Session | None = None
@@ -101,26 +133,7 @@ class Handshake:
                 grpc.StatusCode.NOT_FOUND,
                 f"session {attach.session_id} cannot go on: the edge has {_listed(sorted(named))} and the trainer none of them",
             )
-        if session is None:
-            self._sessions.reserve(attach.session_id)  # first, so that one for which there is no room writes nothing
-        try:
-            await self._fence(attach, record)
-        except BaseException:
-            if session is None:
-                self._sessions.release(attach.session_id)
-            raise
-        if session is not None:
-            session.attachment.term = attach.session_term
-            await session.attachment.end()
-            if await self._threads.compute_lane(session.id).run(session.training.continues, attach):
-                return session, pb.Attached(
-                    next_step=session.training.next_step, deployment=session.training.deployment
-                )
-        try:
-            return await self._restore(attach, record, session, shared, uses)
-        except BaseException:
-            self._sessions.release(attach.session_id)
-            raise
+        return session, record, shared
 
     async def _fence(self, attach: pb.Attach, record: Record) -> None:
         """Store the term before anything is done under it. Raises StatusError."""

@@ -1,6 +1,6 @@
-"""What of the trainer's sessions outlives its process: for each, how it was opened, who attached last, and checkpoints.
+"""What of the trainer's sessions outlives its process: of each, how it was opened, the last term, and its checkpoints.
 
-Everything is read and written on a thread of its own. Knows nothing of streams.
+It also bounds what is stored for a subject. A thread of its own reads and writes. Knows nothing of streams.
 """
 
 import base64
@@ -37,7 +37,7 @@ class Record:
 
     @property
     def document(self) -> dict[str, str]:
-        """What is written down of it; the term is a file of its own."""
+        """What its file holds; the term is a file of its own."""
         return {"request": base64.b64encode(self.request.SerializeToString()).decode(), "subject": self.subject}
 
 
@@ -50,7 +50,7 @@ class Quota:
 
 
 class SessionStore:
-    """The records and checkpoints of all sessions; without a folder it keeps nothing and has nothing."""
+    """The records and checkpoints of all sessions. Without a folder it keeps nothing."""
 
     def __init__(self, files: Files | None, keep: int, quota: Quota, clock: Callable[[], float] = time.time) -> None:
         """clock: seconds since 1970."""
@@ -62,10 +62,11 @@ class SessionStore:
         self._reserved: dict[str, str] = {}
         """The subject of each session that is being opened."""
         self._learned = False
+        """Whether the index knows what was stored before this process began."""
         self.disk = Worker("disk")
 
     def close(self) -> None:
-        """Let what is being written end, and the thread with it."""
+        """Wait until what is being written is written, and end the thread."""
         self.disk.close()
 
     async def reserve_room(self, session_id: str, subject: str, is_live: Callable[[str], bool]) -> bool:
@@ -90,12 +91,12 @@ class SessionStore:
         self._reserved.pop(session_id, None)
 
     def _taken(self, subject: str) -> int:
-        """Sessions of a subject that are stored, and those that will be."""
+        """How many sessions of a subject are stored or have a reservation."""
         reserved = (name for name, owner in self._reserved.items() if owner == subject and name not in self._index)
         return self._index.count(subject) + sum(1 for _ in reserved)
 
     async def keep_record(self, session_id: str, record: Record) -> None:
-        """Write down how a session was opened; a warning where that fails, for the session itself can go on."""
+        """Write down how a session was opened. Where that fails it only warns, because the session itself can go on."""
         if (folder := self._folder(session_id)) is None:
             return
         self._index.put(session_id, StoredEntry(record.subject))
@@ -105,7 +106,7 @@ class SessionStore:
             _log.warning("session not kept; it could not be restored", session=session_id, reason=str(failure))
 
     async def fence(self, session_id: str, record: Record, session_term: int) -> bool:
-        """Keep that a session is attached with this term, for good; whether nobody has attached it with this or a higher one.
+        """Write down for good that a session is attached with this term; False where it was attached with this or a higher one.
 
         Raises StorageError where that cannot be written.
         """
@@ -117,7 +118,7 @@ class SessionStore:
         return True
 
     async def listed(self, sees: Callable[[str], bool]) -> dict[str, tuple[Record, list[CheckpointName]]]:
-        """What is stored of the sessions whose subject may be seen, by id. Raises StorageError."""
+        """The records and checkpoints of the sessions whose subject may be seen, by id. Raises StorageError."""
         await self.learn()
         found = {}
         for session_id in self._index.seen_by(sees):
@@ -126,7 +127,7 @@ class SessionStore:
         return found
 
     async def learn(self) -> None:
-        """Find out which sessions are stored. Raises StorageError."""
+        """Find out which sessions are stored, and put them in the index. Raises StorageError."""
         if self._files is None:
             return
         known = self._index.session_ids  # before the list: what is opened while it is made is not on it
@@ -158,7 +159,7 @@ class SessionStore:
         state: dict[str, Tensor],
         pinned: Collection[CheckpointName],
     ) -> bool:
-        """Write a checkpoint and prune older ones but those pinned; whether it is on disk. A warning says why it is not."""
+        """Write a checkpoint, and prune older ones but those pinned; returns whether it is on disk. A warning says why not."""
         if (folder := self._folder(session_id)) is None:
             return False
         before = self._index.entry(session_id) or StoredEntry("")
@@ -196,18 +197,18 @@ class SessionStore:
         self._index.put(session_id, StoredEntry(before.subject, claimed, before.resumable))
 
     async def names(self, session_id: str) -> list[CheckpointName]:
-        """The checkpoints of a session, the newest first."""
+        """The checkpoints of a session, the newest first; they may be damaged. Raises StorageError."""
         folder = self._folder(session_id)
         return [] if folder is None else await self.disk.run(folder.checkpoints.names)
 
     async def load(self, session_id: str, name: CheckpointName) -> Checkpoint:
-        """Raises StorageError when it is damaged, or not there."""
+        """Read a checkpoint. Raises StorageError where it is damaged, or not there."""
         if (folder := self._folder(session_id)) is None:
             raise StorageError(f"checkpoint {name} of session {session_id[:40]!r} is not kept")
         return await self.disk.run(folder.checkpoints.load, name)
 
     async def forget(self, session_id: str) -> None:
-        """Remove all that is stored of a session."""
+        """Remove all that is stored of a session; a warning where that fails."""
         if (folder := self._folder(session_id)) is None:
             return
         try:
@@ -218,9 +219,10 @@ class SessionStore:
             self._index.remove(session_id)
 
     async def forget_abandoned(self, after_seconds: float, is_live: Callable[[str], bool]) -> None:
-        """Remove all sessions that are not live and to which nothing was written for so long; a warning where that fails.
+        """Remove the sessions that are not live and to which nothing was written for so long; a warning where that fails.
 
-        is_live: asked on the event loop. A session that comes back while it is judged waits its turn on the disk's thread.
+        is_live: whether a session is in memory or on its way there; asked on the event loop. What a session that comes back at
+        this moment writes waits its turn on the disk's thread.
         """
         try:
             await self.learn()
@@ -246,9 +248,9 @@ class SessionStore:
         return True
 
     def _folder(self, session_id: str) -> SessionFolder | None:
-        """The folder of a session; None where nothing is stored, and for an id that is not ours.
+        """The folder of a session; None where nothing is stored, and for an id that no trainer gives.
 
-        A peer chooses the id, and must not name a folder elsewhere by it.
+        The id comes from a peer, and must not lead to a folder elsewhere.
         """
         if self._files is None or not _SESSION_ID.fullmatch(session_id):
             return None
@@ -274,6 +276,7 @@ def _read_record(folder: SessionFolder) -> Record | None:
 
 
 def _fence(folder: SessionFolder, record: Record, session_term: int) -> bool:
+    """See `SessionStore.fence`. Runs on the disk's thread."""
     if folder.read() is None:  # it could not be written when the session was opened
         folder.write(record.document)
     return folder.take_term(session_term)
