@@ -1,4 +1,4 @@
-"""Blocks on their way in and out of a session."""
+"""Receives blocks into a session, and sends blocks of one."""
 
 from collections.abc import AsyncIterator
 
@@ -19,7 +19,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, Fence, Upl
 
 
 class BlockReceiver:
-    """Takes the chunks of one block of a session."""
+    """Receives one block of a session, chunk by chunk."""
 
     def __init__(self, session: Session, fence: Fence) -> None:
         session.attachment.check_fence(fence)
@@ -29,16 +29,16 @@ class BlockReceiver:
         self._assembler = Assembler(self._accept, aligned_buffer)
 
     def add(self, packet: Packet[UploadBlockRequest]) -> WireTensor | None:
-        """One more chunk; the whole block when it was the last."""
+        """Add a chunk. Returns the whole block where it was the last chunk, otherwise None."""
         self.session.check_named(packet.message.session_id)
         return self._assembler.add(packet.message.frame, packet.payload)
 
     def close(self) -> None:
-        """No more of it comes, or all has come."""
+        """Free the memory that was reserved for the chunks; called in any case."""
         self.session.memory.end_upload(self._reserved_bytes)
 
     async def take(self, tensor: WireTensor, lane: Lane) -> int:
-        """Replace a block by what arrived, or keep it aside for a migration; returns the digest of the trainer's block."""
+        """Take the block that arrived, at once or for a migration. Returns the digest of the session's block."""
 
         def take() -> int:
             self.session.attachment.check_fence(self._fence)

@@ -68,7 +68,7 @@ class TrainerService:
         self.train_rpc = TrainRpc(config, self.sessions, self._handshake, self._checkpointer, self._threads, metrics)
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:
-        """What an operator sees of it and does to it. stopping: set to stop the trainer."""
+        """The service that shows this trainer to operators and lets them act on it. stopping: set to stop the trainer."""
         return TrainerControl(self.sessions, self._store, self._metrics, self.end_session, stopping, str(self._device))
 
     async def tidy(self) -> None:
@@ -146,7 +146,7 @@ class TrainerService:
     async def evaluate(
         self, requests: AsyncIterator[Packet[pb.EvaluateRequest] | Damaged], _context: Context
     ) -> pb.EvaluateResponse:
-        """Evaluate batches with the weights of now."""
+        """Evaluate batches with the current weights."""
         with ExitStack() as uses:
 
             def session_of(session_id: str) -> Session:

@@ -57,12 +57,12 @@ class TrainRpc:
         self._stopping = False
 
     def check_open(self) -> None:
-        """Refuse what begins or goes on with a training once the trainer is about to stop. Raises StatusError."""
+        """Refuse to begin or resume a training once the trainer is about to stop. Raises StatusError."""
         if self._stopping:
             raise StatusError(grpc.StatusCode.UNAVAILABLE, "the trainer is about to stop; try again")
 
     async def stop(self, seconds: float) -> None:
-        """Let every attached edge end its batches and take a checkpoint; returns when all have, or after so many seconds."""
+        """Have every attached edge end its batches and take a checkpoint. Returns when all have, or after so many seconds."""
         self._stopping = True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

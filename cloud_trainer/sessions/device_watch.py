@@ -21,7 +21,7 @@ Call = Callable[[Any, Context], Awaitable[T]]
 
 
 class DeviceWatch:
-    """Hears of it from every call."""
+    """Notices in any call that the device has failed."""
 
     def __init__(self, on_failure: Callable[[], object]) -> None:
         """on_failure: called once, on the event loop."""
@@ -29,7 +29,7 @@ class DeviceWatch:
         self._on_failure = on_failure
 
     def watched(self, call: Call[T]) -> Call[T]:
-        """`call`, which ends with the reason for the caller who made the device fail, and with UNAVAILABLE for later ones."""
+        """`call`, watched: whoever makes the device fail gets the reason, and every later caller gets UNAVAILABLE."""
 
         @functools.wraps(call)
         async def watching(request: Any, context: Context) -> T:

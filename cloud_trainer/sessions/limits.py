@@ -29,7 +29,7 @@ class Limits:
         return BuildLimits(self.session_bytes, self.session_modules, self.build_seconds)
 
     def check_memory(self, count: int) -> None:
-        """Refuse a session that would take so many bytes where it is too many. Raises StatusError."""
+        """Refuse a session that would take `count` bytes, where that is too many. Raises StatusError."""
         if count > self.session_bytes:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -19,13 +19,13 @@ from shared.transport.rpc.status import StatusError
 from shared.version import NO_SESSION
 
 _RETRY_SECONDS = 30.0
-"""When a place may be free again. Sessions last minutes to days; an agent that asks twice a minute costs nothing."""
+"""When a caller may ask for a place again. Sessions last minutes to days; an agent that asks twice a minute costs nothing."""
 
 
 @dataclass(slots=True)
 class _Place:
     owner: str
-    """The subject that it belongs to."""
+    """The subject that the session belongs to."""
     session: Session | None = None
     """None while its model is being built."""
     calls: int = 0
@@ -50,7 +50,7 @@ class SessionRegistry:
     ) -> None:
         """idle_seconds: how long a session is kept that no call uses; unattached_seconds: where none was ever attached.
 
-        on_expired: told of each that is freed so.
+        on_expired: called with each session that is freed for that reason.
         """
         self.limit = limit
         self._limit_per_subject = limit_per_subject
@@ -67,12 +67,12 @@ class SessionRegistry:
 
     @property
     def built(self) -> list[Session]:
-        """The sessions that can be spoken with."""
+        """The sessions whose models are built."""
         return [place.session for place in list(self._places.values()) if place.session is not None]
 
     @property
     def owned(self) -> list[tuple[str, str, Session | None]]:
-        """Every session's id, owner and, unless its model is being built, the session."""
+        """Id, owner and session of every place; no session while its model is being built."""
         return [(session_id, place.owner, place.session) for session_id, place in self._places.items()]
 
     def owner(self, session_id: str) -> str | None:
@@ -129,7 +129,7 @@ class SessionRegistry:
                 self._expire_later(session_id, place)
 
     def check_owner(self, session_id: str) -> None:
-        """Refuse an id that is another subject's, as one that was never given. Raises StatusError."""
+        """Refuse the id of another subject's session as if there were none. Raises StatusError."""
         place = self._places.get(session_id)
         if place is not None and place.owner != caller().subject:
             raise self.not_found(session_id)
@@ -149,13 +149,13 @@ class SessionRegistry:
             del self._places[session_id]
 
     def close(self) -> None:
-        """Expire nothing any more."""
+        """Let no session expire from now on."""
         for place in self._places.values():
             if place.expiry is not None:
                 place.expiry.cancel()
 
     def not_found(self, session_id: str) -> StatusError:
-        """What is said of a session that is not there, or not the caller's."""
+        """The refusal for a session that is not there, or is not the caller's."""
         return StatusError(
             grpc.StatusCode.NOT_FOUND,
             f"there is no session {session_id[:40]!r}; it was closed, left unused for {self._idle_seconds:g} s "

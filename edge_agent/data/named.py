@@ -1,4 +1,4 @@
-"""Datasets by the name of what makes them."""
+"""Loads a dataset by the name of its factory."""
 
 from collections.abc import Mapping
 from typing import Any

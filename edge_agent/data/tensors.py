@@ -1,4 +1,4 @@
-"""A dataset held in memory, and what is done to an image on its way out. Knows no file format."""
+"""A dataset that is held in memory, and the transforms of its images. Knows no file format."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal

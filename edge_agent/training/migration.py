@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 AT_ONCE = 4
-"""Blocks under way, so that the link does not wait for answers; more would only take memory."""
+"""Blocks that are under way together: enough that the link never waits for an answer; more would only take memory."""
 
 
 async def migrate(
@@ -53,7 +53,7 @@ async def migrate(
 
 
 async def _transfer(session: OpenSession, old: Deployment, new: Deployment) -> dict[int, block_state.BlockTensors]:
-    """Send what leaves the edge; returns what comes to it, by block and by name."""
+    """Send the blocks that leave the edge. Returns the states of those that come to it, by block and by name."""
     chain, held = session.experiment.chain, session.experiment.held
 
     async def upload(block: Block) -> None:
@@ -70,7 +70,7 @@ async def _transfer(session: OpenSession, old: Deployment, new: Deployment) -> d
 
 
 async def _overlapped(transfer: Callable[[Block], Awaitable[T]], blocks: Sequence[Block]) -> list[T]:
-    """What it returns for each. Before one has its answer the next is under way; after a failure none is."""
+    """Transfer several blocks at a time. Returns what `transfer` returns for each; none is under way after a failure."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def one(block: Block) -> T:

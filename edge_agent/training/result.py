@@ -1,4 +1,4 @@
-"""What a training run leaves: its figures, and the model with the weights of both sides."""
+"""The result of a training run: its figures, and the model with the weights of both sides."""
 
 import json
 import math

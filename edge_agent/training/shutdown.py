@@ -1,4 +1,4 @@
-"""A run that is told to stop: once means at the next step boundary, a second signal at once."""
+"""Stops a run: at the next step boundary when it is asked once, at once by a second signal."""
 
 import asyncio
 import signal
@@ -8,15 +8,15 @@ from shared.errors import ExitCode, StoppedError
 
 
 class Shutdown:
-    """What signals and operators ask for. Used on the event loop; `listen` on that of the main thread."""
+    """The stop that signals and operators ask for. Used on the event loop; `listen` on that of the main thread."""
 
     def __init__(self, resume_command: str = "edge-agent run --resume") -> None:
-        """resume_command: what goes on with the run that is stopped."""
+        """resume_command: the command with which the run can be resumed."""
         self.resume_command = resume_command
         self.requested = False
         self.exit_code = ExitCode.TERMINATED
         self.reason = ""
-        """What happened, for a sentence."""
+        """Why the run stops, as the beginning of a sentence."""
         self._prepare_to_end: Callable[[], float] = _at_once
         self._task: asyncio.Task[object] | None = None
         self._cancelling: asyncio.TimerHandle | None = None
@@ -38,7 +38,7 @@ class Shutdown:
             self._end()
 
     def cancel_no_more(self) -> None:
-        """The task has ended by itself, or goes on with what has to be done in any case: it is not cancelled any more."""
+        """Cancel the task no more: it has ended, or has begun what has to be done in any case."""
         self._task = None
         if self._cancelling is not None:
             self._cancelling.cancel()
@@ -55,7 +55,7 @@ class Shutdown:
         self._request(ExitCode.TERMINATED, "drained")
 
     def error(self, where: str) -> StoppedError:
-        """What ends the run that was stopped. where: in the run, and what of it is left."""
+        """The error that ends the run. where: the step at which it stops, and how it can go on."""
         stopped = StoppedError(f"{self.reason} {where}")
         stopped.exit_code = self.exit_code
         return stopped
