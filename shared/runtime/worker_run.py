@@ -27,6 +27,16 @@ class Threads(NamedTuple):
     codecs: Runner
 
 
+class _Batch(NamedTuple):
+    """This worker's samples of a batch that is to begin."""
+
+    step: int
+    samples: int
+    inputs: Features
+    labels: Tensor
+    has_begun: asyncio.Event
+
+
 class WorkerRun:
     """Steps of one worker from the first to the last that is begun. Used on the event loop."""
 
@@ -66,27 +76,38 @@ class WorkerRun:
         parents = report_parents(placement, model)
         self._children = {child for child, parent in parents.items() if parent == worker}
         self._parent = self.links.get(parents.get(worker, ""))
-        self._something_new, self._room = asyncio.Event(), asyncio.Event()
+        self._something_new = asyncio.Event()
+        self._next_batch: _Batch | None = None
         self._seconds: dict[int, float] = {}
 
-    async def until_may_begin(self, step: int) -> None:
-        """Wait until the next batch, which is `step`, may begin: until no more than K others are under way."""
-        while not self._may_begin(step):
-            self._room.clear()
-            await self._room.wait()
+    async def begin(self, step: int, samples: int, inputs: Features, labels: Tensor) -> None:
+        """Begin the next batch as soon as no more than K others are under way; see `WorkerSteps.begin`.
+
+        One that waits here begins the moment that it may, before this worker turns to anything else.
+        """
+        batch = self._next_batch = _Batch(step, samples, inputs, labels, asyncio.Event())
+        self._begin_next()
+        try:
+            await batch.has_begun.wait()
+        finally:
+            self._next_batch = None
+
+    def _begin_next(self) -> None:
+        batch = self._next_batch
+        if batch is None or not self._may_begin(batch.step):
+            return
+        self._next_batch = None
+        batch.has_begun.set()
+        self._post(self._steps.begin(batch.step, batch.samples, batch.inputs, batch.labels))
+        if batch.step not in self._steps.in_flight:  # it only has the samples
+            self._tell_done(batch.step, None)
+        self._wake()
 
     def _may_begin(self, step: int) -> bool:
         oldest = min((*self._steps.in_flight, step))
         if not self._waits_for_all:
             oldest = min(oldest, *self._next_steps.values())
         return step - oldest <= self._ahead
-
-    def begin(self, step: int, samples: int, inputs: Features, labels: Tensor) -> None:
-        """Begin a batch that may; see `WorkerSteps.begin`."""
-        self._post(self._steps.begin(step, samples, inputs, labels))
-        if step not in self._steps.in_flight:  # it only has the samples
-            self._tell_done(step, None)
-        self._wake()
 
     async def run(self) -> None:
         """Compute whatever can be computed, until this is cancelled. Raises the IsthmusError that a block fails with."""
@@ -113,7 +134,6 @@ class WorkerRun:
             self.links[one.crossing.receiver].send(one)
 
     def _tell_done(self, step: int, loss: BatchLoss | None) -> None:
-        self._room.set()
         done = StepDone(worker=self.worker, step=step, compute_seconds=self._seconds.pop(step, 0.0))
         if loss is not None:
             done.loss, done.samples = loss.loss, loss.samples
@@ -123,6 +143,7 @@ class WorkerRun:
         for link in self.links.values():
             if link is self._parent or not link.has_leaving:
                 link.report(done)
+        self._begin_next()
 
     def _hear_done(self, done: StepDone, peer: str) -> None:
         """A peer says that a worker has done a step. Raises ProtocolError unless it passes that on, and the step is next."""
@@ -138,7 +159,7 @@ class WorkerRun:
                 self._parent.report(done)
         elif done.worker != peer:
             raise ProtocolError(f"{peer!r} says what {done.worker[:40]!r} has done; others pass that on")
-        self._room.set()
+        self._begin_next()
 
     def _wake(self) -> None:
         self._something_new.set()

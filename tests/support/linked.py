@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from shared.codec import aligned_buffer
 from shared.concurrency.tasks import run_together
+from shared.concurrency.threads import Runner
 from shared.errors import UnreachableError
 from shared.execution.model_facts import facts_of
 from shared.placement import Placement, held_blocks, links
@@ -17,20 +18,21 @@ from shared.runtime.link_end import LinkEnd, LinkStream
 from shared.runtime.worker_run import Threads, WorkerRun
 from shared.training.held_blocks import HeldBlocks
 from shared.training.recipe import Recipe
-from shared.transport.stream.channel import LoopbackChannel, PacketChannel, loopback
+from shared.transport.stream.channel import PacketChannel, loopback
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, StepDone
 from tests.support.placed import CPU, WatchedBlocks, chain_of, method
-from tests.support.virtual import InlineWorker
+from tests.support.virtual import InlineWorker, Wire
 
 CHUNK_BYTES = 256
 """A feature takes several packets, so that a link can be lost in the middle of it."""
 Seconds = Callable[[], float]
+Channel = PacketChannel[LinkMessage, LinkMessage]
 
 
 class LinkedSession:
-    """All workers on one loop. losses: after how many packets each stream is lost, one after the other; then none is."""
+    """All workers on one loop, over links that take no time or over wires."""
 
     def __init__(
         self,
@@ -40,14 +42,25 @@ class LinkedSession:
         backward: str = "replay",
         seconds: Seconds = lambda: 0.0,
         losses: Sequence[int] = (),
+        computing: Callable[[str], Runner] | None = None,
+        wires: Callable[[str, str], Wire] | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
+        """seconds: before and after each call, and before each packet. losses: after how many packets each stream is lost, one
+        after the other; then none is. computing: where a worker computes, in place of calls that take `seconds`. wires: by the
+        sender and the receiver.
+        """
         self.chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
         self.placement = placement
         self._seconds = seconds
         self._losses = iter(losses)
+        self._wires = wires
+        self._chunk_bytes = chunk_bytes
         self.streams = 0
         self.done: dict[int, list[StepDone]] = defaultdict(list)
         """What the first worker has heard of each step."""
+        self.done_seconds: list[float] = []
+        """When that was of all workers, by step: moments of the loop."""
         self._changed = asyncio.Event()
         model = facts_of(next(iter(self.chains.values())))
         how = method(backward)
@@ -60,7 +73,8 @@ class LinkedSession:
             held = HeldBlocks(chain, told, CPU, held_blocks(placement, worker))
             self.blocks[worker] = blocks = WatchedBlocks(held, placement, model, worker, how)
             wire = CrossingWire(placement, chain, told.optimizer, lambda _labels: None)
-            threads = Threads(InlineWorker(seconds), InlineWorker(seconds))
+            compute = InlineWorker(seconds) if computing is None else computing(worker)
+            threads = Threads(compute, InlineWorker(seconds))
             hear = self._hear if not self.workers else _ignore
             self.workers[worker] = WorkerRun(wire, model, blocks, threads, hear)
         self._links = [
@@ -92,15 +106,14 @@ class LinkedSession:
         whole = next(source.rows for source in self.placement.sources if source.worker == worker)
         run = self.workers[worker]
         for step, (inputs, labels) in enumerate(batches):
-            await run.until_may_begin(step)
             rows = whole.scaled(len(labels), self.placement.batch_size)
             mine = slice(rows.begin, rows.end)
-            run.begin(step, len(labels), (inputs[mine].clone(),), labels[mine].clone())
+            await run.begin(step, len(labels), (inputs[mine].clone(),), labels[mine].clone())
 
     async def _keep_linked(self, near: LinkEnd, far: LinkEnd) -> None:
         while True:
             lost = asyncio.Event()
-            here, there = loopback()
+            here, there = self._channels(near, far)
             left = next(self._losses, None)
             self.streams += 1
             ends = [end.run(self._stream(end, channel, lost, left)) for end, channel in ((near, here), (far, there))]
@@ -109,9 +122,13 @@ class LinkedSession:
             except UnreachableError:
                 continue
 
-    def _stream(
-        self, end: LinkEnd, channel: LoopbackChannel[LinkMessage, LinkMessage], lost: asyncio.Event, left: int | None
-    ) -> LinkStream:
+    def _channels(self, near: LinkEnd, far: LinkEnd) -> tuple[Channel, Channel]:
+        if self._wires is None:
+            return loopback()
+        up, down = self._wires(far.peer, near.peer), self._wires(near.peer, far.peer)
+        return PacketChannel(down.read, up.write), PacketChannel(up.read, down.write)
+
+    def _stream(self, end: LinkEnd, channel: Channel, lost: asyncio.Event, left: int | None) -> LinkStream:
         async def survive(work):
             nonlocal left
             if left is not None:
@@ -136,13 +153,15 @@ class LinkedSession:
             LinkMessage,
             PacketChannel(lambda: survive(channel.read()), write),
             Assembler(end.accept, aligned_buffer),
-            CHUNK_BYTES,
+            self._chunk_bytes,
             1 << 20,
             lambda *_: None,
         )
 
     def _hear(self, done: StepDone) -> None:
         self.done[done.step].append(done)
+        if len(self.done[done.step]) == len(self.workers):
+            self.done_seconds.append(asyncio.get_running_loop().time())
         self._changed.set()
 
     async def _all_done(self, steps: int) -> None:
