@@ -36,6 +36,7 @@ from shared.placement import (
     evaluation_program,
     program,
     segments,
+    steps_ahead,
 )
 from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
@@ -99,8 +100,10 @@ class WorkerSteps:
         self._training = training
         self._program = (program if training else evaluation_program)(placement, model, worker)
         self._sent_first, self._segments = segments(self._program)
+        self._awaits = [any(isinstance(one, Receive) for one in segment) for segment in self._segments]
         self.answering_segments = answering_segments(self._segments)
         """After how many of its segments another step may come here."""
+        self._ahead = steps_ahead(placement, model)
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         self._steps: dict[int, StepInFlight] = {}
 
@@ -135,11 +138,13 @@ class WorkerSteps:
         self._state(step, samples).arrived[crossing] = load
 
     def next_work(self) -> Work | None:
-        """What to compute next, if anything can be: of the newest step, so that links and other workers do not stand still.
+        """What to compute next, if anything can be: what waits for nobody, as an update; then what is of the newest step.
 
-        Oldest first, the batches gather at the slowest worker, and chains whose middle is slow take up to a third longer.
+        So links and other workers do not stand still. Oldest first, the batches gather at the slowest worker, and chains whose
+        middle is slow take up to a third longer; an update that is put off holds up the batch that begins after it.
         """
-        return next((work for step in reversed(self.in_flight) if (work := self.work_of(step)) is not None), None)
+        ready = [work for step in reversed(self.in_flight) if (work := self.work_of(step)) is not None]
+        return next((work for work in ready if not self._awaits[work.segment]), next(iter(ready), None))
 
     def work_of(self, step: int) -> Work | None:
         """The next segment of a step, if all that it needs is there."""
@@ -171,7 +176,7 @@ class WorkerSteps:
         before = [other for other in self._steps.values() if other.step < state.step]
         if not state.has_begun or any(other.segment <= state.segment for other in before):
             return False
-        if oldest < state.step - self._placement.staleness and any(isinstance(one, Forward) for one in segment):
+        if oldest < state.step - self._ahead and any(isinstance(one, Forward) for one in segment):
             return False
         return all(one.crossing in state.arrived for one in segment if isinstance(one, Receive))
 

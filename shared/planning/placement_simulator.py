@@ -1,4 +1,4 @@
-"""A run of any placement in virtual time: every worker does its tasks of each step, with K + 1 steps in flight.
+"""A run of any placement in virtual time: every worker does its tasks of each step, as the runtime does.
 
 A worker does one task at a time and does not interrupt it. A direction of a link carries one message at a time, in the order in
 which they are handed over. On every worker the tasks of a step follow each other, and the same tasks of all steps do, too.
@@ -22,14 +22,15 @@ class PlacementRun:
     """At the last source."""
     done: tuple[float, ...]
     """At the last worker."""
-    staleness: int
+    ahead: int
+    """Steps that may be under way beyond the oldest: K, or more where nothing can be stale."""
 
     def seconds_per_step(self) -> float:
-        """With a full pipeline: without the first half of the run, and without the last K + 1 steps, which drain it.
+        """With a full pipeline: without the first half of the run, and without its last steps, which drain it.
 
-        PlanError for a run of less than 3 (K + 1) steps.
+        PlanError for a run of less than 3 (K + 1) steps, or three times as many as may be under way.
         """
-        window = self.staleness + 1
+        window = self.ahead + 1
         last = len(self.done) - window - 1
         counted = (last + 1) // 2 // window * window
         if not counted:
@@ -40,21 +41,22 @@ class PlacementRun:
 def simulate_placement(step: StepTasks, steps: int) -> PlacementRun:
     """Do `steps` steps, one or more, from an empty pipeline.
 
-    A source takes up the newest step that it can: a new batch goes before a gradient that has come. Every other worker takes up
-    the oldest. A worker that has samples or runs blocks begins step t when it has done step t - K - 1.
+    A worker does first what waits for nobody, as an update, and then what is of the newest step, as `WorkerSteps.next_work`
+    says: a new batch goes before a gradient that has come. A worker that has samples or runs blocks begins step t when it has
+    done step t - K - 1.
     """
     ended = _Run(step, steps).run()
     return PlacementRun(
         tuple(map(max, zip(*(ended[source] for source in step.sources), strict=True))),
         tuple(map(max, zip(*ended.values(), strict=True))),
-        step.staleness,
+        step.ahead,
     )
 
 
 class _Worker:
     """How far one worker has come, and which task it does next."""
 
-    def __init__(self, tasks: tuple[Task, ...], steps: int, window: int | None, *, is_source: bool) -> None:
+    def __init__(self, tasks: tuple[Task, ...], steps: int, window: int | None) -> None:
         """window: how many steps may be under way here; None where nothing bounds them."""
         self.tasks = tasks
         self.done = [0] * len(tasks)
@@ -66,7 +68,6 @@ class _Worker:
         self.busy = False
         self._steps = steps
         self._window = window
-        self._is_source = is_source
 
     def next_task(self) -> int | None:
         """The task to begin now. One that takes no time, because it only notes a message, does not wait for the worker."""
@@ -76,7 +77,7 @@ class _Worker:
                 return index
         if self.busy or not ready:
             return None
-        return (max if self._is_source else min)(ready, key=self.done.__getitem__)
+        return max(ready, key=lambda index: (not self.tasks[index].awaited, self.done[index]))
 
     def _is_ready(self, index: int) -> bool:
         step = self.done[index]
@@ -91,9 +92,9 @@ class _Run:
     """The clock, and what happens at which moment."""
 
     def __init__(self, step: StepTasks, steps: int) -> None:
-        window = step.staleness + 1
+        window = step.ahead + 1
         self._workers = {
-            name: _Worker(tasks, steps, window if name in step.bounded else None, is_source=name in step.sources)
+            name: _Worker(tasks, steps, window if name in step.bounded else None)
             for name, tasks in step.workers.items()
         }
         self._carried = defaultdict[Direction, float](float)

@@ -30,7 +30,8 @@ class StepCost:
     one that takes longest, its round trips included."""
     round_trip_seconds: float
     """Seconds in the same time that messages travel; they keep nobody busy."""
-    staleness: int
+    ahead: int
+    """Steps that may be under way beyond the oldest: K, or more where nothing can be stale."""
 
     def longest(self) -> float:
         """T_max."""
@@ -42,7 +43,7 @@ class StepCost:
 
     def bound(self) -> float:
         """max(T_max, (T_sum + round trips) / (K + 1)): no run does a step in less, over many steps."""
-        return float(steady_seconds(self, self.staleness))
+        return float(steady_seconds(self, self.ahead))
 
 
 def step_cost(step: StepTasks) -> StepCost:
@@ -59,7 +60,7 @@ def step_cost(step: StepTasks) -> StepCost:
         for delivery in (each for task in tasks for each in task.deliveries):
             directions[delivery.direction] = directions.get(delivery.direction, 0.0) + delivery.carry_seconds
     seconds, round_trip_seconds = max(_alone(step, worker) for worker in step.bounded)
-    return StepCost(workers, directions, seconds - round_trip_seconds, round_trip_seconds, step.staleness)
+    return StepCost(workers, directions, seconds - round_trip_seconds, round_trip_seconds, step.ahead)
 
 
 def _alone(step: StepTasks, beginner: str) -> _Moment:

@@ -4,7 +4,7 @@ A task is a segment of a program: a worker waits for messages, computes, and han
 which rows of which tensor, does not matter here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shared.errors import PlanError
@@ -23,6 +23,8 @@ from shared.placement import (
     links,
     program,
     segments,
+    steps_ahead,
+    waits_for_all,
 )
 from shared.planning.cost import Rates
 from shared.planning.operation_costs import Message, OperationCosts
@@ -74,10 +76,11 @@ class StepTasks:
     sources: frozenset[str]
     """The workers that have the samples. A step begins with their first tasks and is settled with their last."""
     bounded: frozenset[str]
-    """The workers that begin a step only when they have done the one K + 1 before it: the sources, so that K bounds what is in
-    flight, and all that run blocks, so that K bounds the age of their weights."""
-    staleness: int
-    """K: how many steps a worker may be ahead of those that it has done."""
+    """The workers that begin a step only when they have done the one `ahead` + 1 before it: the sources, so that K bounds what
+    is in flight, and all that run blocks, so that K bounds the age of their weights."""
+    ahead: int
+    """How many steps a worker may be ahead of those that it has done: K, or more where nothing can be stale
+    (`shared.placement.steps_ahead`)."""
 
 
 def step_tasks(
@@ -93,8 +96,8 @@ def step_tasks(
     rates: by link; the uplink is the direction away from the worker that is nearer to the edge.
     replays: whether a stage that waits for its error gradient does its forward again where K > 0, as without stashed weights.
 
-    A source that would wait for nobody, because nothing there learns, settles a step when all others have reported that they
-    are done with it, so that K bounds what is in flight there, too.
+    A source that would not wait for all others, because nothing there learns, settles a step when they have reported that they
+    are done with it, so that what is in flight is bounded there, too.
     """
     for link in (needed := links(placement, model)):
         if link not in rates:
@@ -104,12 +107,12 @@ def step_tasks(
     programs = {worker: program(placement, model, worker) for worker in placement.workers}
     workers = writer.tasks({worker: operations for worker, operations in programs.items() if operations})
     sources = frozenset(source.worker for source in placement.sources)
-    _add_reports(workers, sources, directions)
+    _add_reports(workers, [one for one in sorted(sources) if not waits_for_all(placement, model, one)], directions)
     return StepTasks(
         {worker: tuple(tasks) for worker, tasks in workers.items()},
         sources,
         sources | {tile.worker for tile in placement.tiles},
-        placement.staleness,
+        steps_ahead(placement, model),
     )
 
 
@@ -173,14 +176,12 @@ class _Writer:
 
 
 def _add_reports(
-    workers: Mapping[str, list[Task]], sources: frozenset[str], directions: Mapping[Direction, tuple[float, float]]
+    workers: Mapping[str, list[Task]], sources: Sequence[str], directions: Mapping[Direction, tuple[float, float]]
 ) -> None:
-    """Let each source that waits for nobody wait, at its end of a step, until every other worker is at its own end."""
+    """Let each of these sources wait, at its end of a step, until every other worker is at its own end."""
     ends = {worker: len(tasks) - 1 for worker, tasks in workers.items()}
     for source in sources:
         others = [worker for worker in workers if worker != source]
-        if not others or any(task.awaited for task in workers[source]):
-            continue
         for place, worker in enumerate(others):
             end = workers[worker][ends[worker]]
             # A worker that has no link to the source says it by the way of the session, which nobody measures.

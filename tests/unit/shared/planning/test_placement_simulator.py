@@ -10,13 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import PlanError
-from shared.placement import links
-from shared.planning import LinkTrace, PlannedDeployment, Trace, simulate_placement, step_cost, step_tasks
+from shared.placement import BlockFacts, Link, ModelFacts, links, two_workers
+from shared.planning import (
+    BlockCosts,
+    BlockSeconds,
+    Linear,
+    LinkTrace,
+    PlannedDeployment,
+    Rates,
+    Trace,
+    simulate_placement,
+    step_cost,
+    step_tasks,
+)
 from shared.planning.simulator import SimulatedPipeline
 from tests.support.placements import WORKERS, models, placements
 from tests.support.planning.cases import block_costs, chain_step, edge_and_trainer, profiles, rates
+from tests.support.planning.mixes import mixes, most_over_the_bound
 
 part_seconds = st.floats(0.01, 0.1)
+BOTH_LEARN = ModelFacts((BlockFacts("b0"), BlockFacts("b1")))
 both_ways = st.tuples(part_seconds, part_seconds)
 
 
@@ -67,10 +80,19 @@ def test_a_source_begins_a_batch_before_it_takes_up_a_gradient():
     assert simulate_placement(step, 8).settled[:2] == pytest.approx((5.0, 7.0))
 
 
-def test_other_workers_take_up_the_oldest_step():
+def test_other_workers_take_up_the_newest_step_too():
     step = chain_step(2, [(0.5, 0.5), (1.0, 1.0), (0.25, 0.25)], [(0.125, 0.125)] * 2)
     # At 2.625 the feature of step 2 has waited for a second in the middle, and the gradient of step 0 for a quarter.
-    assert simulate_placement(step, 6).settled[0] == pytest.approx(2.625 + 1.0 + 0.125 + 0.5)
+    assert simulate_placement(step, 6).settled[0] == pytest.approx(2.625 + 2.0 + 0.125 + 0.5)
+
+
+def test_an_update_goes_before_a_newer_step():
+    placement = two_workers("edge", "trainer", 1, 2, 1, staleness=1)
+    block = BlockSeconds(Linear(1.0), Linear(1.0), update=0.5)
+    costs = BlockCosts({"edge": (block,) * 2, "trainer": (block,) * 2}, (1.0,) * 3, (0.0,) * 2, 0.0, {}, Linear(0.0))
+    step = step_tasks(placement, BOTH_LEARN, costs, {Link("edge", "trainer"): Rates(80.0, 80.0)}, replays=False)
+    # Step 1 comes at 2.1, while the trainer has step 0; that is updated at 3.1 to 3.6 and computed till 5.6.
+    assert simulate_placement(step, 6).settled[:2] == pytest.approx((1.1 + 2.0 + 0.1 + 1.5, 3.6 + 2.0 + 0.1 + 1.5))
 
 
 @given(step=chains())
@@ -81,9 +103,18 @@ def test_a_chain_without_staleness_is_at_the_bound(step):
 @given(alone=chains())
 def test_a_chain_with_steps_to_spare_stays_near_its_slowest_part(alone):
     cost = step_cost(alone)
-    step = replace(alone, staleness=math.ceil(2 * cost.total() / cost.longest()))
-    per_step = simulate_placement(step, 12 * (step.staleness + 1)).seconds_per_step()
+    step = replace(alone, ahead=math.ceil(2 * cost.total() / cost.longest()))
+    per_step = simulate_placement(step, 12 * (step.ahead + 1)).seconds_per_step()
     assert per_step <= cost.longest() * 1.25
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 3, 5])
+@pytest.mark.parametrize("workers", [3, 4])
+def test_mixes_of_slow_parts_are_at_the_bound(workers, staleness):
+    for mix in mixes(workers):
+        step = chain_step(staleness, mix.compute, mix.carry)
+        per_step = simulate_placement(step, 12 * (staleness + 1)).seconds_per_step()
+        assert per_step <= step_cost(step).bound() * most_over_the_bound(workers, staleness, mix.name), mix.name
 
 
 def test_most_chains_are_near_the_bound_at_any_staleness():
@@ -97,6 +128,18 @@ def test_most_chains_are_near_the_bound_at_any_staleness():
     near = sum(ratio <= 1.05 for ratio in ratios) / len(ratios)
     assert near > 0.7
     assert max(ratios) < 1.35
+
+
+@given(staleness=st.integers(0, 3))
+def test_steps_go_ahead_where_nothing_can_be_stale(staleness):
+    """The first of two workers learns nothing, so K does not hold it up, however far away the second is."""
+    model = ModelFacts((BlockFacts("b0", trainable=False), BlockFacts("b1")))
+    placement = two_workers("edge", "trainer", 1, 2, 1, staleness=staleness)
+    block = BlockSeconds(Linear(0.5), Linear(0.5), 0.0)
+    costs = BlockCosts({"edge": (block,) * 2, "trainer": (block,) * 2}, (1.0,) * 3, (0.0,) * 2, 0.0, {}, Linear(0.0))
+    step = step_tasks(placement, model, costs, {Link("edge", "trainer"): Rates(80.0, 80.0, round_trip_seconds=4.0)})
+    assert step_cost(step).bound() == pytest.approx(1.0), "as much as the trainer computes"
+    assert simulate_placement(step, 24).seconds_per_step() == pytest.approx(1.0)
 
 
 def test_a_run_that_is_too_short_has_no_steady_step():

@@ -1,0 +1,185 @@
+"""The runtime over links in virtual time takes as long for a step as the simulator says."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+from torch import nn
+
+from shared.concurrency.threads import Worker
+from shared.execution.model_facts import facts_of
+from shared.execution.steps import Work
+from shared.placement import Link, ModelFacts, Placement, Rows, Source, Tile, links, program, segments
+from shared.planning import (
+    BlockCosts,
+    BlockSeconds,
+    Linear,
+    PlacementRun,
+    Rates,
+    StepTasks,
+    simulate_placement,
+    step_cost,
+    step_tasks,
+)
+from tests.support.linked import LinkedSession
+from tests.support.placed import WIDTH, batch_of, built, chain_of, recipe
+from tests.support.planning.mixes import Mix, mixes, most_over_the_bound
+from tests.support.virtual import Wire, run_virtually
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SAMPLES, BLOCKS, FLOAT_BYTES, LABEL_BYTES = 2048, 4, 4, 8
+FEATURE_BITS = 8.0 * SAMPLES * WIDTH * FLOAT_BYTES
+WHOLE = Rows(0, SAMPLES)
+CUTS = {2: (0, 2, 4), 3: (0, 1, 3, 4), 4: (0, 1, 2, 3, 4)}
+AS_SIMULATED = 0.01
+"""The part by which a step may differ: acks and reports take bytes, too."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A placement, and what everything takes."""
+
+    placement: Placement
+    compute: Mapping[str, tuple[float, float]]
+    """Seconds forward and backward of all blocks of a worker together."""
+    carry: Mapping[Link, float]
+    """Seconds of a feature and of its error gradient."""
+    round_trip: float = 0.0
+    update: float = 0.0
+    frozen: int = 0
+    """How many of the first blocks learn nothing."""
+
+    @property
+    def module(self) -> nn.Sequential:
+        module = built("dropping")
+        for block in module[: self.frozen]:
+            block.requires_grad_(False)
+        return module
+
+    @property
+    def model(self) -> ModelFacts:
+        return facts_of(chain_of(self.module))
+
+    @property
+    def rates(self) -> dict[Link, Rates]:
+        each = {link: FEATURE_BITS / self.carry.get(link, 1e-4) for link in links(self.placement, self.model)}
+        return {link: Rates(rate, rate, self.round_trip) for link, rate in each.items()}
+
+    @property
+    def step(self) -> StepTasks:
+        feature = float(WIDTH * FLOAT_BYTES)
+        blocks = {}
+        for worker, both in self.compute.items():
+            held = sum(tile.stop - tile.first for tile in self.placement.tiles if tile.worker == worker)
+            forward, backward = (Linear(seconds / held) for seconds in both)
+            blocks[worker] = (BlockSeconds(forward, backward, self.update / held),) * BLOCKS
+        costs = BlockCosts(blocks, (feature,) * (BLOCKS + 1), (0.0,) * BLOCKS, LABEL_BYTES, {}, Linear(0.0))
+        return step_tasks(self.placement, self.model, costs, self.rates, replays=False)
+
+    def run(self, steps: int) -> PlacementRun:
+        """The runtime does so many steps."""
+        session: LinkedSession
+        begun = 0.0
+
+        async def main() -> None:
+            nonlocal session, begun
+            begun = asyncio.get_running_loop().time()
+            session = LinkedSession(
+                self.module,
+                self.placement,
+                recipe("sgd"),
+                computing=self._pace,
+                wires=self._wire,
+                chunk_bytes=1 << 16,
+            )
+            await session.train([batch_of(step, SAMPLES) for step in range(steps)])
+
+        run_virtually(main)
+        done = tuple(moment - begun for moment in session.done_seconds)
+        return PlacementRun(done, done, self.step.ahead)
+
+    def _pace(self, worker: str) -> Worker:
+        sent_first, whole = segments(program(self.placement, self.model, worker))
+        tasks = self.step.workers[worker][bool(sent_first) :]
+        return Paced([task.seconds for task, _ in zip(tasks, whole, strict=False)])
+
+    def _wire(self, sender: str, receiver: str) -> Wire:
+        rates = self.rates.get(Link(sender, receiver)) or self.rates[Link(receiver, sender)]
+        return Wire(rates.uplink, rates.round_trip_seconds / 2)
+
+
+class Paced(Worker):
+    """Computes on the loop; each segment takes its seconds."""
+
+    def __init__(self, seconds: list[float]) -> None:
+        self._seconds = seconds
+
+    async def run(self, function, work: Work):
+        """See `Worker`."""
+        await asyncio.sleep(self._seconds[work.segment])
+        return function(work)
+
+
+def placed(staleness: int, *tiles: Tile) -> Placement:
+    return Placement(
+        version=1,
+        blocks=BLOCKS,
+        batch_size=SAMPLES,
+        workers=tuple(dict.fromkeys(tile.worker for tile in tiles)),
+        tiles=tiles,
+        sources=(Source(tiles[0].worker, WHOLE),),
+        staleness=staleness,
+    )
+
+
+def chain(staleness: int, mix: Mix, **more: float) -> Timed:
+    names = [f"w{index}" for index in range(len(mix.workers))]
+    tiles = [Tile(name, *both, WHOLE) for name, both in zip(names, pairwise(CUTS[len(names)]), strict=True)]
+    carry = {Link(*both): up for both, (up, _) in zip(pairwise(names), mix.carry, strict=True)}
+    return Timed(placed(staleness, *tiles), dict(zip(names, mix.compute, strict=True)), carry, **more)
+
+
+def labels_stay(staleness: int, edge: float, trainer: float, carry: float, frozen: int = 0) -> Timed:
+    tiles = Tile("edge", 0, 1, WHOLE), Tile("gpu", 1, 3, WHOLE), Tile("edge", 3, 4, WHOLE)
+    compute = {"edge": (0.4 * edge, 0.6 * edge), "gpu": (0.4 * trainer, 0.6 * trainer)}
+    return Timed(placed(staleness, *tiles), compute, {Link("edge", "gpu"): carry}, frozen=frozen)
+
+
+def run_as_simulated(timed: Timed) -> PlacementRun:
+    """A run of the runtime, which takes as long as a simulated one."""
+    steps = max(16, 8 * (timed.step.ahead + 1))
+    run, simulated = timed.run(steps), simulate_placement(timed.step, steps)
+    assert run.done[-1] == pytest.approx(simulated.done[-1], rel=AS_SIMULATED)
+    return run
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 5])
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_chains_take_as_long_as_simulated_and_near_the_bound(workers, staleness):
+    for mix in mixes(workers):
+        timed = chain(staleness, mix)
+        most = most_over_the_bound(workers, staleness, mix.name) + AS_SIMULATED
+        assert run_as_simulated(timed).seconds_per_step() <= step_cost(timed.step).bound() * most, mix.name
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 5])
+def test_updates_and_distance_cost_what_is_simulated(staleness):
+    for mix in mixes(3):
+        run_as_simulated(chain(staleness, mix, round_trip=0.0207, update=0.0061))
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 5])
+@pytest.mark.parametrize(
+    ("edge", "trainer", "carry"), [(0.06, 0.02, 0.0203), (0.02, 0.06, 0.0203), (0.02, 0.02, 0.0603)]
+)
+def test_labels_that_stay_take_as_long_as_simulated(staleness, edge, trainer, carry):
+    run_as_simulated(labels_stay(staleness, edge, trainer, carry))
+
+
+def test_a_worker_waits_for_nobody_where_nothing_can_be_stale():
+    timed = labels_stay(0, 0.06, 0.02, 0.0203, frozen=3)
+    assert run_as_simulated(timed).seconds_per_step() == pytest.approx(
+        step_cost(timed.step).longest(), rel=AS_SIMULATED
+    )
