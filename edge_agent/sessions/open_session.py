@@ -1,4 +1,4 @@
-"""An open session with the trainer: evaluated through the cut, its blocks brought there and home, ended."""
+"""An open session, and what the device asks of the trainer for it: evaluations, blocks up and home, another cut, its end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,9 +27,9 @@ from shared.wire.isthmus.v1.tensor_pb2 import Role
 
 _log = structlog.get_logger(__name__)
 REMINDER_SECONDS = 15.0
-"""Well below what a trainer keeps a session for that was never attached (server.unattached_seconds)."""
+"""Well below the time that a trainer keeps a session without a call before it is attached (server.unattached_seconds)."""
 FAREWELL_SECONDS = 5.0
-"""A trainer that does not hear of our end frees the session by itself, later."""
+"""How long the end of a session may take. A trainer that does not hear of it frees the session by itself, later."""
 
 
 class OpenSession:
@@ -47,7 +47,7 @@ class OpenSession:
         retry: Retry,
         step_log: StepLog | None = None,
     ) -> None:
-        """stored: what outlives the process. step_log: where every applied gradient is written down, if anywhere."""
+        """stored: what outlives the process. step_log: gets every applied gradient, where there is one."""
         self.stored = stored
         self.client = client
         self.experiment = experiment
@@ -55,11 +55,11 @@ class OpenSession:
         self.retry = retry
         self.step_log = step_log
         self._equal_blocks: set[int] = set()
-        """Blocks that training leaves as they are and that the trainer is known to have as they are here."""
+        """The static blocks, which training leaves as they are, that the trainer is known to have with the same weights."""
 
     @property
     def id(self) -> str:
-        """What the trainer calls it."""
+        """The id that the trainer has given the session."""
         return self.stored.record.session_id
 
     @property
@@ -78,7 +78,7 @@ class OpenSession:
         return 0 if self.stored.shared is None else self.stored.shared.step
 
     async def evaluate(self, test: EvaluationLoader, deployment: pb.Deployment) -> pb.EvaluateResponse:
-        """Evaluate `test` with the weights of now, as deployed; the pipeline must be drained."""
+        """Evaluate `test` with the current weights, as deployed; nothing may be in flight."""
         raw, stage = codec_by_name("raw"), Stage(self.experiment.held, 0, deployment.cut)
 
         async def tensors() -> AsyncIterator[WireTensor]:
@@ -103,7 +103,7 @@ class OpenSession:
             await self.workers.compute.run(block_state.restore, block, None, None, tensors)
 
     async def download_block(self, block: Block, *, weights_only: bool) -> block_state.BlockTensors:
-        """The state of one of the cloud's blocks. Raises ProtocolError when it is no state of a block."""
+        """Download the state of one of the cloud's blocks. Raises ProtocolError for bytes that are no state of a block."""
         limit = block_state.max_serialized_bytes(block, self.experiment.recipe.optimizer)
         data = await self.retry.run(
             lambda: self.client.download_block(self.id, block.index, limit, weights_only=weights_only)
@@ -120,23 +120,23 @@ class OpenSession:
             self._equal_blocks.add(block.index)
 
     def must_move(self, block: Block) -> bool:
-        """Whether the trainer needs the state of a block that is to run there: not of one that never changes and is there."""
+        """Whether a block that is to run at the trainer has to be uploaded: a static block that is there already has not."""
         return block.index not in self._equal_blocks
 
     async def commit_migration(self, next_step: int, deployment: pb.Deployment) -> None:
-        """Move the cut at the trainer; when the answer is lost, ask again, which changes nothing more.
+        """Move the cut at the trainer. Where the answer is lost, ask again; that changes nothing more.
 
         Raises UnreachableError when that cannot be found out, RefusedError when the trainer keeps the old deployment.
         """
         await self.retry.run(lambda: self.client.commit_migration(self.id, next_step, deployment, self.fence))
 
     async def measure_cloud(self, cut: int, repeats: int) -> list[float]:
-        """Seconds of each of `repeats` steps of the cloud's blocks at `cut`; the session cannot train afterwards."""
+        """Measure `repeats` steps of the cloud's blocks at `cut`; returns their seconds. The session cannot train afterwards."""
         return await self.client.measure_stage(self.id, cut, repeats)
 
     @asynccontextmanager
     async def keep_alive(self) -> AsyncIterator[None]:
-        """Meanwhile the trainer is reminded of the session, which it would free if no call of it came for a minute."""
+        """Remind the trainer of the session while the block runs; without a call for a minute it would free the session."""
 
         async def remind() -> None:
             while True:
@@ -155,11 +155,11 @@ class OpenSession:
         return (await self.retry.run(lambda: self.client.get_session(self.id))).deployment
 
     async def max_staleness(self) -> int:
-        """The largest K that the trainer lets it have. Raises UnreachableError, RefusedError."""
+        """The largest K that the trainer allows the session. Raises UnreachableError, RefusedError."""
         return (await self.client.get_session(self.id)).max_staleness
 
     async def close(self) -> None:
-        """End the session at the trainer, for good. Tried once."""
+        """End the session at the trainer for good. Tries once."""
         await self.client.close_session(self.id, self.fence, resumable=False)
 
     async def abandon(self) -> None:
@@ -167,13 +167,13 @@ class OpenSession:
         await abandon(self.client, self.id, self.fence, resumable=self.resumable)
 
     async def upload_first(self, digests: list[int], cut: int) -> None:
-        """Bring the cloud's blocks wherever the trainer's first weights, of these digests, are not ours."""
+        """Upload every block of the cloud whose first weights at the trainer, of these digests, are not ours."""
         await self._compare(digests)
         for block in self.experiment.chain.blocks[cut:]:
             await self._upload_differing(block, digests[block.index], 0)
 
     async def upload_static(self, digests: list[int], cut: int, deployment_version: int) -> None:
-        """Bring the cloud's blocks that no checkpoint holds, wherever the trainer's are not ours.
+        """Upload every static block of the cloud, which no checkpoint holds, whose weights at the trainer are not ours.
 
         A frozen block of the edge stays here: its weights may be the user's own, and the trainer does not run it.
         """
@@ -183,7 +183,7 @@ class OpenSession:
                 await self._upload_differing(block, digests[block.index], deployment_version)
 
     async def _compare(self, digests: list[int]) -> None:
-        """Take note of what the trainer's blocks are."""
+        """Note which static blocks the trainer has with our weights. Raises ProtocolError for digests of another model."""
         blocks = self.experiment.chain.blocks
         if len(digests) != len(blocks):
             raise ProtocolError(f"the trainer sent digests of {len(digests)} blocks; the model has {len(blocks)}")
@@ -201,7 +201,7 @@ class OpenSession:
 
 
 async def abandon(client: TrainerClient, session_id: str, fence: pb.Fence, *, resumable: bool = False) -> None:
-    """End a session after a failure, whose reason matters and not that of the ending."""
+    """End a session after a failure. An error of this call is dropped, because the first failure is what matters."""
     with suppress(IsthmusError, TimeoutError):
         async with asyncio.timeout(FAREWELL_SECONDS):
             await client.close_session(session_id, fence, resumable=resumable)

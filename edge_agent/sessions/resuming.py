@@ -1,6 +1,6 @@
-"""Which stored session a run resumes, and whether its settings let it: what decides the result must be as it was.
+"""Which stored session a run goes on with, and whether its settings allow that: what decides the result must not change.
 
-A session's record holds the whole configuration that it was begun with. Knows nothing of the trainer.
+A session's record holds the whole configuration that the session began with. Knows nothing of the trainer.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,9 +34,9 @@ _FREE = {
     "training.evaluate_every_epochs",
     "training.on_nan",
 }
-"""What of them may change from one process to the next: how long to train, with what, and what is looked at."""
+"""The keys of these sections that may change between two processes: how long to train, on what, and what is measured."""
 _IDENTITY = {"model.factory", "model.kwargs", "data.train", "training.seed"}
-"""Where these differ it is another experiment, and none of this session's business."""
+"""Where these keys differ it is another experiment, for which this session does not count."""
 
 
 class Difference(NamedTuple):
@@ -52,13 +52,13 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Resume a stored session: the named one, or the newest of this experiment; with none unnamed, begin one."""
+    """Asks for a stored session: the named one, or the newest of this experiment; where there is none of that, for a new one."""
 
     session_id: str | None = None
 
 
 class Chosen(NamedTuple):
-    """A session to go on with, and the configuration to do it under."""
+    """A session to go on with, and the configuration for that."""
 
     session_id: str
     config: EdgeConfig
@@ -98,7 +98,7 @@ def choose_session(
 def prepare(
     config: EdgeConfig, folder: LocalFiles | None, resume: Resume | None
 ) -> tuple[Experiment, StoredSession | None]:
-    """The experiment of a run, and the session that it goes on with, which nobody else has then. Blocks.
+    """The experiment of a run, and the session that it goes on with, if any, which this process then has open. Blocks.
 
     Raises ConfigError, DataError, ModelError or StorageError for what cannot be trained or resumed.
     """
@@ -111,13 +111,14 @@ def prepare(
     if stored is None:
         return Experiment(config), None
     try:
-        return _gone_on_with(stored, config), stored
+        return _resumed_experiment(stored, config), stored
     except BaseException:
         stored.release()
         raise
 
 
-def _gone_on_with(stored: StoredSession, config: EdgeConfig) -> Experiment:
+def _resumed_experiment(stored: StoredSession, config: EdgeConfig) -> Experiment:
+    """The experiment under `config`, which is in the record then. Raises an IsthmusError where the session cannot go on so."""
     record = stored.record
     if record.shared is not None and stored.store is not None and not stored.store.names():
         raise StorageError(

@@ -1,7 +1,7 @@
-"""How a call of ours has ended, by the peer's own word.
+"""The status with which the peer has ended a call of ours.
 
-A write that meets the end of a stream gives the call a status that gRPC makes up, and which may come before the peer's
-or in its place: a refusal's sentence would be lost, and what was refused would look like a lost connection.
+A write that meets the end of a stream gives the call a status that gRPC makes up, before the peer's status or in its place.
+The sentence of a refusal would be lost, and the refusal would look like a lost connection.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ class CallStatus:
         call.add_done_callback(self._note)
 
     async def failure(self) -> grpc.aio.AioRpcError | None:
-        """Wait for the end; None when it is a good one.
+        """Wait for the end of the call; returns its failure, and None where it has ended well.
 
-        Where a write has failed first, the peer's status follows as soon as all that came before it has been read, which
-        is for another task to do. A connection that was lost has a status too.
+        Where a write has failed first, the peer's status follows once another task has read all that came before it. A lost
+        connection has a status, too.
         """
         code, details = await self._call.code(), await self._call.details()
         for _ in range(_POLLS):
@@ -50,7 +50,7 @@ class CallStatus:
 
 
 def _at_once(answer: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that has nothing to wait for; the status would be another one after a wait."""
+    """The result of a coroutine that waits for nothing. After a wait the status would be another one."""
     try:
         answer.send(None)
     except StopIteration as returned:

@@ -31,7 +31,7 @@ from shared.errors import (
 from shared.version import PROTOCOL_VERSION
 
 BROKEN_WRITE = "Internal error from Core"
-"""gRPC's own words, under the status INTERNAL, for a write that met the end of a stream. Where nothing better comes
+"""gRPC's words, under the status INTERNAL, for a write that met the end of a stream. Where no other status follows
 (`call_status.py`), the connection was lost."""
 
 
@@ -39,7 +39,7 @@ _DETAILS_KEY = "grpc-status-details-bin"
 """Where gRPC carries a google.rpc.Status."""
 
 _MAX_RETRY_SECONDS = 3600.0
-"""The longest wait that a trainer may talk an edge into."""
+"""The longest wait that a trainer can ask an edge for."""
 
 
 class StatusError(IsthmusError):
@@ -118,7 +118,7 @@ def retry_after_seconds(failure: grpc.aio.AioRpcError) -> float | None:
 
 
 def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
-    """What a failed call means to the person at the edge. trainer: its address, for the sentence."""
+    """What a failed call means at the edge. trainer: its address, for the sentence."""
     details = one_line(failure.details() or "no reason given")
     match failure.code():
         case grpc.StatusCode.INTERNAL if details == BROKEN_WRITE:
@@ -126,7 +126,7 @@ def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
             sentence = f"the trainer at {trainer} cannot be reached: {details}"
             return UnreachableError(sentence, retry_after_seconds(failure) or 0.0)
-        case grpc.StatusCode.CANCELLED:  # which no call of ours is when its status is asked for
+        case grpc.StatusCode.CANCELLED:  # by the trainer: nobody asks for the status of a call that this side has cancelled
             return UnreachableError(f"the trainer at {trainer} dropped the call, as one that stops may: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
             return ProtocolError(
