@@ -131,7 +131,7 @@ class OpenSession:
         await self.retry.run(lambda: self.client.commit_migration(self.id, next_step, deployment, self.fence))
 
     async def measure_cloud(self, cut: int, repeats: int) -> list[float]:
-        """Measure `repeats` steps of the cloud's blocks at `cut`; returns their seconds. The session cannot train afterwards."""
+        """Measure `repeats` steps of the cloud's blocks at `cut`, in seconds. The session cannot train afterwards."""
         return await self.client.measure_stage(self.id, cut, repeats)
 
     @asynccontextmanager

@@ -52,7 +52,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Asks for a stored session: the named one, or the newest of this experiment; where there is none of that, for a new one."""
+    """Asks for a stored session: the named one, or the newest of this experiment, or else a new one."""
 
     session_id: str | None = None
 
