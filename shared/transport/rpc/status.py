@@ -126,7 +126,7 @@ def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
             sentence = f"the trainer at {trainer} cannot be reached: {details}"
             return UnreachableError(sentence, retry_after_seconds(failure) or 0.0)
-        case grpc.StatusCode.CANCELLED:  # by the trainer: nobody asks for the status of a call that this side has cancelled
+        case grpc.StatusCode.CANCELLED:  # by the trainer: nobody asks how a call of ours ended that we cancelled
             return UnreachableError(f"the trainer at {trainer} dropped the call, as one that stops may: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
             return ProtocolError(
