@@ -1,7 +1,7 @@
 """The gate that every call of a server passes before its first message is read: who calls, whether they may, how often.
 
-One table says which scope a method needs; what is not in it is let in for nobody. Who is let in may be turned out later, when
-their token is withdrawn. Knows nothing of what the methods do.
+One table says which scope a method needs; a method that is not in it is closed to everybody. A caller who was let in is turned
+out when their token is withdrawn. Knows nothing of what the methods do.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Gate(grpc.aio.ServerInterceptor):
         self._calls_at_once = calls_at_once
         self._under_way: dict[str, set[_Call]] = {}
         self._withdrawn: set[_Call] = set()
-        """What the last look has found."""
+        """The calls that the last look has found to be withdrawn."""
         self._probes = Probes()
         self._on_refusal = on_refusal
 
@@ -85,7 +85,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
     @property
     def open(self) -> bool:
-        """Whether a caller who is not there yet can be let in."""
+        """Whether a caller without a call under way can be let in."""
         return self._authenticator.failure is None
 
     async def keep_watch(self, on_look: Callable[[], Awaitable[None]]) -> None:
@@ -108,7 +108,7 @@ class Gate(grpc.aio.ServerInterceptor):
         self._withdrawn = withdrawn
 
     def _guarded(self, method: str, handler: Any) -> Handler:
-        """Whatever `handler` is, a handler of streams: only those are called before the first message has come."""
+        """The gate in front of a handler, as a handler of streams: gRPC calls only those before the first message has come."""
 
         async def call(requests: Any, context: Context) -> None:
             try:
@@ -165,7 +165,7 @@ class Gate(grpc.aio.ServerInterceptor):
                 self._under_way.pop(key, None)
 
     def _identify(self, host: str, context: Context) -> Caller:
-        """Who calls; while the book of tokens cannot be read, only those who are there are known. Raises StatusError."""
+        """Who calls. Raises StatusError, also for callers without a call under way while the tokens cannot be read."""
         self._refuse_hurry(self._strangers.wait_seconds(host))
         failure = self._authenticator.failure
         try:

@@ -1,7 +1,7 @@
 """Places for calls that everybody may make at any time, such as the probe of a load balancer.
 
-Who holds such a call open without saying anything must not keep others out. So a call has a few seconds, and where all places
-are taken the newest call gets the place of the oldest: a real probe brings its message at once and is never the oldest.
+A caller who holds such a call open without a message must not keep others out. So a call has a few seconds, and where all
+places are taken the newest call gets the place of the oldest: a real probe sends its message at once and is never the oldest.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ MOST_PROBES = 256
 
 
 class Probes:
-    """The probes that are under way."""
+    """Gives places to probes, and takes them back."""
 
     def __init__(self) -> None:
         self._limits: dict[asyncio.Timeout, None] = {}  # the oldest first

@@ -1,4 +1,4 @@
-"""How often somebody may call: one bucket a caller, which fills steadily and holds a burst. No clock of its own."""
+"""How often a caller may call: each has a bucket, which fills steadily and holds a burst. The owner brings the clock."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 BURST_SECONDS = 10.0
 """How much of the steady rate may come at once: opening a session asks for many blocks in a row."""
 _MAX_KEYS = 4096
-"""Callers remembered; the one not heard of for longest is forgotten, so that many of them cannot take memory."""
+"""The most callers that are remembered. The one that has been silent for longest is forgotten, which bounds the memory."""
 
 
 class RateLimit:
@@ -22,7 +22,7 @@ class RateLimit:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str) -> float:
-        """Count one call; returns 0 when it may go on, else the seconds after which one could, and counts nothing."""
+        """Count one call; returns 0 when it may go on, else the seconds to wait, and counts nothing."""
         level = self._level(key)
         admitted = level >= 1
         self._buckets.pop(key, None)

@@ -1,4 +1,4 @@
-"""What files say, read again when they change: certificates are rotated and tokens withdrawn without a restart.
+"""The content of files, read again when they change: so certificates are rotated and tokens withdrawn without a restart.
 
 Knows nothing of what is in them. Nothing polls: a caller that needs the value asks for it, and asking costs a stat a file.
 """
@@ -56,7 +56,7 @@ class Reloaded(Generic[T]):
             self._failed(error)
 
     def get(self) -> T:
-        """The value of now."""
+        """The current value."""
         with self._lock:
             self._refresh()
             return self._value
