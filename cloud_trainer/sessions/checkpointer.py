@@ -43,7 +43,7 @@ class SessionCheckpointer:
         if session.id in self._saving:
             await tell(False)
             return
-        _, facts, state = await self._threads.compute_lane(session.id).aside(session.training.copy)
+        facts, state = await self._threads.compute_lane(session.id).aside(session.training.copy)
 
         async def save() -> None:
             written = False

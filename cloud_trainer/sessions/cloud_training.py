@@ -16,7 +16,7 @@ from cloud_trainer.sessions.arriving import ArrivingBlocks
 from cloud_trainer.sessions.cloud_batch import CloudBatch, CloudStep, StepListener
 from cloud_trainer.sessions.failures import translate_failures, translate_loss_failures
 from cloud_trainer.sessions.memory import SessionMemory
-from shared.checkpoint import Checkpoint, CheckpointName
+from shared.checkpoint import Checkpoint
 from shared.errors import ProtocolError, StorageError
 from shared.model.build import check_cut
 from shared.model.chain import Chain
@@ -182,10 +182,10 @@ class CloudTraining:
             and self.answers.cover(position, self.next_step, gradients_return=self.gradients_return)
         )
 
-    def copy(self) -> tuple[CheckpointName, dict[str, Any], dict[str, Tensor]]:
-        """The state between two steps, to be written while training goes on: its name, facts and tensors."""
+    def copy(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """A copy of the state between two steps, to be written while training goes on: facts and tensors."""
         facts = {"deployment": json_format.MessageToDict(self.deployment)}
-        return CheckpointName(self.lineage, self.next_step), facts, copy_state(self.held)
+        return facts, copy_state(self.held)
 
     def restore(self, checkpoint: Checkpoint, lineage: int) -> None:
         """Restore a checkpoint, and begin a new lineage.
