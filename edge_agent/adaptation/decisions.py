@@ -111,7 +111,7 @@ class DecisionLoop:
         if not deployer.moving:
             self._report_deployment(deployer, seconds)
             if not self._statistics.is_flowing:
-                self._engine.rested(seconds)
+                self._engine.note_standstill(seconds)
                 return
         rates, statistics = self._rates(deployer, seconds), self._statistics
         if rates.uplink is None or rates.downlink is None:
@@ -164,7 +164,7 @@ class DecisionLoop:
             actual = _as_planned(deployer.deployment)
         self._log_outcome()
         self._proposal = None
-        self._engine.deployed(seconds, actual)
+        self._engine.note_deployed(seconds, actual)
 
     def _apply(self, deployer: Deployer, decision: Decision) -> None:
         wanted, today = decision.deployment, self._engine.deployment

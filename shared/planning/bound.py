@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from shared.errors import PlanError
-from shared.planning.cost import Bools, Floats, Rates, Work
+from shared.planning.cost import Bools, Floats, Rates, StepWork
 from shared.planning.profile import FLOAT32_BITS, Profile
 from shared.planning.space import SearchSpace, candidates
 from shared.planning.traces import LinkTrace, Trace
@@ -43,7 +43,7 @@ def most_steps(profile: Profile, link: LinkTrace, seconds: float, space: SearchS
 
 
 def _limits(
-    work: Work, is_serial: Bools, window: int, link: LinkTrace, seconds: float, begin: float
+    work: StepWork, is_serial: Bools, window: int, link: LinkTrace, seconds: float, begin: float
 ) -> tuple[Floats, Floats]:
     """Limits, shape (m,), and what one unit of each variable takes of them, shape (m, 2 n).
 

@@ -93,7 +93,7 @@ class Phases(Protocol):
         """T_sum, and the round trips."""
 
 
-class Work(NamedTuple):
+class StepWork(NamedTuple):
     """What a step costs at n (cut, bits) pairs whatever the link: seconds to compute, bits to carry. Arrays of shape (n,).
 
     NaN where the profile has no measurement.
@@ -145,18 +145,18 @@ class Work(NamedTuple):
         """Which of the n have all that is needed to cost them, shape (n,)."""
         return np.isfinite(self.edge_seconds + self.uplink_bits + self.cloud_seconds + self.downlink_bits)
 
-    def take(self, index: ArrayLike) -> "Work":
+    def take(self, index: ArrayLike) -> "StepWork":
         """The rows that a mask or an array of indices picks."""
-        return Work(*(column[np.asarray(index)] for column in self))
+        return StepWork(*(column[np.asarray(index)] for column in self))
 
-    def joined(self, other: "Work") -> "Work":
+    def joined(self, other: "StepWork") -> "StepWork":
         """These rows and then those."""
         cuts, bits = np.concatenate([self.cuts, other.cuts]), np.concatenate([self.bits, other.bits])
         rest = (np.concatenate([mine, theirs]) for mine, theirs in zip(self[2:], other[2:], strict=True))
-        return Work(cuts, bits, *rest)
+        return StepWork(cuts, bits, *rest)
 
 
-def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | Ints) -> Work:
+def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | Ints) -> StepWork:
     """The work of a step at each pair (cuts[i], bits[i]); cuts within 0..L.
 
     T1 includes encoding where bits < 32, and the overhead of the stream where it was measured. Only the feature is compressed,
@@ -185,7 +185,7 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
     uplink_bits = np.where(split, feature_bytes * 8 * bits / FLOAT32_BITS, 0.0)
     downlink_bits = np.where(split, gradient_bytes * 8, 0.0)
     overhead_seconds = profile.overhead.seconds_per_byte / 8 * (uplink_bits + downlink_bits) + profile.overhead.seconds
-    return Work(
+    return StepWork(
         cuts,
         bits,
         edge_seconds + added_seconds,

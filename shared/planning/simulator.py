@@ -147,7 +147,7 @@ def simulate(
                 paused = pipeline.migrate(decision.deployment, decision.abandon_after_seconds)
             now = pipeline.next_start()
             monitor.observe_until(now)
-            monitor.engine.deployed(now, pipeline.deployment)
+            monitor.engine.note_deployed(now, pipeline.deployment)
             switches.append(Switch(now, pipeline.deployment, paused))
         pipeline.step()
     return Run(seconds, _steps_until(pipeline.settled, begin, begin + seconds), start, tuple(switches))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.errors import PlanError
-from shared.planning.cost import Work, work_of
+from shared.planning.cost import StepWork, work_of
 from shared.planning.profile import FLOAT32_BITS, Profile, is_bit_width
 
 DEFAULT_BITS = (2, 4, 8, 32)
@@ -36,7 +36,7 @@ class SearchSpace:
         return (among[-1], among[0]) if among[0] < among[-1] else (among[-1],)
 
 
-def candidates(profile: Profile, space: SearchSpace) -> Work:
+def candidates(profile: Profile, space: SearchSpace) -> StepWork:
     """Every (cut, bits) of the space that was measured and keeps within min_bits, by cut and then from many bits to few.
 
     Edge-only has the largest width alone, because a smaller one would spare nothing there. The data stays on the edge, so a cut

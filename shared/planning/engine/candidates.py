@@ -6,7 +6,7 @@ spares the replay.
 
 import numpy as np
 
-from shared.planning.cost import Bools, PlannedDeployment, Work, work_of
+from shared.planning.cost import Bools, PlannedDeployment, StepWork, work_of
 from shared.planning.profile import Profile
 from shared.planning.space import SearchSpace, candidates
 
@@ -17,7 +17,7 @@ class Candidates:
     def __init__(self, profile: Profile, space: SearchSpace, today: PlannedDeployment) -> None:
         """PlanError when the space is malformed or leaves nothing to choose."""
         once, choices = candidates(profile, space), space.best_staleness(profile)
-        self.work: Work = once if len(choices) == 1 else once.joined(once)
+        self.work: StepWork = once if len(choices) == 1 else once.joined(once)
         self.staleness = np.repeat(np.array(choices, dtype=np.int64), len(once.cuts))
         """K of each, shape (n,)."""
         self.allowed: Bools = np.ones(len(self.staleness), dtype=np.bool_)

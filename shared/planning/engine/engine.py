@@ -5,11 +5,11 @@ the profile ages, a change costs, and the link may be back in a moment. Its rule
 
 - Deployments (candidates.py) are compared by the steps each would have done over the last minute (estimates.py).
 - A change, with its way (transitions.py), must pay over the steps until the next event (horizon.py).
-- What may be risked, and what is proven and no risk, the ledger says (ledger.py): of deployments, and of experts that follow
-  the link from one to another (experts.py).
+- The ledger (ledger.py) says what may be risked, and what is proven and therefore no risk: deployments, and experts that
+  follow the link from one to another (experts.py).
 
-What it decides is a proposal until `deployed` answers it: with the deployment proposed, or with the old one when nothing
-came of it. Until then it only listens.
+A decision is a proposal until `note_deployed` answers it: with the proposed deployment, or with the old one when the change
+failed. Until then the engine only listens.
 """
 
 import math
@@ -126,12 +126,12 @@ class Engine:
         """The deployment that losses are counted against: what the run began with, or what has proved to be better for good."""
         return self._candidates[self._ledger.home]
 
-    def rested(self, seconds: float) -> None:
+    def note_standstill(self, seconds: float) -> None:
         """Training stood still until now, as for an evaluation or a checkpoint: that time does not count."""
         if self._seconds is not None:
             self._seconds = seconds
 
-    def deployed(self, seconds: float, deployment: PlannedDeployment) -> None:
+    def note_deployed(self, seconds: float, deployment: PlannedDeployment) -> None:
         """Training goes on with `deployment`: the proposed one, the old one when the change was given up, or an operator's."""
         was, proposal = self.deployment, self._proposal
         self.deployment, self._proposal = deployment, None

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from shared.planning.cost import Floats, Ints, PhaseSeconds, Rates, Work, steady_seconds
+from shared.planning.cost import Floats, Ints, PhaseSeconds, Rates, StepWork, steady_seconds
 
 LEAST_RATE = 1000.0
 """Bits per second that a dead link is taken for, so that deployments can still be told apart."""
@@ -59,7 +59,7 @@ class Estimates:
         self._modelled_steps: dict[tuple[int, int, int], float] = {}
         self._done_steps: dict[tuple[int, int, int], float] = {}
 
-    def consider(self, work: Work, staleness: Ints, current: int) -> None:
+    def consider(self, work: StepWork, staleness: Ints, current: int) -> None:
         """Estimate these candidates from now on; what is known of link, devices and deployments stays.
 
         staleness: K of each, shape (n,).

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shared.errors import PlanError
-from shared.planning.cost import Floats, PlannedDeployment, Rates, Work, migration_seconds, pipeline_seconds
+from shared.planning.cost import Floats, PlannedDeployment, Rates, StepWork, migration_seconds, pipeline_seconds
 from shared.planning.profile import Profile
 from shared.planning.space import SearchSpace
 
@@ -51,7 +51,7 @@ class Planner(Protocol):
 def plan_of(
     profile: Profile,
     rates: Rates,
-    work: Work,
+    work: StepWork,
     staleness_range: range,
     horizon_steps: int,
     from_cut: int | None,
@@ -71,7 +71,7 @@ def plan_of(
     )
 
 
-def horizon_seconds(work: Work, rates: Rates, staleness: int, horizon_steps: int) -> Floats:
+def horizon_seconds(work: StepWork, rates: Rates, staleness: int, horizon_steps: int) -> Floats:
     """Eq. 12 for every row of `work`, shape (n,)."""
     return pipeline_seconds(work.phases(rates, serial=staleness == 0), staleness, horizon_steps)
 

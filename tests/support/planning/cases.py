@@ -36,7 +36,7 @@ from shared.planning import (
     step_tasks,
     work_of,
 )
-from shared.planning.cost import Work
+from shared.planning.cost import StepWork
 
 MBIT = 1e6
 
@@ -129,7 +129,7 @@ class ProfileCosts:
         return self.deployment.staleness == 0
 
     @property
-    def _work(self) -> Work:
+    def _work(self) -> StepWork:
         return work_of(self.profile, [self.deployment.cut], [self.deployment.bits])
 
 

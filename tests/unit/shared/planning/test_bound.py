@@ -44,7 +44,7 @@ class Whims:
         wanted = self._draw()
         return wanted and Decision(wanted, math.nan, math.nan, math.nan, math.inf)
 
-    def deployed(self, seconds, deployment):
+    def note_deployed(self, seconds, deployment):
         pass
 
 

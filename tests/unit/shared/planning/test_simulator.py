@@ -109,7 +109,7 @@ class Script:
         wanted = self.proposals.get(seconds)
         return wanted and Decision(wanted, math.nan, math.nan, math.nan, math.inf)
 
-    def deployed(self, seconds, deployment):
+    def note_deployed(self, seconds, deployment):
         self.deployments.append((seconds, deployment))
 
 

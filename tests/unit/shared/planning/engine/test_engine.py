@@ -78,7 +78,7 @@ def test_k_that_may_not_be_is_left_at_once_and_the_cut_stays():
     engine = Engine(REPLAYED, SPACE, PlannedDeployment(3, 2, 8))
     decision = watched(engine, 1, 1000 * MBIT, 1000 * MBIT)
     assert decision.deployment == PlannedDeployment(3, 0, 8)
-    engine.deployed(1.0, decision.deployment)
+    engine.note_deployed(1.0, decision.deployment)
     assert engine.deployment.staleness == 0
     engine = Engine(LIGHT, SPACE, PlannedDeployment(3, 2, 8))
     assert watched(engine, 1, 8 * MBIT, 8 * MBIT).deployment == PlannedDeployment(3, 3, 8)
@@ -115,7 +115,7 @@ def test_a_proposal_is_made_once_and_waits_for_its_answer():
     assert decision is not None
     assert decision.seconds_per_step < decision.staying_seconds_per_step
     assert watched(engine, 100, 1 * MBIT, 1 * MBIT, 1 / 32, begin=600) is None
-    engine.deployed(700.0, decision.deployment)
+    engine.note_deployed(700.0, decision.deployment)
     assert engine.deployment == decision.deployment
 
 
@@ -127,7 +127,7 @@ def test_an_operators_pin_is_proposed_whatever_it_costs_and_kept():
     engine.constrain(SearchSpace(cut=other, staleness=1))
     decision = watched(engine, 1, 40 * MBIT, 40 * MBIT, begin=10)
     assert (decision.deployment.cut, decision.deployment.staleness) == (other, 1)
-    engine.deployed(20.0, decision.deployment)
+    engine.note_deployed(20.0, decision.deployment)
     assert watched(engine, 600, 40 * MBIT, 40 * MBIT, begin=21) is None
 
 

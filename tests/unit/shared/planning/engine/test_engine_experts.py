@@ -27,7 +27,7 @@ def on_a_wave(engine, seconds, answers=True, until=math.inf):
         done += 1.0 / float(steady_seconds(phases, staleness)[0])
         decision = engine.observe(float(second), int(done), mbit * MBIT, mbit * MBIT)
         if decision is not None and answers:
-            engine.deployed(float(second), decision.deployment)
+            engine.note_deployed(float(second), decision.deployment)
         yield second, decision
 
 
@@ -47,13 +47,13 @@ def test_a_pin_that_comes_while_a_change_is_under_way_is_kept_after_it():
         each for _, each in on_a_wave(engine, 1800, answers=False) if each is not None and each.deployment.cut == 3
     )
     engine.constrain(SearchSpace(cut=3))
-    engine.deployed(1800.0, decided.deployment)
+    engine.note_deployed(1800.0, decided.deployment)
     for second in range(1801, 3600):
         mbit = 60.0 if second // 60 % 2 == 0 else 5.0
         decision = engine.observe(float(second), second * 10, mbit * MBIT, mbit * MBIT)
         assert decision is None or decision.deployment.cut == 3
         if decision is not None:
-            engine.deployed(float(second), decision.deployment)
+            engine.note_deployed(float(second), decision.deployment)
 
 
 def test_where_the_link_has_changed_for_good_the_place_that_an_expert_found_becomes_home():
@@ -81,7 +81,7 @@ def test_an_expert_that_does_not_keep_what_it_promises_is_left_for_good():
         decision = engine.observe(float(second), int(done), mbit * MBIT, mbit * MBIT)
         if decision is not None:
             left_at += [second] if engine.deployment == start else []
-            engine.deployed(float(second), decision.deployment)
+            engine.note_deployed(float(second), decision.deployment)
     assert left_at
     assert max(left_at) < 1800
     assert engine.deployment == start
