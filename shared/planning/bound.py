@@ -15,8 +15,8 @@ from shared.planning.profile import FLOAT32_BITS, Profile
 from shared.planning.space import SearchSpace, candidates
 from shared.planning.traces import LinkTrace, Trace
 
-ROUNDING = 1e-9
-"""Part of each limit that may be nothing but rounding."""
+ROUNDING = 1e-6
+"""Part of each limit that may be nothing but rounding: ten times what the solver takes for equal."""
 
 
 def most_steps(profile: Profile, link: LinkTrace, seconds: float, space: SearchSpace, begin: float = 0.0) -> float:
@@ -71,7 +71,10 @@ def _limits(
     ]
     follows = np.hstack([-each, each])  # no more are followed than there are
     limits = np.concatenate([[limit for limit, _, _ in rows], none])
-    return limits, np.vstack([np.array([np.concatenate(taken) for _, *taken in rows]), follows])
+    costs = np.vstack([np.array([np.concatenate(taken) for _, *taken in rows]), follows])
+    # As shares of each limit: beside bits of a slow link, seconds would be less than what the solver takes for equal.
+    units = np.where(limits > 0.0, limits, np.maximum(np.abs(costs).max(axis=1), np.finfo(np.float64).tiny))
+    return limits / units, costs / units[:, np.newaxis]
 
 
 def _carried_bits(trace: Trace, begin: float, seconds: float) -> float:

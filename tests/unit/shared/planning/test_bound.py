@@ -66,6 +66,24 @@ def test_no_run_beats_the_bound_whatever_is_changed_and_when(profile, link, chan
         assert simulate(profile, link, anything(), SECONDS, engine, begin=5.0).steps <= most * (1.0 + FLOAT_SLACK)
 
 
+def test_a_slow_link_beside_quick_blocks_rounds_nothing_away():
+    """Bits of the one and seconds of the other are far apart, and the solver has one measure for both."""
+    profile = small_profile(
+        blocks=tuple(ProfiledBlock(f"b{index}", 0.0) for index in range(3)),
+        feature_bytes=(1.0, 1250000.0, 1.0, None),
+        gradient_bytes=(1.0, 1.0, 4999983.0, None),
+        edge_seconds=(1.0, 1.0, 1.0, 0.5),
+        serial_edge_seconds=(None, 2.0, None, 1.0),
+        cloud_seconds=(1.0, 1.0, 1.0, 0.0),
+        max_staleness=1,
+    )
+    for uplink in (Trace.of_durations([1.0, 2.0], [0.0, 125001.0]), Trace.of_durations([1.0, 1.0], [0.0, 99696.0])):
+        link = LinkTrace(uplink, Trace.constant(10000.0))
+        alone = simulate(profile, link, PlannedDeployment(3, 1, 32), SECONDS, begin=5.0).steps
+        assert alone == pytest.approx(240.0)
+        assert alone <= most_steps(profile, link, SECONDS, SearchSpace(WIDTHS), begin=5.0) <= alone + 2.0
+
+
 @given(profiles(max_blocks=4, complete=True), links, st.sampled_from([(2, 8, 32), (8,)]), st.none() | st.integers(0, 6))
 @settings(max_examples=15, deadline=None)
 def test_no_planner_beats_the_bound(profile, link, bits, staleness):
