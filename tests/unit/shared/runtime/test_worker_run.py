@@ -33,7 +33,7 @@ def delays(dice: random.Random):
     return lambda: dice.uniform(0, longest)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     ANY,
     st.lists(st.integers(0, 60), max_size=8),
@@ -62,7 +62,7 @@ def test_a_session_without_staleness_is_one_process_with_its_tiles(placement, lo
         assert loss == pytest.approx(expected[step], rel=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     ANY,
     st.integers(1, 3),
@@ -87,7 +87,7 @@ def test_late_gradients_are_never_later_than_k_whatever_is_lost(placement, stale
     assert all(len(dones) == len(session.workers) for dones in session.done.values())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     chains(),
     st.sampled_from(["uniform4", "bf16", "fp32"]),
