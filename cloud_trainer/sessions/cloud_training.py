@@ -152,7 +152,7 @@ class CloudTraining:
                 block=self.stage.blocks[0].name,
             )
         placed = tuple(None if gradient is None else gradient.to("cpu") for gradient in found)
-        return with_zeros(placed, features)
+        return with_zeros(placed, self.feature_specs, len(features[0]))
 
     def update(self, step: int) -> float:
         """Update the weights by the gradients of `step`. Returns the seconds that this took."""

@@ -32,10 +32,10 @@ class EdgeCompute:
         """step_log: where each applied gradient is written down."""
         self._held = held
         self._make_policy = make_policy
-        self.begin(0)
         self._feedback = feedback
         self._workers = workers
         self._step_log = step_log
+        self.begin(0)
 
     def begin(self, cut: int) -> None:
         """A stretch of steps begins, with the blocks before `cut` here and nothing in flight."""

@@ -27,17 +27,14 @@ class WeightedPart(NamedTuple):
 
 def part_of(block: Block, gradient: BlockGradients) -> BlockPart:
     """A worker's own part; buffers are copied, because the next forward writes to them."""
-    buffers = {f"buffer/{name}": value for name, value in block.named_buffers().items()}
-    buffers |= {f"transient/{name}": value for name, value in block.named_transients().items()}
     part = {f"gradient/{name}": tensor.detach() for name, tensor in gradient.items()}
-    return part | {name: value.detach().clone() for name, value in buffers.items()}
+    return part | {name: value.clone() for name, value in _buffers(block).items()}
 
 
 def check_part(block: Block, part: BlockPart) -> None:
     """Refuse a part that is not this block's. Raises ProtocolError."""
-    targets: dict[str, Tensor] = {f"gradient/{name}": value for name, value in block.named_parameters().items()}
-    targets |= {f"buffer/{name}": value for name, value in block.named_buffers().items()}
-    targets |= {f"transient/{name}": value for name, value in block.named_transients().items()}
+    buffers = _buffers(block)
+    targets = {f"gradient/{name}": value for name, value in block.named_parameters().items()} | buffers
     for name, tensor in part.items():
         target = targets.get(name)
         if target is None or (tensor.shape, tensor.dtype) != (target.shape, target.dtype):
@@ -45,8 +42,7 @@ def check_part(block: Block, part: BlockPart) -> None:
                 f"a part of block {block.name!r} has {name[:120]!r}, {tensor.dtype} {tuple(tensor.shape)}; the block has "
                 + ("none of that name" if target is None else f"{target.dtype} {tuple(target.shape)}")
             )
-    buffers = [name for name in targets if not name.startswith("gradient/")]
-    if missing := sorted(set(buffers).difference(part)):
+    if missing := sorted(buffers.keys() - part.keys()):
         raise ProtocolError(f"a part of block {block.name!r} came without {missing[0]!r}")
 
 
@@ -56,10 +52,8 @@ def summed(block: Block, parts: Sequence[WeightedPart]) -> BlockGradients:
     The loss has scaled each part already, so their sum is the gradient of the whole batch. A buffer of floats becomes the mean
     of the parts by samples, in float64; one of integers, as a counter of batches, that of the first part.
     """
-    buffers = block.named_buffers() | block.named_transients()
-    for name, buffer in buffers.items():
-        key = f"buffer/{name}" if name in block.named_buffers() else f"transient/{name}"
-        buffer.copy_(_mean([(one.part[key], one.samples) for one in parts]))
+    for name, buffer in _buffers(block).items():
+        buffer.copy_(_mean([(one.part[name], one.samples) for one in parts]))
     gradient: BlockGradients = {}
     for name, parameter in block.named_parameters().items():
         found = [one.part[f"gradient/{name}"] for one in parts if f"gradient/{name}" in one.part]
@@ -72,8 +66,15 @@ def summed(block: Block, parts: Sequence[WeightedPart]) -> BlockGradients:
 
 
 def weights_of(block: Block) -> block_state.BlockTensors:
-    """A copy of the parameters and buffers of a block, as holders take them over (`Stage.take_weights`)."""
+    """A copy of the parameters and buffers of a block, as holders take them over (`HeldBlocks.take_weights`)."""
     return {name: tensor.clone() for name, tensor in block_state.collect(block, None).items()}
+
+
+def _buffers(block: Block) -> block_state.BlockTensors:
+    """What training changes in a block besides its weights, named as in its state."""
+    return {
+        name: value for name, value in block_state.collect(block, None).items() if not name.startswith("parameter/")
+    }
 
 
 def _mean(values: Sequence[tuple[Tensor, int]]) -> Tensor:

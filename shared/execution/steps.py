@@ -16,7 +16,6 @@ from shared.execution.blocks import PlacedBlocks
 from shared.execution.pieces import Piece, features_of, gathered
 from shared.execution.shared_blocks import BlockPart, WeightedPart
 from shared.model.features import Features, Gradients
-from shared.model.spec import TensorSpec
 from shared.placement import (
     Backward,
     Cargo,
@@ -40,6 +39,7 @@ from shared.placement import (
 )
 from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
+from shared.training.stage import with_zeros
 
 Load = Gradients | BlockPart
 """What crosses: tensors slot by slot, or those of a block by name."""
@@ -264,7 +264,7 @@ class WorkerSteps:
             case Cargo.ERROR_GRADIENT:
                 nothing: Gradients = (None,) * len(specs)
                 found = gathered(state.gradients[crossing.index], rows) if rows.count else nothing
-                return tuple(map(_or_zeros, found, specs, [rows.count] * len(specs)))
+                return with_zeros(found, specs, rows.count)
             case Cargo.WEIGHT_GRADIENT:
                 gradient = state.block_gradients.pop(crossing.index, {})
                 return self._blocks.part(crossing.index, gradient) if rows.count else {}
@@ -316,10 +316,3 @@ def _gradient_of(operation: Operation) -> int | None:
         case Send(crossing) if crossing.cargo is Cargo.ERROR_GRADIENT:
             return crossing.index
     return None
-
-
-def _or_zeros(gradient: Tensor | None, spec: TensorSpec, samples: int) -> Tensor | None:
-    """Zeros at floats that no gradient reaches, as behind a `detach`: who waits for it needs something."""
-    if gradient is not None or not spec.differentiable:
-        return gradient
-    return spec.zeros(samples)

@@ -87,8 +87,13 @@ class HeldBlocks:
             self._release(index)
         self._taken_in = ()
 
-    def update(self, index: int, step: int) -> None:
-        """Clip the gradient that backwards have left in a block, step its optimizer at the rate of `step`, and drop it."""
+    def update(self, indices: Iterable[int], step: int) -> None:
+        """Clip the gradient that backwards have left in each block, step its optimizer at the rate of `step`, and drop it."""
+        rate = learning_rate(self.recipe, step)
+        for index in indices:
+            self._update(index, rate)
+
+    def _update(self, index: int, rate: float) -> None:
         block, optimizer, clip_norm = (
             self.chain.blocks[index],
             self._optimizers.get(index),
@@ -98,7 +103,7 @@ class HeldBlocks:
             return
         if clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], clip_norm, foreach=False)
-        optimizer.param_groups[0]["lr"] = learning_rate(self.recipe, step)
+        optimizer.param_groups[0]["lr"] = rate
         with failures_of("the update of", block):
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -108,7 +113,7 @@ class HeldBlocks:
         """Update a block by this gradient."""
         for name, parameter in self.chain.blocks[index].named_parameters().items():
             parameter.grad = gradient.get(name)
-        self.update(index, step)
+        self.update((index,), step)
 
     def take_gradients(self, indices: Collection[int]) -> dict[int, BlockGradients]:
         """What backwards have left, by block; the parameters have no gradient afterwards."""

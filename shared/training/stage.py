@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from shared.model.chain import Block, Chain
-from shared.model.features import Features, Gradients, call_module
+from shared.model.features import Features, FeatureSpecs, Gradients, call_module
 from shared.model.random_state import random_state
 from shared.training.block_failures import failures_of
 from shared.training.held_blocks import HeldBlocks
@@ -97,8 +97,7 @@ class Stage:
 
     def update(self, step: int) -> None:
         """Update every block by what backwards have left, and drop that."""
-        for block in self.blocks:
-            self.held.update(block.index, step)
+        self.held.update(range(self.first, self.stop), step)
 
     def forward_only(self, step: int, inputs: Features) -> Features:
         """Run the blocks in training mode without a graph; buffers are updated."""
@@ -163,13 +162,11 @@ def lone_stage(chain: Chain, first: int, stop: int, recipe: Recipe, device: torc
     return Stage(HeldBlocks(chain, recipe, device, range(first, stop)), first, stop)
 
 
-def with_zeros(gradients: Gradients, features: Features) -> Gradients:
-    """What goes back to the sender of `features`: zeros at the floats that no gradient reaches, as behind a `detach`."""
+def with_zeros(gradients: Gradients, specs: FeatureSpecs, samples: int) -> Gradients:
+    """What goes back to the sender of so many samples: zeros at floats that no gradient reaches, as behind a `detach`."""
     return tuple(
-        torch.zeros(feature.shape, dtype=feature.dtype)
-        if gradient is None and feature.is_floating_point()
-        else gradient
-        for gradient, feature in zip(gradients, features, strict=True)
+        spec.zeros(samples) if gradient is None and spec.differentiable else gradient
+        for gradient, spec in zip(gradients, specs, strict=True)
     )
 
 

@@ -33,6 +33,7 @@ from shared.placement import (
 )
 
 WORKERS = ("edge", "near", "far")
+BATCH_SIZES = st.integers(3, 8)
 EVERYBODY = Permissions(inputs_to=frozenset(WORKERS), labels_to=frozenset(WORKERS))
 
 
@@ -56,7 +57,7 @@ def models(draw):
 
 
 @st.composite
-def placements(draw, model: ModelFacts, batch_sizes: st.SearchStrategy[int] = st.integers(3, 8)):  # noqa: B008
+def placements(draw, model: ModelFacts, batch_sizes: st.SearchStrategy[int] = BATCH_SIZES):
     """Any valid placement of `model` on up to three workers: in each run of blocks the samples are divided among some."""
     blocks, batch_size = len(model.blocks), draw(batch_sizes)
     tiles: list[Tile] = []
@@ -92,7 +93,7 @@ def placements(draw, model: ModelFacts, batch_sizes: st.SearchStrategy[int] = st
 
 
 @st.composite
-def valid_placements(draw, model: ModelFacts, batch_sizes: st.SearchStrategy[int] = st.integers(3, 8)):  # noqa: B008
+def valid_placements(draw, model: ModelFacts, batch_sizes: st.SearchStrategy[int] = BATCH_SIZES):
     """The same, where no part is too small for its statistics."""
     placement = draw(placements(model, batch_sizes))
     try:

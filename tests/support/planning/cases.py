@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from hypothesis import strategies as st
 
@@ -11,13 +10,8 @@ from shared.placement import (
     Cargo,
     Crossing,
     Forward,
-    Link,
     ModelFacts,
     Operation,
-    Placement,
-    Rows,
-    Source,
-    Tile,
     links,
     two_workers,
 )
@@ -160,35 +154,3 @@ def block_costs(draw, model: ModelFacts, workers: Sequence[str]) -> BlockCosts:
         {"half": CodecCosts(16.0, draw(linear), draw(linear))},
         draw(linear),
     )
-
-
-def chain_step(
-    staleness: int,
-    compute: Sequence[tuple[float, float]],
-    carry: Sequence[tuple[float, float]],
-    round_trip: float = 0.0,
-) -> StepTasks:
-    """A block a worker, one after the other. compute: seconds forward and backward; carry: seconds up and down of each hop."""
-    workers = tuple(f"w{index}" for index in range(len(compute)))
-    whole = Rows(0, 1)
-    placement = Placement(
-        version=0,
-        blocks=len(workers),
-        batch_size=1,
-        workers=workers,
-        tiles=tuple(Tile(worker, index, index + 1, whole) for index, worker in enumerate(workers)),
-        sources=(Source(workers[0], whole),),
-        staleness=staleness,
-    )
-    model = ModelFacts(tuple(BlockFacts(worker) for worker in workers))
-    block = {
-        worker: (BlockSeconds(Linear(forward), Linear(backward), 0.0),) * len(workers)
-        for worker, (forward, backward) in zip(workers, compute, strict=True)
-    }
-    costs = BlockCosts(block, (1.0,) * (len(workers) + 1), (0.0,) * len(workers), 0.0, {}, Linear(0.0))
-    hops = {
-        Link(near, far): Rates(8 / up, 8 / down, round_trip)
-        for (near, far), (up, down) in zip(pairwise(workers), carry, strict=True)
-    }
-    labels = Link(workers[0], workers[-1])
-    return step_tasks(placement, model, costs, {labels: Rates(1.0, 1.0), **hops}, replays=False)

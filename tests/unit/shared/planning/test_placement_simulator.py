@@ -2,13 +2,14 @@
 
 import itertools
 import math
-import random
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.planning.chains import chain_step, over_the_bound, random_chain
+from benchmarks.planning.mixes import mixes, most_over_the_bound
 from shared.errors import PlanError
 from shared.placement import BlockFacts, Link, ModelFacts, links, two_workers
 from shared.planning import (
@@ -25,8 +26,7 @@ from shared.planning import (
 )
 from shared.planning.simulator import SimulatedPipeline
 from tests.support.placements import WORKERS, models, placements
-from tests.support.planning.cases import block_costs, chain_step, edge_and_trainer, profiles, rates
-from tests.support.planning.mixes import mixes, most_over_the_bound
+from tests.support.planning.cases import block_costs, edge_and_trainer, profiles, rates
 
 part_seconds = st.floats(0.01, 0.1)
 BOTH_LEARN = ModelFacts((BlockFacts("b0"), BlockFacts("b1")))
@@ -112,19 +112,12 @@ def test_a_chain_with_steps_to_spare_stays_near_its_slowest_part(alone):
 @pytest.mark.parametrize("workers", [3, 4])
 def test_mixes_of_slow_parts_are_at_the_bound(workers, staleness):
     for mix in mixes(workers):
-        step = chain_step(staleness, mix.compute, mix.carry)
-        per_step = simulate_placement(step, 12 * (staleness + 1)).seconds_per_step()
-        assert per_step <= step_cost(step).bound() * most_over_the_bound(workers, staleness, mix.name), mix.name
+        over = over_the_bound(chain_step(staleness, mix.compute, mix.carry))
+        assert over <= most_over_the_bound(workers, staleness, mix.name), mix.name
 
 
 def test_most_chains_are_near_the_bound_at_any_staleness():
-    ratios = []
-    for staleness, number in itertools.product((1, 2, 3, 5), range(25)):
-        draw = random.Random(number)
-        count = draw.choice((3, 4))
-        both = [(draw.uniform(0.01, 0.1), draw.uniform(0.01, 0.1)) for _ in range(2 * count - 1)]
-        step = chain_step(staleness, both[:count], both[count:])
-        ratios.append(simulate_placement(step, 12 * (staleness + 1)).seconds_per_step() / step_cost(step).bound())
+    ratios = [over_the_bound(random_chain(number, staleness)) for staleness in (1, 2, 3, 5) for number in range(25)]
     near = sum(ratio <= 1.05 for ratio in ratios) / len(ratios)
     assert near > 0.7
     assert max(ratios) < 1.35

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.planning.chains import chain_step
 from shared.errors import PlanError
 from shared.placement import BlockFacts, Cargo, Link, ModelFacts, Placement, Route, Rows, Source, Tile, links
 from shared.planning import (
@@ -24,7 +25,7 @@ from shared.planning import (
     work_of,
 )
 from tests.support.placements import WORKERS, models, placements
-from tests.support.planning.cases import block_costs, chain_step, edge_and_trainer, profiles, rates
+from tests.support.planning.cases import block_costs, edge_and_trainer, profiles, rates
 
 TWO = ModelFacts((BlockFacts("b0"), BlockFacts("b1")))
 NOTHING = Linear(0.0)

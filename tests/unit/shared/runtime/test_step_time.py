@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from torch import nn
 
+from benchmarks.planning.mixes import Mix, mixes, most_over_the_bound
 from shared.concurrency.threads import Worker
 from shared.execution.model_facts import facts_of
 from shared.execution.steps import Work
@@ -25,7 +26,6 @@ from shared.planning import (
 )
 from tests.support.linked import LinkedSession
 from tests.support.placed import WIDTH, batch_of, built, chain_of, recipe
-from tests.support.planning.mixes import Mix, mixes, most_over_the_bound
 from tests.support.virtual import Wire, run_virtually
 
 pytestmark = pytest.mark.usefixtures("one_thread")

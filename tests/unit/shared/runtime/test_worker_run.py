@@ -2,11 +2,13 @@
 
 import copy
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from shared.placement import (
     Cargo,
@@ -33,6 +35,17 @@ def delays(dice: random.Random):
     return lambda: dice.uniform(0, longest)
 
 
+def trained(make: Callable[[], LinkedSession], batches: Sequence[tuple[Tensor, Tensor]]) -> LinkedSession:
+    """A session that is made and has trained in virtual time."""
+
+    async def main() -> LinkedSession:
+        session = make()
+        await session.train(batches)
+        return session
+
+    return run_virtually(main)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     ANY,
@@ -44,15 +57,8 @@ def test_a_session_without_staleness_is_one_process_with_its_tiles(placement, lo
     placement, told, module = replace(placement, staleness=0), recipe("adam"), built("dropping")
     samples = [placement.batch_size] * (STEPS - 1) + [min(last_samples, placement.batch_size)]
     batches = [batch_of(step, count) for step, count in enumerate(samples)]
-    dice = random.Random(seed)
-    session: LinkedSession
-
-    async def main() -> None:
-        nonlocal session
-        session = LinkedSession(module, placement, told, seconds=delays(dice), losses=losses)
-        await session.train(batches)
-
-    run_virtually(main)
+    seconds = delays(random.Random(seed))
+    session = trained(lambda: LinkedSession(module, placement, told, seconds=seconds, losses=losses), batches)
     plain = PlainTiles(list(module), placement, told)
     expected = [plain.step(step, *batch) for step, batch in enumerate(batches)]
     assert_same_bits(dict(module.state_dict()), state_of(session.chains, placement))
@@ -72,16 +78,10 @@ def test_a_session_without_staleness_is_one_process_with_its_tiles(placement, lo
 )
 def test_late_gradients_are_never_later_than_k_whatever_is_lost(placement, staleness, backward, losses, seed):
     placement = replace(placement, staleness=staleness)
-    dice = random.Random(seed)
-    session: LinkedSession
-
-    async def main() -> None:
-        nonlocal session
-        seconds = delays(dice)
-        session = LinkedSession(built("dropping"), placement, recipe("sgd"), backward, seconds, losses)
-        await session.train([batch_of(step, placement.batch_size) for step in range(STEPS)])
-
-    run_virtually(main)
+    seconds, batches = delays(random.Random(seed)), [batch_of(step, placement.batch_size) for step in range(STEPS)]
+    session = trained(
+        lambda: LinkedSession(built("dropping"), placement, recipe("sgd"), backward, seconds, losses), batches
+    )
     for blocks in session.blocks.values():
         assert all(0 <= late <= staleness for late in blocks.staleness)
     assert all(len(dones) == len(session.workers) for dones in session.done.values())
@@ -103,15 +103,8 @@ def test_what_is_compressed_is_compensated_once_whatever_is_lost(placement, up, 
     placement = replace(placement, codecs=codecs, staleness=0)
     told, module = recipe("sgd"), built("dropping")
     batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
-    dice = random.Random(seed)
-    session: LinkedSession
-
-    async def main() -> None:
-        nonlocal session
-        session = LinkedSession(module, placement, told, seconds=delays(dice), losses=losses)
-        await session.train(batches)
-
-    run_virtually(main)
+    seconds = delays(random.Random(seed))
+    session = trained(lambda: LinkedSession(module, placement, told, seconds=seconds, losses=losses), batches)
     simulated = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
     simulation(simulated, placement, told).train(0, STEPS, iter(batches))
     assert_same_bits(state_of(simulated, placement), state_of(session.chains, placement))

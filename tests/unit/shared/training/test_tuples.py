@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from shared.codec import FeedbackMode
 from shared.execution.split import Scheme, split_simulation
+from shared.model.features import specs_of
 from shared.model.random_state import random_state
 from shared.training.held_state import copy_state, put_back, to_bytes
 from shared.training.losses import LossHead
@@ -182,7 +183,7 @@ def test_a_stage_of_no_blocks_hands_every_tensor_on():
 def test_where_no_gradient_comes_to_a_float_zeros_go_back():
     features = torch.randn(2, 3), torch.randn(2, 4), torch.ones(2, dtype=torch.int64)
     found = torch.randn(2, 3)
-    first, second, third = with_zeros((found, None, None), features)
+    first, second, third = with_zeros((found, None, None), specs_of(features), 2)
     assert first is found
     assert torch.equal(second, torch.zeros(2, 4))
     assert third is None
