@@ -26,12 +26,16 @@ def deployment_of(placement: Placement, codec: str, downlink_codec: str) -> Depl
 
 
 def cut_of(placement: Placement) -> int | None:
-    """c, where blocks [0, c) are on the first worker and all others on the second; None for every other placement."""
+    """c, where blocks [0, c) are on the first worker and all others on the second; None for every other placement.
+
+    None, too, where all blocks are here and somebody has said that the labels stay with them: the trainer would get them.
+    """
     if len(placement.workers) != 2:
         return None
     edge, trainer = placement.workers
     cut = sum(len(tile.blocks) for tile in placement.tiles_of(edge))
-    if not cut:
+    labels_stay = cut == placement.blocks and placement.labels is not None
+    if not cut or labels_stay:
         return None
     short = two_workers(edge, trainer, cut, placement.blocks, placement.batch_size)
     same_blocks = all(stages(placement, worker) == stages(short, worker) for worker in placement.workers)

@@ -256,3 +256,14 @@ def test_every_cut_of_two_workers_is_trained_with(cut, blocks, staleness):
     deployment = deployment_of(placement, "uniform4", "fp16")
     assert (deployment.cut, deployment.staleness) == (min(cut, blocks), staleness)
     assert (deployment.codec, deployment.downlink_codec) == ("uniform4", "fp16")
+
+
+def test_labels_that_are_said_to_stay_are_never_sent_to_a_trainer_that_has_no_blocks():
+    """This version's trainer computes the loss at every cut, so what says otherwise does not run."""
+    alone = two_workers("edge", "gpu", 4, 4, 32)
+    assert cut_of(alone) == 4
+    staying = replace(alone, labels=frozenset({"edge"}))
+    assert cut_of(staying) is None
+    assert "refuses this placement" in note_on(staying)
+    with pytest.raises(ConfigError, match="trains with two workers on one cut"):
+        deployment_of(staying, "fp32", "fp32")
