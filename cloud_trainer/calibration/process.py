@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader
 
 from cloud_trainer.calibration.orders import CopyOrder
 from cloud_trainer.config import StandInConfig
-from cloud_trainer.sessions.failures import translate_failures
 from shared.errors import DataError, IsthmusError, ProtocolError, one_line
 from shared.execution.copy_training import Copy, steps_of
+from shared.execution.failures import translate_failures
 from shared.execution.split import Scheme
 from shared.factory import load_factory
 from shared.model.build import build_checked_chain, check_range, parse_kwargs

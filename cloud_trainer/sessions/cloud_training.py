@@ -14,10 +14,10 @@ from torch import Tensor
 from cloud_trainer.sessions.answers import Answers
 from cloud_trainer.sessions.arriving import ArrivingBlocks
 from cloud_trainer.sessions.cloud_batch import CloudBatch, CloudStep, StepListener
-from cloud_trainer.sessions.failures import translate_failures, translate_loss_failures
 from cloud_trainer.sessions.memory import SessionMemory
 from shared.checkpoint import Checkpoint
 from shared.errors import ProtocolError, StorageError
+from shared.execution.failures import translate_failures, translate_loss_failures
 from shared.model.build import check_cut
 from shared.model.chain import Chain
 from shared.model.features import Features, FeatureSpecs, Gradients

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from cloud_trainer.sessions.cloud_training import CloudTraining
-from cloud_trainer.sessions.failures import translate_failures
 from shared.errors import ProtocolError
+from shared.execution.failures import translate_failures
 from shared.model.build import check_range
 from shared.training.measure import seconds_of, stage_step
 from shared.training.stage import lone_stage

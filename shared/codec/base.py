@@ -4,6 +4,7 @@ Holds the interface that every codec answers to, and what is known of a codec wi
 wire: the sender of an `Encoded` writes its fields into a frame and its payload behind it.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ class Encoded:
     """The strides of the original tensor, in elements: strides choose kernels, and kernels choose bits."""
     payload: memoryview
     """Contiguous bytes, format 'B'. May be the tensor's own memory, so neither is written to before it is sent."""
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the tensor before encoding."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)

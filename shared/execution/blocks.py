@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from shared.codec import FeedbackMode
+from shared.execution.failures import translate_loss_failures
 from shared.execution.shared_blocks import BlockPart, WeightedPart, part_of, summed, weights_of
 from shared.model.features import Features, Gradients
 from shared.placement import ModelFacts, Placement, Tile, stages
 from shared.training import block_state
 from shared.training.held_blocks import BlockGradients, HeldBlocks
-from shared.training.losses import BatchLoss, LossHead
+from shared.training.losses import BatchLoss, LossHead, widened
 from shared.training.policies import POLICIES, BackwardPolicy, Replay
 from shared.training.stage import Stage
 
@@ -59,7 +60,9 @@ class PlacedBlocks:
 
     def loss(self, outputs: Features, labels: Tensor, share: float) -> tuple[BatchLoss, Features]:
         """The loss of a part of the batch and its error gradient; see `LossHead.gradient`."""
-        return self._head.gradient(outputs, labels, share)
+        labels = widened(labels)
+        with translate_loss_failures(self.held.recipe.loss, outputs, labels):
+            return self._head.gradient(outputs, labels, share)
 
     def evaluate(self, tile: Tile, inputs: Features) -> Features:
         """Run a stage in evaluation mode."""
@@ -67,7 +70,9 @@ class PlacedBlocks:
 
     def judge(self, outputs: Features, labels: Tensor) -> BatchLoss:
         """The loss alone."""
-        return self._head.evaluate(outputs, labels)
+        labels = widened(labels)
+        with translate_loss_failures(self.held.recipe.loss, outputs, labels):
+            return self._head.evaluate(outputs, labels)
 
     def part(self, block: int, gradient: BlockGradients) -> BlockPart:
         """This worker's part of a shared block."""

@@ -32,7 +32,6 @@ from shared.placement import (
     Sum,
     Update,
     answering_segments,
-    evaluation_program,
     program,
     segments,
     steps_ahead,
@@ -82,6 +81,8 @@ class Work(NamedTuple):
 
     step: int
     segment: int
+    what: str
+    """What it does of a step, in words: "forward", or "backward, update"."""
     ends_step: bool
     """Whether this worker has no more to do for the step then."""
     run: Callable[[], list[Outgoing]]
@@ -98,12 +99,13 @@ class WorkerSteps:
         self._placement = placement
         self._blocks = blocks
         self._training = training
-        self._program = (program if training else evaluation_program)(placement, model, worker)
+        self._program = program(placement, model, worker, training=training)
         self._sent_first, self._segments = segments(self._program)
+        self._names = [_name_of(segment) for segment in self._segments]
         self._awaits = [any(isinstance(one, Receive) for one in segment) for segment in self._segments]
         self.answering_segments = answering_segments(self._segments)
         """After how many of its segments another step may come here."""
-        self._ahead = steps_ahead(placement, model)
+        self._ahead = steps_ahead(placement, model, training=training)
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         self._steps: dict[int, StepInFlight] = {}
 
@@ -153,7 +155,8 @@ class WorkerSteps:
         if not self._may_run(state, segment):
             return None
         ends_step = state.segment + 1 == len(self._segments)
-        return Work(step, state.segment, ends_step, lambda: list(self._run(state, segment)))
+        what = self._names[state.segment]
+        return Work(step, state.segment, what, ends_step, lambda: list(self._run(state, segment)))
 
     def finish(self, work: Work) -> BatchLoss | None:
         """A piece of work has been run. Returns the loss of this worker's part once the step is done here."""
@@ -288,6 +291,12 @@ class WorkerSteps:
 
     def _scaled(self, rows: Rows, samples: int) -> Rows:
         return rows.scaled(samples, self._placement.batch_size)
+
+
+def _name_of(segment: Program) -> str:
+    """What a segment computes, in words."""
+    kinds = (type(one) for one in segment if isinstance(one, Forward | Backward | Sum | Update))
+    return ", ".join(dict.fromkeys(kind.__name__.lower() for kind in kinds))
 
 
 def _none_of(piece: Piece) -> Tensor:

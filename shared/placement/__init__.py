@@ -28,7 +28,6 @@ from shared.placement.programs import (
     Sum,
     Take,
     Update,
-    evaluation_program,
     program,
 )
 from shared.placement.ranges import BlockRange, parse_range
@@ -66,7 +65,6 @@ __all__ = [
     "check",
     "crossings",
     "document_of",
-    "evaluation_program",
     "gradient_crossings",
     "held_blocks",
     "links",

@@ -14,11 +14,13 @@ from shared.placement.tiles import Cargo, Placement
 class Arrivals:
     """The judge of one worker under one placement."""
 
-    def __init__(self, placement: Placement, model: ModelFacts, worker: str, first_step: int) -> None:
-        """first_step: the step that everybody begins with under this placement."""
+    def __init__(
+        self, placement: Placement, model: ModelFacts, worker: str, first_step: int, *, training: bool = True
+    ) -> None:
+        """first_step: the step that everybody begins with under this placement. training: see `program`."""
         self._placement = placement
-        self._ahead = steps_ahead(placement, model)
-        operations = program(placement, model, worker)
+        self._ahead = steps_ahead(placement, model, training=training)
+        operations = program(placement, model, worker, training=training)
         self._next_steps = {one.crossing: first_step for one in operations if isinstance(one, Receive)}
         self._oldest = first_step
         self._samples: dict[int, int] = {}

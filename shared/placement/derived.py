@@ -103,19 +103,19 @@ def weight_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing,
     return (*pushes, *pulls)
 
 
-def steps_ahead(placement: Placement, model: ModelFacts) -> int:
+def steps_ahead(placement: Placement, model: ModelFacts, *, training: bool = True) -> int:
     """How many steps may have begun anywhere beyond the oldest that somebody still works on.
 
-    K, where any worker waits for another's gradient or weights. Where none does nothing can be stale, and more are let through,
-    so that no worker stands still.
+    K, where any worker waits for another's gradient or weights. Where none does, as in an evaluation, nothing can be stale, and
+    more are let through, so that no worker stands still.
     """
-    somebody_waits = gradient_crossings(placement, model) or weight_crossings(placement, model)
+    somebody_waits = training and (gradient_crossings(placement, model) or weight_crossings(placement, model))
     return placement.staleness if somebody_waits else max(placement.staleness, AHEAD_WHERE_NOTHING_IS_STALE)
 
 
-def report_parents(placement: Placement, model: ModelFacts) -> dict[str, str]:
+def report_parents(placement: Placement, model: ModelFacts, *, training: bool = True) -> dict[str, str]:
     """To whom each worker passes on what it and others have done, so that all of it comes to the first worker with a part."""
-    pairs = [(link.dialer, link.listener) for link in links(placement, model)]
+    pairs = [(link.dialer, link.listener) for link in links(placement, model, training=training)]
     root = next(
         worker for worker in placement.workers if held_blocks(placement, worker) or _is_source(placement, worker)
     )
@@ -133,9 +133,10 @@ def _is_source(placement: Placement, worker: str) -> bool:
     return any(source.worker == worker for source in placement.sources)
 
 
-def links(placement: Placement, model: ModelFacts) -> tuple[Link, ...]:
-    """Pairs of workers that need a stream, in the order of the workers."""
-    everything = (*crossings(placement), *gradient_crossings(placement, model), *weight_crossings(placement, model))
+def links(placement: Placement, model: ModelFacts, *, training: bool = True) -> tuple[Link, ...]:
+    """Pairs of workers that need a stream, in the order of the workers. training: False for an evaluation."""
+    back = (*gradient_crossings(placement, model), *weight_crossings(placement, model)) if training else ()
+    everything = (*crossings(placement), *back)
     rank = {worker: index for index, worker in enumerate(placement.workers)}
     pairs = {tuple(sorted((rank[one.sender], rank[one.receiver]))) for one in everything}
     return tuple(Link(placement.workers[near], placement.workers[far]) for near, far in sorted(pairs))

@@ -85,14 +85,13 @@ Operation = Take | Send | Receive | Forward | Loss | Backward | Sum | Update
 Program = tuple[Operation, ...]
 
 
-def program(placement: Placement, model: ModelFacts, worker: str) -> Program:
-    """What `worker` does in one step of a valid placement; empty for a worker that has no part in it."""
-    return tuple(_operations(placement, model, worker))
+def program(placement: Placement, model: ModelFacts, worker: str, *, training: bool = True) -> Program:
+    """What `worker` does in one step of a valid placement; empty for a worker that has no part in it.
 
-
-def evaluation_program(placement: Placement, model: ModelFacts, worker: str) -> Program:
-    """What `worker` does to evaluate a batch: the way forward of its program, to the loss."""
-    return tuple(one for one in program(placement, model, worker) if _goes_forward(one))
+    training: False evaluates a batch: no more than the way forward, to the loss.
+    """
+    operations = _operations(placement, model, worker)
+    return tuple(one for one in operations if training or _goes_forward(one))
 
 
 def _goes_forward(operation: Operation) -> bool:

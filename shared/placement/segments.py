@@ -33,13 +33,13 @@ def answering_segments(segments_of_worker: tuple[Program, ...]) -> int:
     return answering[-1] if answering else len(segments_of_worker)
 
 
-def waits_for_all(placement: Placement, model: ModelFacts, worker: str) -> bool:
+def waits_for_all(placement: Placement, model: ModelFacts, worker: str, *, training: bool = True) -> bool:
     """Whether a worker that has done a step has waited for every other to answer it, through whatever it received.
 
     Where samples enter and this is so, nobody has to tell it how far the others are: with K others under way here, no more than
     that are anywhere.
     """
-    of_workers = {name: segments(program(placement, model, name))[1] for name in placement.workers}
+    of_workers = {name: segments(program(placement, model, name, training=training))[1] for name in placement.workers}
     makes = {
         one.crossing: (name, index)
         for name, whole in of_workers.items()

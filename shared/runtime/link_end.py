@@ -5,6 +5,7 @@ placement before memory is taken for it, and delivered to the steps of this work
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 
 from shared.codec import Encoded
@@ -13,16 +14,16 @@ from shared.errors import ProtocolError
 from shared.execution.feedback import Feedback, errors_of
 from shared.execution.shared_blocks import check_part
 from shared.execution.steps import Load, Outgoing, WorkerSteps
-from shared.placement import Arrivals, Cargo, Crossing, Receive, Send, program, steps_ahead
-from shared.placement.facts import ModelFacts
+from shared.placement import Arrivals, Cargo, Crossing, Program, Receive, Send
 from shared.runtime.crossing_wire import ROLES, CrossingWire
 from shared.runtime.judging import judge
 from shared.runtime.outbox import Item, Outbox
 from shared.runtime.resend_buffer import ResendBuffer
+from shared.runtime.worker_listener import WorkerListener
 from shared.tensor_wire import from_wire, to_wire
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import TensorKey, WireTensor, key_of
-from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition, StepDone
+from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition, StepDone, WorkerStopping
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 
 LinkStream = Duplex[LinkMessage, LinkMessage]
@@ -38,32 +39,48 @@ class Inbox:
         steps: WorkerSteps,
         arrivals: Arrivals,
         feedback: Feedback,
-        on_delivered: Callable[[], None],
+        on_delivered: Callable[[int, Crossing, Load], None],
         on_done: Callable[[StepDone, str], None],
+        on_stopping: Callable[[str], None],
+        listener: WorkerListener,
     ) -> None:
-        """on_delivered: something may be computed now, perhaps. on_done: a worker has done a step, as this peer says."""
+        """on_delivered: told what has come of a step. on_done: told that a worker has done a step, and by whom.
+
+        on_stopping: told the name of a worker that is about to stop.
+        """
         self.steps = steps
         self.arrivals = arrivals
         self.feedback = feedback
         self.on_delivered = on_delivered
         self.on_done = on_done
+        self.on_stopping = on_stopping
+        self.listener = listener
 
 
 class LinkEnd:
     """Used on the event loop."""
 
     def __init__(
-        self, wire: CrossingWire, model: ModelFacts, peer: str, inbox: Inbox, codecs: Runner, first_step: int
+        self,
+        wire: CrossingWire,
+        operations: Program,
+        ahead: int,
+        peer: str,
+        inbox: Inbox,
+        codecs: Runner,
+        first_step: int,
     ) -> None:
-        """codecs: the thread that encodes and decodes."""
+        """operations: of this worker in a step. ahead: how many steps may have begun beyond the oldest that is under way.
+
+        codecs: the thread that encodes and decodes.
+        """
         self.peer = peer
         self._wire = wire
         self._inbox = inbox
         self._codecs = codecs
-        self._ahead = steps_ahead(wire.placement, model)
-        mine = program(wire.placement, model, inbox.steps.worker)
-        leaving = tuple(one.crossing for one in mine if isinstance(one, Send) and one.crossing.receiver == peer)
-        coming = tuple(one.crossing for one in mine if isinstance(one, Receive) and one.crossing.sender == peer)
+        self._ahead = ahead
+        leaving = tuple(one.crossing for one in operations if isinstance(one, Send) and one.crossing.receiver == peer)
+        coming = tuple(one.crossing for one in operations if isinstance(one, Receive) and one.crossing.sender == peer)
         self._outbox = Outbox(leaving, first_step)
         self._coming = {self._role_and_block(crossing): crossing for crossing in coming}
         self._received = dict.fromkeys(coming, first_step)
@@ -73,6 +90,8 @@ class LinkEnd:
         self._slots: dict[tuple[Crossing, int], dict[int, Encoded]] = {}
         self._dones: ResendBuffer[StepDone] = ResendBuffer(DONES)
         self._done_count = self._dones_sent = self._dones_received = 0
+        self._stopping: list[str] = []
+        """Workers that are about to stop, which the peer has not been told of."""
         self._more_to_send = asyncio.Event()
 
     @property
@@ -89,6 +108,11 @@ class LinkEnd:
         """Tell the peer that a worker has done a step."""
         self._dones.keep(self._done_count, done)
         self._done_count += 1
+        self._more_to_send.set()
+
+    def tell_stopping(self, worker: str) -> None:
+        """Tell the peer that a worker is about to stop."""
+        self._stopping.append(worker)
         self._more_to_send.set()
 
     @property
@@ -173,7 +197,9 @@ class LinkEnd:
 
     async def _send_all(self, stream: LinkStream) -> None:
         while True:
-            if self._dones_sent < self._done_count:
+            if self._stopping:
+                await stream.write(LinkMessage(stopping=WorkerStopping(worker=self._stopping.pop())))
+            elif self._dones_sent < self._done_count:
                 done = self._dones[self._dones_sent]
                 self._dones_sent += 1
                 await stream.write(LinkMessage(done=done))
@@ -185,11 +211,14 @@ class LinkEnd:
 
     async def _send(self, stream: LinkStream, item: Item) -> None:
         if item.encoded is None:
+            started = time.monotonic()
             item.encoded = await self._codecs.run(self._encode, item)
+            self._inbox.listener.encoded(self.peer, item.step, started, time.monotonic())
         for slot, encoded in item.encoded.items():
             key = self._wire.key(item.crossing, item.step, slot)
             tensor = to_wire(encoded, key, self._wire.placement.version, item.samples)
             await stream.send(tensor)
+            self._inbox.listener.sent(self.peer, len(tensor.payload), encoded.raw_bytes)
         self._outbox.note_sent(item)
 
     def _encode(self, item: Item) -> dict[int, Encoded]:
@@ -209,9 +238,11 @@ class LinkEnd:
                 if message.done.worker == self.peer:
                     self._outbox.forget_before(message.done.step + 1)
                 self._inbox.on_done(message.done, self.peer)
+            elif message.HasField("stopping"):
+                self._inbox.on_stopping(message.stopping.worker)
             elif message.ByteSize():
                 raise ProtocolError(
-                    f"a message came from {self.peer!r} that is neither a frame, an ack nor a step that is done"
+                    f"a message came from {self.peer!r} that is neither a frame, an ack, a step that is done nor a stop"
                 )
             if tensor is not None:
                 await self._take(tensor)
@@ -219,6 +250,7 @@ class LinkEnd:
     async def _take(self, tensor: WireTensor) -> None:
         crossing = self._crossing(tensor.key)
         step, samples = tensor.key.step, tensor.batch_samples
+        self._inbox.listener.received(self.peer, tensor, from_wire(tensor).raw_bytes)
         slots = self._slots.setdefault((crossing, step), {})
         slots[tensor.key.slot] = from_wire(tensor)
         if len(slots) < len(self._wire.slots(crossing)):
@@ -229,7 +261,7 @@ class LinkEnd:
         self._received[crossing] = step + 1
         self._inbox.feedback.forget(step, crossing)
         self._inbox.steps.deliver(step, samples, crossing, load)
-        self._inbox.on_delivered()
+        self._inbox.on_delivered(step, crossing, load)
 
     def _decode(self, crossing: Crossing, step: int, samples: int, slots: dict[int, Encoded]) -> Load:
         load = self._wire.decode(crossing, slots)

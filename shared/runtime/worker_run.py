@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -10,13 +11,18 @@ from torch import Tensor
 from shared.concurrency.threads import Runner
 from shared.errors import ProtocolError
 from shared.execution.blocks import PlacedBlocks
+from shared.execution.failures import translate_failures
 from shared.execution.feedback import Feedback
-from shared.execution.steps import Outgoing, Work, WorkerSteps
+from shared.execution.steps import Load, Outgoing, Work, WorkerSteps
 from shared.model.features import Features
-from shared.placement import Arrivals, ModelFacts, links, program, report_parents, steps_ahead, waits_for_all
+from shared.placement import Arrivals, Crossing, ModelFacts, links, program, report_parents, steps_ahead, waits_for_all
 from shared.runtime.crossing_wire import CrossingWire
-from shared.runtime.link_end import Inbox, LinkEnd
+from shared.runtime.link_end import Inbox, LinkEnd, LinkStream
+from shared.runtime.worker_listener import WorkerListener
+from shared.training.block_state import element_bytes
+from shared.training.device import synchronise
 from shared.training.losses import BatchLoss
+from shared.training.step_log import StepLog
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 
 
@@ -46,39 +52,99 @@ class WorkerRun:
         model: ModelFacts,
         blocks: PlacedBlocks,
         threads: Threads,
-        on_done: Callable[[StepDone], None],
+        listener: WorkerListener,
         first_step: int = 0,
+        step_log: StepLog | None = None,
+        *,
+        training: bool = True,
     ) -> None:
-        """on_done: told that a worker has done a step, of every worker whose reports come by here."""
+        """step_log: gets every step that is done here, with what has come for it. training: False evaluates batches."""
         placement, worker = wire.placement, blocks.worker
         self.worker = worker
+        self.next_step = first_step
+        """The first step that this worker has not done."""
         self._threads = threads
-        self._on_done = on_done
-        self._steps = WorkerSteps(placement, model, worker, blocks)
-        self._arrivals = Arrivals(placement, model, worker, first_step)
+        self._listener = listener
+        self._step_log = step_log
+        self._to_log: dict[int, dict[str, list[memoryview]]] = defaultdict(dict)
+        """Of every step under way, what has come for it, where there is a log of steps."""
+        self._device = blocks.held.device
+        self._steps = WorkerSteps(placement, model, worker, blocks, training=training)
+        self._arrivals = Arrivals(placement, model, worker, first_step, training=training)
+        self._ahead = steps_ahead(placement, model, training=training)
+        self._waits_for_all = waits_for_all(placement, model, worker, training=training)
+        operations = {name: program(placement, model, name, training=training) for name in placement.workers}
+        feedback = Feedback(blocks.feedback, self._steps.receives)
         inbox = Inbox(
-            self._steps, self._arrivals, Feedback(blocks.feedback, self._steps.receives), self._wake, self._hear_done
+            self._steps, self._arrivals, feedback, self._note_delivered, self._hear_done, self._hear_stopping, listener
         )
         self.links = {
-            peer: LinkEnd(wire, model, peer, inbox, threads.codecs, first_step)
-            for link in links(placement, model)
+            peer: LinkEnd(wire, operations[worker], self._ahead, peer, inbox, threads.codecs, first_step)
+            for link in links(placement, model, training=training)
             if worker in link
             for peer in link
             if peer != worker
         }
         """By the worker at the other end."""
-        self._ahead = steps_ahead(placement, model)
-        self._waits_for_all = waits_for_all(placement, model, worker)
-        self._next_steps = {
-            name: first_step for name in placement.workers if name != worker and program(placement, model, name)
-        }
+        self._next_steps = {name: first_step for name in placement.workers if name != worker and operations[name]}
         """Of every other worker whose reports come by here, the step that it does next."""
-        parents = report_parents(placement, model)
+        parents = report_parents(placement, model, training=training)
         self._children = {child for child, parent in parents.items() if parent == worker}
         self._parent = self.links.get(parents.get(worker, ""))
         self._something_new = asyncio.Event()
         self._next_batch: _Batch | None = None
         self._seconds: dict[int, float] = {}
+        self._computing: asyncio.Task[None] | None = None
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """The steps that are under way here."""
+        return self._steps.in_flight
+
+    @property
+    def oldest_step(self) -> int:
+        """The first step that not every worker has done, as far as it is known here."""
+        return min((self.next_step, *self._next_steps.values()))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a step failed half-way here, so that nothing can go on from what is in memory."""
+        computing = self._computing
+        return computing is not None and computing.done() and not computing.cancelled()
+
+    def start(self) -> None:
+        """Begin to compute whatever can be computed, until `stop`."""
+        self._computing = asyncio.create_task(self.run())
+
+    async def stop(self) -> None:
+        """Compute no more. When this returns, nothing is being computed."""
+        if self._computing is not None:
+            self._computing.cancel()
+            await asyncio.wait({self._computing})
+        await self._threads.compute.run(_nothing)  # a call that was under way goes on after its caller
+
+    async def serve(self, peer: str, stream: LinkStream) -> None:
+        """Serve a stream of the link to a peer, until the peer ends it. Computing must have been started.
+
+        Raises ProtocolError where there is no such link, the IsthmusError that ends the stream, and what computing fails with.
+        """
+        assert self._computing is not None, "start comes first"
+        if (end := self.links.get(peer)) is None:
+            raise ProtocolError(f"there is no link between {self.worker!r} and {peer[:40]!r} under this placement")
+        serving = asyncio.create_task(end.run(stream))
+        try:
+            await asyncio.wait({serving, self._computing}, return_when=asyncio.FIRST_COMPLETED)
+            if self._computing.done() and not self._computing.cancelled():
+                self._computing.result()
+            elif serving.done():
+                serving.result()
+        finally:
+            serving.cancel()
+            await asyncio.wait({serving})
+
+    def say_stopping(self) -> None:
+        """Tell the agent, through whoever passes reports on, that this worker is about to stop."""
+        self._hear_stopping(self.worker)
 
     async def begin(self, step: int, samples: int, inputs: Features, labels: Tensor) -> None:
         """Begin the next batch as soon as no more than K others are under way; see `WorkerSteps.begin`.
@@ -99,8 +165,9 @@ class WorkerRun:
         self._next_batch = None
         batch.has_begun.set()
         self._post(self._steps.begin(batch.step, batch.samples, batch.inputs, batch.labels))
+        self._note_to_log(batch.step, "samples", (*batch.inputs, batch.labels))
         if batch.step not in self._steps.in_flight:  # it only has the samples
-            self._tell_done(batch.step, None)
+            self._end_step(batch.step, None)
         self._wake()
 
     def _may_begin(self, step: int) -> bool:
@@ -120,26 +187,48 @@ class WorkerRun:
                 await self._do(work)
 
     async def _do(self, work: Work) -> None:
-        outgoing, seconds = await self._threads.compute.run(_timed, work)
-        self._seconds[work.step] = self._seconds.get(work.step, 0.0) + seconds
+        outgoing, started, ended = await self._threads.compute.run(self._timed, work)
+        self._seconds[work.step] = self._seconds.get(work.step, 0.0) + ended - started
+        self._listener.computed(work.step, work.what, started, ended)
         loss = self._steps.finish(work)
         self._post(outgoing)
         if work.segment + 1 == self._steps.answering_segments:
             self._arrivals.answered(work.step)
         if work.ends_step:
-            self._tell_done(work.step, loss)
+            self._end_step(work.step, loss)
+
+    def _timed(self, work: Work) -> tuple[list[Outgoing], float, float]:
+        """What a piece of work has to send, and when it began and ended."""
+        started = time.monotonic()
+        with translate_failures(f"step {work.step} at {self.worker!r}", self._device):
+            outgoing = work.run()
+            synchronise(self._device)
+            if work.ends_step and self._step_log is not None:
+                came = self._to_log.pop(work.step, {})
+                self._step_log.applied(work.step, *(part for _, parts in sorted(came.items()) for part in parts))
+        return outgoing, started, time.monotonic()
+
+    def _note_delivered(self, step: int, crossing: Crossing, load: Load) -> None:
+        self._note_to_log(step, str(crossing), load.values() if isinstance(load, dict) else load)
+        self._wake()
+
+    def _note_to_log(self, step: int, what: str, tensors: Iterable[Tensor | None]) -> None:
+        if self._step_log is not None:
+            self._to_log[step][what] = [element_bytes(tensor) for tensor in tensors if tensor is not None]
 
     def _post(self, outgoing: list[Outgoing]) -> None:
         for one in outgoing:
             self.links[one.crossing.receiver].send(one)
 
-    def _tell_done(self, step: int, loss: BatchLoss | None) -> None:
+    def _end_step(self, step: int, loss: BatchLoss | None) -> None:
+        self.next_step = step + 1
+        self._listener.step_ended(step, max((*self._steps.in_flight, step)) - step)
         done = StepDone(worker=self.worker, step=step, compute_seconds=self._seconds.pop(step, 0.0))
         if loss is not None:
             done.loss, done.samples = loss.loss, loss.samples
             if loss.correct is not None:
                 done.correct = loss.correct
-        self._on_done(done)
+        self._listener.step_done(done)
         for link in self.links.values():
             if link is self._parent or not link.has_leaving:
                 link.report(done)
@@ -154,18 +243,22 @@ class WorkerRun:
                     f"{self._next_steps.get(done.worker, 'none')} is next"
                 )
             self._next_steps[done.worker] = done.step + 1
-            self._on_done(done)
+            self._listener.step_done(done)
             if self._parent is not None:
                 self._parent.report(done)
         elif done.worker != peer:
             raise ProtocolError(f"{peer!r} says what {done.worker[:40]!r} has done; others pass that on")
         self._begin_next()
 
+    def _hear_stopping(self, worker: str) -> None:
+        """A worker is about to stop: pass it on towards the agent."""
+        self._listener.peer_stops(worker)
+        if self._parent is not None:
+            self._parent.tell_stopping(worker)
+
     def _wake(self) -> None:
         self._something_new.set()
 
 
-def _timed(work: Work) -> tuple[list[Outgoing], float]:
-    """What a piece of work has to send, and the seconds that it took."""
-    began = time.perf_counter()
-    return work.run(), time.perf_counter() - began
+def _nothing() -> None:
+    pass

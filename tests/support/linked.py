@@ -15,6 +15,7 @@ from shared.execution.model_facts import facts_of
 from shared.placement import Placement, held_blocks, links
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.link_end import LinkEnd, LinkStream
+from shared.runtime.worker_listener import WorkerListener
 from shared.runtime.worker_run import Threads, WorkerRun
 from shared.training.held_blocks import HeldBlocks
 from shared.training.recipe import Recipe
@@ -75,8 +76,8 @@ class LinkedSession:
             wire = CrossingWire(placement, chain, told.optimizer, lambda _labels: None)
             compute = InlineWorker(seconds) if computing is None else computing(worker)
             threads = Threads(compute, InlineWorker(seconds))
-            hear = self._hear if not self.workers else _ignore
-            self.workers[worker] = WorkerRun(wire, model, blocks, threads, hear)
+            listener = _Listener(self._hear) if not self.workers else WorkerListener()
+            self.workers[worker] = WorkerRun(wire, model, blocks, threads, listener)
         self._links = [
             (self.workers[link.dialer].links[link.listener], self.workers[link.listener].links[link.dialer])
             for link in links(placement, model)
@@ -170,5 +171,6 @@ class LinkedSession:
             await self._changed.wait()
 
 
-def _ignore(_done: StepDone) -> None:
-    pass
+class _Listener(WorkerListener):
+    def __init__(self, hear: Callable[[StepDone], None]) -> None:
+        self.step_done = hear

@@ -21,16 +21,19 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class LinkMessage(_message.Message):
-    """What goes either way on the link between two workers of a session: the first message of each end says where it stands, each
-    later one holds a frame with its payload, an ack, what a worker has done, or several of these.
+    """What goes either way on the link between two workers of a session: the first message of each end opens the link, the second
+    says where the end stands, each later one holds a frame with its payload, an ack, what a worker has done, or several of these.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    OPENING_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     FRAME_FIELD_NUMBER: _builtins.int
     ACK_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    STOPPING_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
@@ -38,8 +41,16 @@ class LinkMessage(_message.Message):
     checksum: _builtins.int
     """XXH3-64 of all bytes before it."""
     @_builtins.property
+    def opening(self) -> Global___LinkOpening:
+        """Which link this is; in the first message of who dials, and nowhere else."""
+
+    @_builtins.property
+    def opened(self) -> Global___LinkOpened:
+        """The answer to it; in the first message of who was dialled, and nowhere else."""
+
+    @_builtins.property
     def position(self) -> Global___LinkPosition:
-        """Where this end stands; in the first message, and nowhere else."""
+        """Where this end stands; in the second message, and nowhere else."""
 
     @_builtins.property
     def frame(self) -> _tensor_pb2.Frame:
@@ -53,23 +64,116 @@ class LinkMessage(_message.Message):
     def done(self) -> Global___StepDone:
         """That a worker has done a step."""
 
+    @_builtins.property
+    def stopping(self) -> Global___WorkerStopping:
+        """That a worker is about to stop; whoever hears it passes it on towards the agent."""
+
     def __init__(
         self,
         *,
+        opening: Global___LinkOpening | None = ...,
+        opened: Global___LinkOpened | None = ...,
         position: Global___LinkPosition | None = ...,
         frame: _tensor_pb2.Frame | None = ...,
         ack: _tensor_pb2.Ack | None = ...,
         done: Global___StepDone | None = ...,
+        stopping: Global___WorkerStopping | None = ...,
         payload: _builtins.bytes = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "done", b"done", "frame", b"frame", "position", b"position"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "done", b"done", "frame", b"frame", "opened", b"opened", "opening", b"opening", "position", b"position", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "checksum", b"checksum", "done", b"done", "frame", b"frame", "payload", b"payload", "position", b"position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "checksum", b"checksum", "done", b"done", "frame", b"frame", "opened", b"opened", "opening", b"opening", "payload", b"payload", "position", b"position", "stopping", b"stopping"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinkMessage: _TypeAlias = LinkMessage  # noqa: Y015
+
+@_typing.final
+class LinkOpening(_message.Message):
+    """Which link somebody dials."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    SESSION_TERM_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    EVALUATION_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """The version of this contract that the dialling worker speaks."""
+    session_id: _builtins.str
+    """The session, by the id that the listening trainer has given it."""
+    session_term: _builtins.int
+    """The term of the agent that joined the session last: a link of an earlier one is refused."""
+    worker: _builtins.str
+    """The worker that dials."""
+    evaluation: _builtins.int
+    """The evaluation that the link is for, by its number; 0 for training."""
+    ticket: _builtins.str
+    """What lets a trainer dial, once (see `Ticket`). An agent needs none, because the session is its own."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        session_id: _builtins.str = ...,
+        session_term: _builtins.int = ...,
+        worker: _builtins.str = ...,
+        evaluation: _builtins.int = ...,
+        ticket: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "protocol_version", b"protocol_version", "session_id", b"session_id", "session_term", b"session_term", "ticket", b"ticket", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkOpening: _TypeAlias = LinkOpening  # noqa: Y015
+
+@_typing.final
+class LinkOpened(_message.Message):
+    """The link is open."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEXT_TICKET_FIELD_NUMBER: _builtins.int
+    next_ticket: _builtins.str
+    """With which a trainer may dial this link once more, should it be lost; empty for an agent."""
+    def __init__(
+        self,
+        *,
+        next_ticket: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_ticket", b"next_ticket"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkOpened: _TypeAlias = LinkOpened  # noqa: Y015
+
+@_typing.final
+class WorkerStopping(_message.Message):
+    """A worker is about to stop: the agent ends its batches in flight, and has a checkpoint taken."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    worker: _builtins.str
+    """Which one."""
+    def __init__(
+        self,
+        *,
+        worker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerStopping: _TypeAlias = WorkerStopping  # noqa: Y015
 
 @_typing.final
 class LinkPosition(_message.Message):

@@ -60,6 +60,32 @@ class Deployment(_message.Message):
 Global___Deployment: _TypeAlias = Deployment  # noqa: Y015
 
 @_typing.final
+class Placement(_message.Message):
+    """Which worker runs which blocks on which samples."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    DOCUMENT_JSON_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """Rises with every placement of a session, from 0."""
+    document_json: _builtins.str
+    """The placement, a JSON object (schema isthmus.placement/v1). Its batch size is that of the example, its blocks are the model's."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        document_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["document_json", b"document_json", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Placement: _TypeAlias = Placement  # noqa: Y015
+
+@_typing.final
 class Model(_message.Message):
     """A model, by the name of what makes it."""
 
@@ -98,10 +124,20 @@ class OpenSessionRequest(_message.Message):
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
     BLOCK_NAMES_FIELD_NUMBER: _builtins.int
     BLOCK_BEHAVIOURS_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    BACKWARD_FIELD_NUMBER: _builtins.int
+    FEEDBACK_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this contract that the edge speaks."""
     recipe_json: _builtins.str
     """Optimizer, schedule, loss and seed, a JSON object (see the configuration reference)."""
+    worker: _builtins.str
+    """With a placement: which of its workers this trainer is."""
+    backward: _builtins.str
+    """With a placement: what stages do that wait for an error gradient, "replay" or "stash"."""
+    feedback: _builtins.str
+    """With a placement: how the error of a lossy codec is compensated, "batch", "literal" or "off"."""
     @_builtins.property
     def model(self) -> Global___Model:
         """The model."""
@@ -122,6 +158,10 @@ class OpenSessionRequest(_message.Message):
     def block_behaviours(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockBehaviour]:
         """What the edge's blocks compute, in the same order; the trainer's must compute the same. Left out, it is not compared."""
 
+    @_builtins.property
+    def placement(self) -> Global___Placement:
+        """In place of a deployment: which worker runs what."""
+
     def __init__(
         self,
         *,
@@ -132,10 +172,14 @@ class OpenSessionRequest(_message.Message):
         deployment: Global___Deployment | None = ...,
         block_names: _abc.Iterable[_builtins.str] | None = ...,
         block_behaviours: _abc.Iterable[Global___BlockBehaviour] | None = ...,
+        placement: Global___Placement | None = ...,
+        worker: _builtins.str = ...,
+        backward: _builtins.str = ...,
+        feedback: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "example", b"example", "model", b"model"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "example", b"example", "model", b"model", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_behaviours", b"block_behaviours", "block_names", b"block_names", "deployment", b"deployment", "example", b"example", "model", b"model", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "deployment", b"deployment", "example", b"example", "feedback", b"feedback", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -282,6 +326,451 @@ class Fence(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Fence: _TypeAlias = Fence  # noqa: Y015
+
+@_typing.final
+class Ticket(_message.Message):
+    """Lets a trainer dial this one, for one link of one session and term, once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
+    worker: _builtins.str
+    """The worker that may dial."""
+    ticket: _builtins.str
+    """What it shows."""
+    def __init__(
+        self,
+        *,
+        worker: _builtins.str = ...,
+        ticket: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ticket: _TypeAlias = Ticket  # noqa: Y015
+
+@_typing.final
+class JoinSessionRequest(_message.Message):
+    """Joins a session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    SESSION_TERM_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    session_term: _builtins.int
+    """Higher than in any join before; the agent increments and stores it before every attempt."""
+    protocol_version: _builtins.int
+    """The version of this contract that the agent speaks."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        session_term: _builtins.int = ...,
+        protocol_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["protocol_version", b"protocol_version", "session_id", b"session_id", "session_term", b"session_term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinSessionRequest: _TypeAlias = JoinSessionRequest  # noqa: Y015
+
+@_typing.final
+class JoinSessionResponse(_message.Message):
+    """What a worker could go on with."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHOLE_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
+    PLACEMENT_VERSION_FIELD_NUMBER: _builtins.int
+    NEXT_STEP_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    TICKETS_FIELD_NUMBER: _builtins.int
+    whole: _builtins.bool
+    """Whether it has all in memory that it needs to go on; otherwise the next three do not count."""
+    lineage: _builtins.int
+    """The lineage of what is in memory."""
+    placement_version: _builtins.int
+    """The version of the placement in force."""
+    next_step: _builtins.int
+    """The first step that this worker has not done."""
+    @_builtins.property
+    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointName]:
+        """Its checkpoints on disk, the newest first, at most 64."""
+
+    @_builtins.property
+    def tickets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ticket]:
+        """For the links on which others dial this trainer."""
+
+    def __init__(
+        self,
+        *,
+        whole: _builtins.bool = ...,
+        lineage: _builtins.int = ...,
+        placement_version: _builtins.int = ...,
+        next_step: _builtins.int = ...,
+        checkpoints: _abc.Iterable[Global___CheckpointName] | None = ...,
+        tickets: _abc.Iterable[Global___Ticket] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "lineage", b"lineage", "next_step", b"next_step", "placement_version", b"placement_version", "tickets", b"tickets", "whole", b"whole"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinSessionResponse: _TypeAlias = JoinSessionResponse  # noqa: Y015
+
+@_typing.final
+class RestoreWorkerRequest(_message.Message):
+    """Restores a checkpoint of a worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who asks."""
+
+    @_builtins.property
+    def checkpoint(self) -> Global___CheckpointName:
+        """The checkpoint."""
+
+    @_builtins.property
+    def placement(self) -> Global___Placement:
+        """What was in force then, and is from now on."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        fence: Global___Fence | None = ...,
+        checkpoint: Global___CheckpointName | None = ...,
+        placement: Global___Placement | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "fence", b"fence", "placement", b"placement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "fence", b"fence", "placement", b"placement", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoreWorkerRequest: _TypeAlias = RestoreWorkerRequest  # noqa: Y015
+
+@_typing.final
+class RestoreWorkerResponse(_message.Message):
+    """A checkpoint is restored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_DIGESTS_FIELD_NUMBER: _builtins.int
+    TICKETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def block_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Digests of all blocks, so that the agent uploads those without trainable parameters and buffers that differ; no checkpoint
+        holds them.
+        """
+
+    @_builtins.property
+    def tickets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ticket]:
+        """For the links on which others dial this trainer."""
+
+    def __init__(
+        self,
+        *,
+        block_digests: _abc.Iterable[_builtins.int] | None = ...,
+        tickets: _abc.Iterable[Global___Ticket] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digests", b"block_digests", "tickets", b"tickets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoreWorkerResponse: _TypeAlias = RestoreWorkerResponse  # noqa: Y015
+
+@_typing.final
+class CommitPlacementRequest(_message.Message):
+    """Puts a placement into force."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    NEXT_STEP_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    next_step: _builtins.int
+    """The step that begins it."""
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who asks."""
+
+    @_builtins.property
+    def placement(self) -> Global___Placement:
+        """The placement; its version is higher than that of the one in force."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        fence: Global___Fence | None = ...,
+        next_step: _builtins.int = ...,
+        placement: Global___Placement | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "placement", b"placement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "next_step", b"next_step", "placement", b"placement", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitPlacementRequest: _TypeAlias = CommitPlacementRequest  # noqa: Y015
+
+@_typing.final
+class CommitPlacementResponse(_message.Message):
+    """A placement is in force."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tickets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ticket]:
+        """For the links on which others dial this trainer."""
+
+    def __init__(
+        self,
+        *,
+        tickets: _abc.Iterable[Global___Ticket] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tickets", b"tickets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitPlacementResponse: _TypeAlias = CommitPlacementResponse  # noqa: Y015
+
+@_typing.final
+class Peer(_message.Message):
+    """Another trainer that a trainer is to dial."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
+    worker: _builtins.str
+    """The worker there."""
+    address: _builtins.str
+    """Where it listens, host:port."""
+    session_id: _builtins.str
+    """The session, by the id that it has given it."""
+    ticket: _builtins.str
+    """What lets this trainer dial it."""
+    def __init__(
+        self,
+        *,
+        worker: _builtins.str = ...,
+        address: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        ticket: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "session_id", b"session_id", "ticket", b"ticket", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Peer: _TypeAlias = Peer  # noqa: Y015
+
+@_typing.final
+class DialPeersRequest(_message.Message):
+    """Has a trainer dial others."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    EVALUATION_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    evaluation: _builtins.int
+    """The evaluation that the links are for; 0 for training."""
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who asks."""
+
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Peer]:
+        """Whom to dial."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        fence: Global___Fence | None = ...,
+        peers: _abc.Iterable[Global___Peer] | None = ...,
+        evaluation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "fence", b"fence", "peers", b"peers", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DialPeersRequest: _TypeAlias = DialPeersRequest  # noqa: Y015
+
+@_typing.final
+class DialPeersResponse(_message.Message):
+    """The trainer dials."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DialPeersResponse: _TypeAlias = DialPeersResponse  # noqa: Y015
+
+@_typing.final
+class CheckpointWorkerRequest(_message.Message):
+    """Takes a checkpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who asks."""
+
+    @_builtins.property
+    def name(self) -> Global___CheckpointName:
+        """The state that every worker is in."""
+
+    @_builtins.property
+    def shared(self) -> Global___CheckpointName:
+        """The newest checkpoint that all workers are known to have; it is kept. Left out where there is none."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        fence: Global___Fence | None = ...,
+        name: Global___CheckpointName | None = ...,
+        shared: Global___CheckpointName | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "name", b"name", "shared", b"shared"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "name", b"name", "session_id", b"session_id", "shared", b"shared"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointWorkerRequest: _TypeAlias = CheckpointWorkerRequest  # noqa: Y015
+
+@_typing.final
+class CheckpointWorkerResponse(_message.Message):
+    """How a checkpoint goes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITTEN_FIELD_NUMBER: _builtins.int
+    written: _builtins.bool
+    """Whether it is written; left out in the first answer. The trainer's log says why not."""
+    def __init__(
+        self,
+        *,
+        written: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_written", b"_written", "written", b"written"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_written", b"_written", "written", b"written"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__written: _TypeAlias = _typing.Literal["written"]  # noqa: Y015
+    _WhichOneofArgType__written: _TypeAlias = _typing.Literal["_written", b"_written"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__written) -> _WhichOneofReturnType__written | None: ...
+
+Global___CheckpointWorkerResponse: _TypeAlias = CheckpointWorkerResponse  # noqa: Y015
+
+@_typing.final
+class JoinEvaluationRequest(_message.Message):
+    """Takes part in an evaluation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    EVALUATION_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    evaluation: _builtins.int
+    """The number of the evaluation, from 1, higher than any before in this term."""
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who asks."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        fence: Global___Fence | None = ...,
+        evaluation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "fence", b"fence", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinEvaluationRequest: _TypeAlias = JoinEvaluationRequest  # noqa: Y015
+
+@_typing.final
+class JoinEvaluationResponse(_message.Message):
+    """The worker is ready."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tickets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ticket]:
+        """For the links on which others dial this trainer."""
+
+    def __init__(
+        self,
+        *,
+        tickets: _abc.Iterable[Global___Ticket] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tickets", b"tickets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinEvaluationResponse: _TypeAlias = JoinEvaluationResponse  # noqa: Y015
 
 @_typing.final
 class Attach(_message.Message):

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from shared.wire.isthmus.v1 import link_pb2 as isthmus_dot_v1_dot_link__pb2
 from shared.wire.isthmus.v1 import trainer_pb2 as isthmus_dot_v1_dot_trainer__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -56,6 +57,41 @@ class TrainerServiceStub:
                 '/isthmus.v1.TrainerService/Train',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.TrainRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.TrainResponse.FromString,
+                _registered_method=True)
+        self.Link = channel.stream_stream(
+                '/isthmus.v1.TrainerService/Link',
+                request_serializer=isthmus_dot_v1_dot_link__pb2.LinkMessage.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_link__pb2.LinkMessage.FromString,
+                _registered_method=True)
+        self.JoinSession = channel.unary_unary(
+                '/isthmus.v1.TrainerService/JoinSession',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.JoinSessionRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.JoinSessionResponse.FromString,
+                _registered_method=True)
+        self.RestoreWorker = channel.unary_unary(
+                '/isthmus.v1.TrainerService/RestoreWorker',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.RestoreWorkerRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.RestoreWorkerResponse.FromString,
+                _registered_method=True)
+        self.CommitPlacement = channel.unary_unary(
+                '/isthmus.v1.TrainerService/CommitPlacement',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.CommitPlacementRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.CommitPlacementResponse.FromString,
+                _registered_method=True)
+        self.DialPeers = channel.unary_unary(
+                '/isthmus.v1.TrainerService/DialPeers',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersResponse.FromString,
+                _registered_method=True)
+        self.CheckpointWorker = channel.unary_stream(
+                '/isthmus.v1.TrainerService/CheckpointWorker',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.CheckpointWorkerRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.CheckpointWorkerResponse.FromString,
+                _registered_method=True)
+        self.JoinEvaluation = channel.unary_stream(
+                '/isthmus.v1.TrainerService/JoinEvaluation',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.JoinEvaluationRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.JoinEvaluationResponse.FromString,
                 _registered_method=True)
         self.Evaluate = channel.stream_unary(
                 '/isthmus.v1.TrainerService/Evaluate',
@@ -141,6 +177,79 @@ class TrainerServiceServicer:
         have. UNAVAILABLE: not now; try again.
         FAILED_PRECONDITION: another protocol version, a step out of order or another deployment. INVALID_ARGUMENT: a tensor that
         does not fit the cut. DATA_LOSS: a damaged message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Link(self, request_iterator, context):
+        """One link between two workers of a session that was opened with a placement: features, labels, error gradients, and what
+        concerns shared blocks, as the placement says, both ways. The first message says which link it is. Whoever is nearer to the
+        edge dials: the agent with its own credentials, a trainer with a ticket in the header "authorization" ("Ticket ..."). A link
+        that is lost is dialled again, and each end sends again what the other lacks. Who dials ends the link.
+        NOT_FOUND: no such session, or it is not in memory (join it). FAILED_PRECONDITION: another protocol version, or no such link
+        under the placement in force. ABORTED: the session was joined with another term since, or a worker behind this one has lost
+        its state, or a step failed on this trainer's device. UNAUTHENTICATED: a ticket that was used, or is of something else.
+        INVALID_ARGUMENT: something that no worker has to send under this placement. UNAVAILABLE: not now; try again. DATA_LOSS: a
+        damaged message.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def JoinSession(self, request, context):
+        """Makes the caller the only agent of a session that was opened with a placement, and says what this worker could go on with.
+        All links of an agent before it end.
+        NOT_FOUND: no such session. ABORTED: it was joined with this term or a higher one. FAILED_PRECONDITION: another protocol
+        version, or the session was opened without a placement. RESOURCE_EXHAUSTED, UNAVAILABLE: not now; the term was not taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreWorker(self, request, context):
+        """Restores one of this worker's checkpoints under a placement, which begins a new lineage named by the caller's term.
+        NOT_FOUND: it has no such checkpoint, or that is damaged. ABORTED: another agent has joined since. Otherwise as OpenSession.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitPlacement(self, request, context):
+        """Puts another placement into force between two steps, whole or not at all. Every worker has done all steps before, the links
+        are ended, and what this worker lacks was uploaded. Repeating a commit that was done changes nothing.
+        FAILED_PRECONDITION: a step is under way, a block was not uploaded, or the placement does not follow the one in force.
+        ABORTED: another agent has joined since. After any error the old placement is in force.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DialPeers(self, request, context):
+        """Has this trainer dial other trainers of the session, and keep those links up as long as they are for something.
+        PERMISSION_DENIED: an address that its operator has not allowed (peers.allowed). ABORTED: another agent has joined since.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckpointWorker(self, request, context):
+        """Takes a checkpoint of this worker, at a step that every worker has reached and none is beyond. The first answer comes when
+        its state is copied, so that training may go on; the second one says whether it was written.
+        FAILED_PRECONDITION: the worker is at another step. ABORTED: another agent has joined since.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def JoinEvaluation(self, request, context):
+        """Has this worker take part in an evaluation, between two steps: it computes forward whatever comes by links of that
+        evaluation. The first answer comes when it is ready; the evaluation lasts until the caller ends this call.
+        FAILED_PRECONDITION: a step is under way. RESOURCE_EXHAUSTED: another evaluation is under way. ABORTED: another agent has
+        joined since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -241,6 +350,41 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.Train,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.TrainRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.TrainResponse.SerializeToString,
+            ),
+            'Link': grpc.stream_stream_rpc_method_handler(
+                    servicer.Link,
+                    request_deserializer=isthmus_dot_v1_dot_link__pb2.LinkMessage.FromString,
+                    response_serializer=isthmus_dot_v1_dot_link__pb2.LinkMessage.SerializeToString,
+            ),
+            'JoinSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinSession,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.JoinSessionRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.JoinSessionResponse.SerializeToString,
+            ),
+            'RestoreWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreWorker,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.RestoreWorkerRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.RestoreWorkerResponse.SerializeToString,
+            ),
+            'CommitPlacement': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitPlacement,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.CommitPlacementRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.CommitPlacementResponse.SerializeToString,
+            ),
+            'DialPeers': grpc.unary_unary_rpc_method_handler(
+                    servicer.DialPeers,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersResponse.SerializeToString,
+            ),
+            'CheckpointWorker': grpc.unary_stream_rpc_method_handler(
+                    servicer.CheckpointWorker,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.CheckpointWorkerRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.CheckpointWorkerResponse.SerializeToString,
+            ),
+            'JoinEvaluation': grpc.unary_stream_rpc_method_handler(
+                    servicer.JoinEvaluation,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.JoinEvaluationRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.JoinEvaluationResponse.SerializeToString,
             ),
             'Evaluate': grpc.stream_unary_rpc_method_handler(
                     servicer.Evaluate,
@@ -350,6 +494,195 @@ class TrainerService:
             '/isthmus.v1.TrainerService/Train',
             isthmus_dot_v1_dot_trainer__pb2.TrainRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.TrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Link(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/isthmus.v1.TrainerService/Link',
+            isthmus_dot_v1_dot_link__pb2.LinkMessage.SerializeToString,
+            isthmus_dot_v1_dot_link__pb2.LinkMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/JoinSession',
+            isthmus_dot_v1_dot_trainer__pb2.JoinSessionRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.JoinSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/RestoreWorker',
+            isthmus_dot_v1_dot_trainer__pb2.RestoreWorkerRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.RestoreWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitPlacement(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/CommitPlacement',
+            isthmus_dot_v1_dot_trainer__pb2.CommitPlacementRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.CommitPlacementResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DialPeers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/DialPeers',
+            isthmus_dot_v1_dot_trainer__pb2.DialPeersRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.DialPeersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckpointWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/CheckpointWorker',
+            isthmus_dot_v1_dot_trainer__pb2.CheckpointWorkerRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.CheckpointWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinEvaluation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/JoinEvaluation',
+            isthmus_dot_v1_dot_trainer__pb2.JoinEvaluationRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.JoinEvaluationResponse.FromString,
             options,
             channel_credentials,
             insecure,
