@@ -10,7 +10,7 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.listener import Activity, RunListener
 from edge_agent.training.pipeline import Pipeline
 from edge_agent.training.statistics import Statistics
-from shared.client.training_call import Stream
+from shared.client.stream_call import Stream
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport

@@ -21,8 +21,8 @@ from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.training_stream import TrainingStream
 from edge_agent.training.window import Window
 from shared.client.retry import Retry
+from shared.client.stream_call import Stream
 from shared.client.trainer import TrainerClient
-from shared.client.training_call import Stream
 from shared.codec import FeedbackMode
 from shared.errors import IsthmusError
 from shared.training.policies import Replay

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 
-from shared.client.training_call import Stream
+from shared.client.stream_call import Stream
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport
 

@@ -9,7 +9,7 @@ from edge_agent.training.pipeline import StreamSource
 from edge_agent.training.recovery import TrainerRestored
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.step_boundary import StepBoundary
-from shared.client.training_call import Stream
+from shared.client.stream_call import Stream
 from shared.errors import IsthmusError, ProtocolError, StoppedError
 from shared.wire.isthmus.v1.trainer_pb2 import TrainResponse
 

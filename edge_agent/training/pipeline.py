@@ -20,7 +20,7 @@ from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.recovery import Reattached, TrainerRestored
 from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.window import BatchInFlight, Window
-from shared.client.training_call import Stream
+from shared.client.stream_call import Stream
 from shared.codec import codec_by_name
 from shared.concurrency.tasks import run_together
 from shared.errors import IsthmusError, ProtocolError

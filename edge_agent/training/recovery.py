@@ -19,7 +19,7 @@ from edge_agent.training.window import Position, Window
 from shared.checkpoint import CheckpointName
 from shared.client.backoff import Backoff
 from shared.client.retry import new_backoff
-from shared.client.training_call import Stream
+from shared.client.stream_call import Stream
 from shared.errors import (
     FencedError,
     GoneError,

@@ -7,8 +7,8 @@ from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.training.listener import RunListener
 from edge_agent.training.window import Position, Window
 from shared.checkpoint import MAX_NAMED, CheckpointName
+from shared.client.stream_call import Stream, StreamCall, StreamListener
 from shared.client.trainer import TrainerClient
-from shared.client.training_call import Stream, StreamListener, TrainingCall
 from shared.concurrency.threads import Worker
 from shared.errors import BusyError, GoneError, ProtocolError, SessionLostError, UnreachableError
 from shared.version import PROTOCOL_VERSION
@@ -33,7 +33,7 @@ class TrainingStream:
         self._listener = listener
         self.lineage = 0
         """The session term in which both sides last went back to a checkpoint; 0 before that. Names of checkpoints hold it."""
-        self._call: TrainingCall | None = None
+        self._call: StreamCall[pb.TrainRequest, pb.TrainResponse] | None = None
         self._unused_term: int | None = None
         """A term that was counted up and that a busy trainer has not taken; the next attempt uses it."""
 

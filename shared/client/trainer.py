@@ -1,25 +1,32 @@
 """The trainer as the edge sees it: one method for each call, failures as our errors. Knows nothing of models or data."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Self
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Self, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
 from shared.client.credentials import PLAIN, TrainerAccess
 from shared.client.idle_timeout import IdleTimeout
 from shared.client.methods import method_path
-from shared.client.training_call import StreamListener, TrainingCall
+from shared.client.stream_call import StreamCall, StreamListener
 from shared.codec import aligned_buffer, codec_by_name
 from shared.config import LinkConfig
 from shared.errors import ProtocolError
 from shared.tensor_wire import check_announcement
 from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks, key_of
 from shared.transport.stream.packets import Packet, deserializer, message_deserializer, serialize
+from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
+
+LinkCall = StreamCall[LinkMessage, LinkMessage]
+M = TypeVar("M", bound=Message)
 
 
 def _ignore(_code: grpc.StatusCode) -> None:
@@ -112,19 +119,102 @@ class TrainerClient:
         self,
         attach: pb.Attach,
         listener: StreamListener,
-    ) -> tuple[TrainingCall, pb.Attached]:
+    ) -> tuple[StreamCall[pb.TrainRequest, pb.TrainResponse], pb.Attached]:
         """Attach a training stream, and return it with the trainer's answer. No stream may be attached."""
         await self._connection.close_retired()
         method: Any = self._connection.tensors.stream_stream(
             method_path("Train"), request_serializer=serialize, response_deserializer=deserializer(pb.TrainResponse)
         )
-        call = TrainingCall(method(metadata=self._connection.metadata()), self._connection, listener, self._link)
+        rpc = method(metadata=self._connection.metadata())
+        call: StreamCall[pb.TrainRequest, pb.TrainResponse] = StreamCall(
+            "Train", pb.TrainRequest, rpc, self._connection, listener, self._link
+        )
         try:
             async with self._connection.idle_timeout("Train"):
-                return call, await call.begin(attach)
+                answer = await call.begin(pb.TrainRequest(attach=attach))
+                if not answer.HasField("attached"):
+                    raise ProtocolError(f"the trainer at {self.address} did not answer the attach message")
+                return call, answer.attached
         except BaseException:
             call.cancel()
             raise
+
+    async def link(
+        self, opening: LinkOpening, listener: StreamListener, ticket: str | None = None
+    ) -> tuple[LinkCall, str]:
+        """Dial a link, and return it with the ticket with which a trainer may dial it once more. See `TrainerService.Link`.
+
+        ticket: what lets a trainer dial, in the place of an agent's token.
+        """
+        await self._connection.close_retired()
+        method: Any = self._connection.tensors.stream_stream(
+            method_path("Link"), request_serializer=serialize, response_deserializer=deserializer(LinkMessage)
+        )
+        metadata = self._connection.metadata() if ticket is None else (("authorization", f"Ticket {ticket}"),)
+        rpc = method(metadata=metadata)
+        call: LinkCall = StreamCall("Link", LinkMessage, rpc, self._connection, listener, self._link)
+        try:
+            async with self._connection.idle_timeout("Link"):
+                answer = await call.begin(LinkMessage(opening=opening))
+                if answer != LinkMessage(opened=answer.opened):
+                    raise ProtocolError(f"the trainer at {self.address} did not open the link")
+                return call, answer.opened.next_ticket
+        except BaseException:
+            call.cancel()
+            raise
+
+    async def join_session(self, session_id: str, session_term: int) -> pb.JoinSessionResponse:
+        """See `TrainerService.JoinSession`."""
+        request = pb.JoinSessionRequest(
+            session_id=session_id, session_term=session_term, protocol_version=PROTOCOL_VERSION
+        )
+        return await self._connection.call("JoinSession", request, pb.JoinSessionResponse)
+
+    async def restore_worker(self, request: pb.RestoreWorkerRequest) -> pb.RestoreWorkerResponse:
+        """See `TrainerService.RestoreWorker`."""
+        return await self._connection.call("RestoreWorker", request, pb.RestoreWorkerResponse)
+
+    async def commit_placement(self, request: pb.CommitPlacementRequest) -> pb.CommitPlacementResponse:
+        """See `TrainerService.CommitPlacement`."""
+        return await self._connection.call("CommitPlacement", request, pb.CommitPlacementResponse)
+
+    async def dial_peers(self, request: pb.DialPeersRequest) -> None:
+        """See `TrainerService.DialPeers`."""
+        await self._connection.call("DialPeers", request, pb.DialPeersResponse)
+
+    async def checkpoint_worker(self, request: pb.CheckpointWorkerRequest) -> AsyncGenerator[bool | None]:
+        """See `TrainerService.CheckpointWorker`: gives None once the state is copied, and then whether it was written."""
+        answers = self._answers("CheckpointWorker", request, pb.CheckpointWorkerResponse)
+        async with aclosing(answers):
+            async for answer in answers:
+                yield answer.written if answer.HasField("written") else None
+
+    @asynccontextmanager
+    async def evaluation(self, request: pb.JoinEvaluationRequest) -> AsyncIterator[pb.JoinEvaluationResponse]:
+        """Have the trainer's worker take part in an evaluation while the body runs. See `TrainerService.JoinEvaluation`."""
+        answers = self._answers("JoinEvaluation", request, pb.JoinEvaluationResponse)
+        async with aclosing(answers):
+            async for ready in answers:
+                yield ready
+                return
+            raise ProtocolError(f"the trainer at {self.address} did not take part in the evaluation")
+
+    async def _answers(self, name: str, request: Message, answer: type[M]) -> AsyncGenerator[M]:
+        """The answers of a call; each has to come in time. Leaving ends the call."""
+        method: Any = self._connection.control.unary_stream(
+            method_path(name),
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=message_deserializer(answer),
+        )
+        call = method(request, metadata=self._connection.metadata())
+        try:
+            async with self._connection.idle_timeout(name) as idle_timeout:
+                while (message := await self._connection.await_answer(call.read())) is not grpc.aio.EOF:
+                    idle_timeout.pause()  # what takes time now is the caller's
+                    yield message
+                    idle_timeout.renew()
+        finally:
+            call.cancel()
 
     async def evaluate(self, session_id: str, tensors: AsyncIterator[WireTensor]) -> pb.EvaluateResponse:
         """Evaluate batches, numbered from 1. tensors: of each batch its labels, and then its features."""

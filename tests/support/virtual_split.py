@@ -35,7 +35,7 @@ from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.pipeline import Pipeline
 from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.window import Window
-from shared.client.training_call import Stream
+from shared.client.stream_call import Stream
 from shared.codec import FeedbackMode, codec_by_name
 from shared.concurrency.tasks import run_together
 from shared.errors import IsthmusError

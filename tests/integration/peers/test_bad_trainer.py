@@ -9,8 +9,8 @@ import torch
 from cloud_trainer import TrainerServer
 from edge_agent import run_training
 from shared.client.config import TrainerAddressConfig
+from shared.client.stream_call import StreamListener
 from shared.client.trainer import TrainerClient
-from shared.client.training_call import StreamListener
 from shared.codec import codec_by_name
 from shared.config import LinkConfig
 from shared.errors import IsthmusError, ProtocolError, RefusedError

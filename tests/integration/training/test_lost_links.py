@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cloud_trainer.rpc.incoming_batches import IncomingBatches
 from edge_agent.training.recovery import Reattached
-from shared.client.training_call import Stream
+from shared.client.stream_call import Stream
 from shared.codec import FeedbackMode, aligned_buffer
 from shared.errors import IsthmusError, UnreachableError
 from shared.transport.stream.channel import PacketChannel, loopback

@@ -100,7 +100,6 @@ class LinkOpening(_message.Message):
     SESSION_TERM_FIELD_NUMBER: _builtins.int
     WORKER_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
-    TICKET_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this contract that the dialling worker speaks."""
     session_id: _builtins.str
@@ -111,8 +110,6 @@ class LinkOpening(_message.Message):
     """The worker that dials."""
     evaluation: _builtins.int
     """The evaluation that the link is for, by its number; 0 for training."""
-    ticket: _builtins.str
-    """What lets a trainer dial, once (see `Ticket`). An agent needs none, because the session is its own."""
     def __init__(
         self,
         *,
@@ -121,11 +118,10 @@ class LinkOpening(_message.Message):
         session_term: _builtins.int = ...,
         worker: _builtins.str = ...,
         evaluation: _builtins.int = ...,
-        ticket: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "protocol_version", b"protocol_version", "session_id", b"session_id", "session_term", b"session_term", "ticket", b"ticket", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "protocol_version", b"protocol_version", "session_id", b"session_id", "session_term", b"session_term", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

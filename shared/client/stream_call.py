@@ -1,4 +1,4 @@
-"""The gRPC call that carries a training stream: attached, watched, and ended by an error of ours.
+"""The gRPC call that carries a stream of tensors: begun, watched, and ended by an error of ours.
 
 A lost link is noticed here: by a read or write that fails, or by a watch over a peer that is silent.
 """
@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 
@@ -20,19 +20,20 @@ from shared.errors import ClosedError, ProtocolError, SessionLostError, Unreacha
 from shared.runtime import StallWatch
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.stream.channel import PacketChannel
-from shared.transport.stream.duplex import Duplex
+from shared.transport.stream.duplex import Duplex, Envelope
 from shared.transport.stream.framing import Assembler, WireTensor
 from shared.transport.stream.packets import Damaged, Packet
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
-T = TypeVar("T")
+Out = TypeVar("Out", bound=Envelope)
+In = TypeVar("In", bound=Envelope)
 Stream = Duplex[pb.TrainRequest, pb.TrainResponse]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamListener:
-    """What a training stream asks and tells while it runs.
+    """What a stream asks and tells while it runs.
 
     accept: judges what the trainer announces, before memory is taken for it. owed: the oldest step that the trainer has
     still to answer; a trainer that owes one and is silent for too long is given up. delivered: told of every tensor that the
@@ -44,30 +45,34 @@ class StreamListener:
     delivered: Callable[[WireTensor, float, int], None]
 
 
-class TrainingCall:
-    """The call of one training stream; `stream` sends and receives on it."""
+class StreamCall(Generic[Out, In]):
+    """The call of one stream; `stream` sends and receives on it."""
 
     def __init__(
         self,
+        method: str,
+        outgoing: type[Out],
         call: Any,
         connection: TrainerConnection,
         listener: StreamListener,
         link: LinkConfig,
     ) -> None:
+        """method: the name of the RPC that was called. outgoing: the type of its requests."""
+        self._method = method
         self._call = call
         self._status = CallStatus(call)
-        self._packets: AsyncIterator[Packet[pb.TrainResponse] | Damaged] = aiter(call)
+        self._packets: AsyncIterator[Packet[In] | Damaged] = aiter(call)
         self._connection = connection
         self._owed = listener.owed
-        self._attached = False
+        self._has_begun = False
         self._owed_step: int | None = None
         self._owed_since = self._heard_at = 0.0
         self._given_up: UnreachableError | None = None
         """Why a watch has ended the call; None where none has."""
         self._watches: list[StallWatch] = []
         self._stall_seconds = link.stall_seconds
-        self.stream: Stream = Duplex(
-            pb.TrainRequest,
+        self.stream: Duplex[Out, In] = Duplex(
+            outgoing,
             PacketChannel(self._read, self._write),
             assembler=Assembler(listener.accept, aligned_buffer),
             chunk_bytes=link.chunk_bytes,
@@ -75,16 +80,18 @@ class TrainingCall:
             on_delivered=listener.delivered,
         )
 
-    async def begin(self, attach: pb.Attach) -> pb.Attached:
-        """Say what the edge has, and return the trainer's answer, which says where both go on.
+    async def begin(self, first: Out) -> In:
+        """Send the first message, and return the trainer's answer.
 
         From then on two watches give up a trainer that is silent. Raises the IsthmusError that the call ended with.
         """
-        await self.stream.write(pb.TrainRequest(attach=attach))
+        await self.stream.write(first)
         event = await self.stream.receive()
-        if event is None or not event[0].HasField("attached"):
-            raise ProtocolError(f"the trainer at {self._connection.address} did not answer the attach message")
-        self._attached = True
+        if event is None or event[1] is not None:
+            raise ProtocolError(
+                f"the trainer at {self._connection.address} did not answer the first message of {self._method}"
+            )
+        self._has_begun = True
         self._watches = [
             StallWatch(
                 self._seconds_owing,
@@ -95,12 +102,12 @@ class TrainingCall:
                 lambda: self.stream.quiet_seconds, self._stall_seconds, partial(self._give_up, "link.stall_seconds")
             ),
         ]
-        return event[0].attached
+        return event[0]
 
     async def end(self) -> None:
         """Tell the trainer that no more comes, and wait until it has ended the stream."""
         self._stop_watches()
-        async with self._connection.idle_timeout("Train") as idle_timeout:
+        async with self._connection.idle_timeout(self._method) as idle_timeout:
             await self._connection.await_answer(self._call.done_writing())
             while await self.stream.receive() is not None:
                 idle_timeout.renew()
@@ -112,7 +119,7 @@ class TrainingCall:
 
     def _give_up(self, key: str, seconds: float) -> None:
         """Give up a stream that was silent for so long: a read or write that waits on it raises UnreachableError."""
-        self._given_up = unanswered(self._connection.address, "Train", seconds, key)
+        self._given_up = unanswered(self._connection.address, self._method, seconds, key)
         self.cancel()
 
     def _seconds_owing(self) -> float:
@@ -126,7 +133,7 @@ class TrainingCall:
         for watch in self._watches:
             watch.stop()
 
-    async def _read(self) -> Packet[pb.TrainResponse] | Damaged | None:
+    async def _read(self) -> Packet[In] | Damaged | None:
         # Not by call.read(): after a failed write it raises at once, and what came before the end stays unread.
         try:
             packet = await anext(self._packets)
@@ -139,7 +146,7 @@ class TrainingCall:
         self._heard_at = time.monotonic()
         return packet
 
-    async def _write(self, packet: Packet[pb.TrainRequest]) -> None:
+    async def _write(self, packet: Packet[Out]) -> None:
         try:
             await self._call.write(packet)
         except asyncio.CancelledError:
@@ -148,7 +155,9 @@ class TrainingCall:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as cause:
             # A failed write says only that the stream has ended; its status says why.
             await self._raise_failure()
-            raise ProtocolError(f"the trainer at {self._connection.address} ended the training stream early") from cause
+            raise ProtocolError(
+                f"the trainer at {self._connection.address} ended the stream of {self._method} early"
+            ) from cause
 
     def _raise_given_up(self) -> None:
         if self._given_up is not None:
@@ -157,11 +166,11 @@ class TrainingCall:
     async def _raise_failure(self) -> None:
         """The call has ended: raise why, unless it has ended well.
 
-        A session that the trainer no longer has although this call was attached to it was closed by an operator.
+        A session that the trainer no longer has although this call had begun was closed by an operator.
         """
         self._raise_given_up()
         if (failure := await self._status.failure()) is not None:
             error = self._connection.handle_failure(failure)
-            if self._attached and isinstance(error, SessionLostError):
+            if self._has_begun and isinstance(error, SessionLostError):
                 raise ClosedError(str(error)) from failure
             raise error
