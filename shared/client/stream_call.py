@@ -106,11 +106,15 @@ class StreamCall(Generic[Out, In]):
 
     async def end(self) -> None:
         """Tell the trainer that no more comes, and wait until it has ended the stream."""
-        self._stop_watches()
         async with self._connection.idle_timeout(self._method) as idle_timeout:
-            await self._connection.await_answer(self._call.done_writing())
+            await self.end_writing()
             while await self.stream.receive() is not None:
                 idle_timeout.renew()
+
+    async def end_writing(self) -> None:
+        """Tell the trainer that no more comes; it ends the stream then, while another task receives."""
+        self._stop_watches()
+        await self._connection.await_answer(self._call.done_writing())
 
     def cancel(self) -> None:
         """Give the stream up without a word to the trainer."""

@@ -6,7 +6,7 @@ placement before memory is taken for it, and delivered to the steps of this work
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from shared.codec import Encoded
 from shared.concurrency.threads import Runner
@@ -93,6 +93,7 @@ class LinkEnd:
         self._stopping: list[str] = []
         """Workers that are about to stop, which the peer has not been told of."""
         self._more_to_send = asyncio.Event()
+        self._is_ending = False
 
     @property
     def has_leaving(self) -> bool:
@@ -147,8 +148,16 @@ class LinkEnd:
             self._inbox.arrivals.again(crossing, step)
         self._more_to_send.set()
 
-    async def run(self, stream: LinkStream) -> None:
-        """Exchange positions, and then what crosses, until the peer ends the stream. Raises the IsthmusError that ends it."""
+    def end(self) -> None:
+        """Send what there is to send, and end the stream then. Who dials ends a link, with nothing under way."""
+        self._is_ending = True
+        self._more_to_send.set()
+
+    async def run(self, stream: LinkStream, end_writing: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Exchange positions, and then what crosses, until the stream is ended. Raises the IsthmusError that ends it early.
+
+        end_writing: tells the peer that no more comes, after `end`; who is dialled has none.
+        """
         await stream.write(LinkMessage(position=self.position))
         first = await stream.receive()
         if first is None or first[1] is not None or first[0] != LinkMessage(position=first[0].position):
@@ -160,6 +169,9 @@ class LinkEnd:
             done, _ = await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+            if end_writing is not None and sending in done:
+                await end_writing()
+                await receiving  # it must not be cancelled while it reads, which would end the stream as a failure
         finally:
             for task in (sending, receiving):
                 task.cancel()
@@ -196,6 +208,7 @@ class LinkEnd:
         return ROLES[crossing.cargo], crossing.index
 
     async def _send_all(self, stream: LinkStream) -> None:
+        """Until `end`."""
         while True:
             if self._stopping:
                 await stream.write(LinkMessage(stopping=WorkerStopping(worker=self._stopping.pop())))
@@ -205,6 +218,8 @@ class LinkEnd:
                 await stream.write(LinkMessage(done=done))
             elif (item := self._outbox.next()) is not None:
                 await self._send(stream, item)
+            elif self._is_ending:
+                return
             else:
                 self._more_to_send.clear()
                 await self._more_to_send.wait()

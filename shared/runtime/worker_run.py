@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -123,15 +123,17 @@ class WorkerRun:
             await asyncio.wait({self._computing})
         await self._threads.compute.run(_nothing)  # a call that was under way goes on after its caller
 
-    async def serve(self, peer: str, stream: LinkStream) -> None:
-        """Serve a stream of the link to a peer, until the peer ends it. Computing must have been started.
+    async def serve(
+        self, peer: str, stream: LinkStream, end_writing: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Serve a stream of the link to a peer, until it is ended; see `LinkEnd.run`. Computing must have been started.
 
         Raises ProtocolError where there is no such link, the IsthmusError that ends the stream, and what computing fails with.
         """
         assert self._computing is not None, "start comes first"
         if (end := self.links.get(peer)) is None:
             raise ProtocolError(f"there is no link between {self.worker!r} and {peer[:40]!r} under this placement")
-        serving = asyncio.create_task(end.run(stream))
+        serving = asyncio.create_task(end.run(stream, end_writing))
         try:
             await asyncio.wait({serving, self._computing}, return_when=asyncio.FIRST_COMPLETED)
             if self._computing.done() and not self._computing.cancelled():
@@ -141,6 +143,17 @@ class WorkerRun:
         finally:
             serving.cancel()
             await asyncio.wait({serving})
+
+    def end_links(self) -> None:
+        """Have the links end that this worker has dialled, once nothing is under way; `serve` returns then."""
+        for link in self.links.values():
+            link.end()
+
+    @property
+    def failure(self) -> "asyncio.Task[None]":
+        """Ends with what computing fails with, if it fails. Computing must have been started."""
+        assert self._computing is not None, "start comes first"
+        return self._computing
 
     def say_stopping(self) -> None:
         """Tell the agent, through whoever passes reports on, that this worker is about to stop."""
