@@ -1,9 +1,9 @@
-"""Who calls: by bearer token, by client certificate, or nobody in particular where neither is asked for."""
+"""Who calls: by bearer token, by ticket, by client certificate, or nobody in particular where none of them is asked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -13,16 +13,48 @@ from shared.transport.auth.tokens import AN_AGENTS, Scope, TokenBook
 from shared.transport.rpc.status import StatusError
 
 Context = grpc.aio.ServicerContext[Any, Any]
-_SCHEME = "bearer "
+_TOKEN, _TICKET = "bearer ", "ticket "
 _HOW = "the edge sends the one in trainer.token_file or EDGE_AGENT_TRAINER__TOKEN"
+NO_SUCH_TICKET = (
+    "the ticket opens no link of this trainer: it was used or withdrawn, or is of something else; an agent that joins the "
+    "session again gets another one"
+)
+
+
+class PeerLink(NamedTuple):
+    """A link on which another trainer may dial this one."""
+
+    session_id: str
+    session_term: int
+    """Of the agent that joined the session last when the ticket was issued."""
+    worker: str
+    """The worker that dials."""
+    evaluation: int
+    """The number of the evaluation that the link is for; 0 for training."""
+
+
+class PeerTicket(NamedTuple):
+    """A ticket that somebody has shown and nobody has used yet."""
+
+    link: PeerLink
+    digest: bytes
+    """Its hash, by which it is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a call comes from, and what it may do. What a caller makes belongs to its subject."""
+    """Who a call comes from, and what it may do. What a caller makes belongs to its subject.
+
+    ticket: by what it came in, in the place of a token; then its subject is that of the agent whose session it concerns.
+    """
 
     subject: str
     scopes: frozenset[Scope] = frozenset(Scope)
+    ticket: PeerTicket | None = None
+
+
+FindTicket = Callable[[str], Caller | None]
+"""Who comes with a ticket; None for a ticket that lets nobody in. Looking uses nothing up."""
 
 
 ANYONE = Caller("")
@@ -45,12 +77,15 @@ class Authenticator:
     """Finds the caller of a call.
 
     tokens: the book; None where no token is asked for. certificates: whether every client has shown one that we trust;
-    its common name is the subject where no token is asked for.
+    its common name is the subject where no token is asked for. tickets: by the full name of each method that takes them.
     """
 
-    def __init__(self, tokens: Reloaded[TokenBook] | None, *, certificates: bool) -> None:
+    def __init__(
+        self, tokens: Reloaded[TokenBook] | None, *, certificates: bool, tickets: Mapping[str, FindTicket] | None = None
+    ) -> None:
         self._tokens = tokens
         self._certificates = certificates
+        self._tickets = tickets or {}
 
     @property
     def failure(self) -> ConfigError | None:
@@ -72,18 +107,30 @@ class Authenticator:
         """Whether a stranger is told from a friend."""
         return self._tokens is not None or self._certificates
 
-    def identify(self, context: Context) -> Caller:
-        """The caller. Raises StatusError (UNAUTHENTICATED)."""
-        if self._tokens is not None:
-            return self._by_token(self._tokens.get(), context)
-        return self._by_certificate(context) if self._certificates else ANYONE
-
-    def _by_token(self, book: TokenBook, context: Context) -> Caller:
+    def identify(self, method: str, context: Context) -> Caller:
+        """The caller of a method. Raises StatusError (UNAUTHENTICATED)."""
         metadata = context.invocation_metadata() or ()
         values = [value for key, value in metadata if key == "authorization"]
-        if len(values) != 1 or not isinstance(values[0], str) or not values[0].lower().startswith(_SCHEME):
+        shown = values[0] if len(values) == 1 and isinstance(values[0], str) else ""
+        if shown.lower().startswith(_TICKET):
+            return self._by_ticket(method, shown[len(_TICKET) :].strip())
+        if self._tokens is not None:
+            return self._by_token(self._tokens.get(), shown)
+        return self._by_certificate(context) if self._certificates else ANYONE
+
+    def _by_ticket(self, method: str, ticket: str) -> Caller:
+        if (find := self._tickets.get(method)) is None:
+            raise StatusError(
+                grpc.StatusCode.UNAUTHENTICATED, "a ticket lets a trainer dial a link, and make no other call"
+            )
+        if (who := find(ticket)) is None:
+            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, NO_SUCH_TICKET)
+        return who
+
+    def _by_token(self, book: TokenBook, shown: str) -> Caller:
+        if not shown.lower().startswith(_TOKEN):
             raise StatusError(grpc.StatusCode.UNAUTHENTICATED, f"this trainer asks for a bearer token; {_HOW}")
-        entry = book.find(values[0][len(_SCHEME) :].strip())
+        entry = book.find(shown[len(_TOKEN) :].strip())
         if entry is None:
             raise StatusError(grpc.StatusCode.UNAUTHENTICATED, f"the token is none of this trainer's; {_HOW}")
         return Caller(entry.subject, frozenset(entry.scopes))

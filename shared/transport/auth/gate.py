@@ -133,7 +133,7 @@ class Gate(grpc.aio.ServerInterceptor):
     @asynccontextmanager
     async def _let_in(self, method: str, needed: str, context: Context) -> AsyncIterator[None]:
         host = _host(context)
-        who = self._identify(host, context)
+        who = self._identify(method, host, context)
         key = _key(who, host)
         self._refuse_hurry(self._rate.take(key))
         if needed not in who.scopes:
@@ -164,12 +164,12 @@ class Gate(grpc.aio.ServerInterceptor):
             if not calls:
                 self._under_way.pop(key, None)
 
-    def _identify(self, host: str, context: Context) -> Caller:
+    def _identify(self, method: str, host: str, context: Context) -> Caller:
         """Who calls. Raises StatusError, also for callers without a call under way while the tokens cannot be read."""
         self._refuse_hurry(self._strangers.wait_seconds(host))
         failure = self._authenticator.failure
         try:
-            who = self._authenticator.identify(context)
+            who = self._authenticator.identify(method, context)
         except StatusError:
             self._strangers.take(host)
             if failure is not None:

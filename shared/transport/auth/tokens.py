@@ -24,7 +24,8 @@ from shared.config import Section, parse_toml
 from shared.errors import ConfigError
 from shared.transport.auth.secrets import read_file
 
-_TOKEN_BYTES = 32
+TOKEN_BYTES = 32
+"""Random bytes of a token."""
 KEY = "auth.tokens"
 
 
@@ -72,7 +73,7 @@ class TokenBook:
 
     def find(self, token: str) -> TokenEntry | None:
         """Whose token it is. How long that takes says nothing of the tokens: all are compared, each in constant time."""
-        digest, found = _digest(token), None
+        digest, found = digest_of(token), None
         for known, entry in self._entries:
             if hmac.compare_digest(known, digest):
                 found = entry
@@ -100,9 +101,9 @@ def read_tokens(path: Path) -> TokenBook:
 
 def make_token(subject: str, scopes: Sequence[Scope]) -> tuple[str, str]:
     """A new token, and the table of the file that makes it known. Raises ConfigError for a subject that cannot be."""
-    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    token = secrets.token_urlsafe(TOKEN_BYTES)
     try:
-        entry = TokenEntry(subject=subject, scopes=tuple(dict.fromkeys(scopes)), sha256=_digest(token).hex())
+        entry = TokenEntry(subject=subject, scopes=tuple(dict.fromkeys(scopes)), sha256=digest_of(token).hex())
     except ValidationError as cause:
         raise ConfigError(
             f"subject {subject!r} cannot be; it must be 1 to 64 letters, digits or . _ @ -, with a scope or more"
@@ -111,5 +112,6 @@ def make_token(subject: str, scopes: Sequence[Scope]) -> tuple[str, str]:
     return token, f'[[token]]\nsubject = "{entry.subject}"\nscopes = [{listed}]\nsha256 = "{entry.sha256}"\n'
 
 
-def _digest(token: str) -> bytes:
+def digest_of(token: str) -> bytes:
+    """The hash by which a token is known."""
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()

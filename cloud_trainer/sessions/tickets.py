@@ -1,0 +1,61 @@
+"""The tickets of a session: each lets another trainer dial this one once, for one link.
+
+A ticket is a random token, and only its hash is kept. There is never more than one for a link. Tickets are forgotten with the
+session that holds them, when an agent joins with a higher term, and at the end of the evaluation that they are for. Knows
+nothing of calls.
+"""
+
+import secrets
+from collections.abc import Collection
+
+from shared.transport.auth.callers import PeerLink, PeerTicket
+from shared.transport.auth.tokens import TOKEN_BYTES, digest_of
+
+
+class Tickets:
+    """The tickets of one session that can still be used."""
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+        self._links: dict[bytes, PeerLink] = {}
+        """By the hash of the ticket."""
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def issue(self, term: int, workers: Collection[str], evaluation: int = 0) -> dict[str, str]:
+        """A new ticket for each worker that may dial. evaluation: its number; 0 for training.
+
+        All tickets that were issued before for the same evaluation, or for training, are withdrawn, and all of other terms.
+        """
+        self._links = {
+            digest: link
+            for digest, link in self._links.items()
+            if link.session_term == term and link.evaluation != evaluation
+        }
+        return {worker: self._new(PeerLink(self._session_id, term, worker, evaluation)) for worker in workers}
+
+    def find(self, ticket: str) -> PeerTicket | None:
+        """What a ticket is for, if it can still be used. This does not use it."""
+        digest = digest_of(ticket)
+        link = self._links.get(digest)
+        return None if link is None else PeerTicket(link, digest)
+
+    def take(self, ticket: PeerTicket, link: PeerLink) -> str | None:
+        """Use a ticket up to open a link, and return the next one for the same link.
+
+        Returns None, and uses nothing up, where the ticket is of another link, or was used or withdrawn since it was found.
+        """
+        if ticket.link != link or self._links.get(ticket.digest) != link:
+            return None
+        del self._links[ticket.digest]
+        return self._new(link)
+
+    def withdraw(self, evaluation: int) -> None:
+        """Forget the tickets of an evaluation, or of training (0)."""
+        self._links = {digest: link for digest, link in self._links.items() if link.evaluation != evaluation}
+
+    def _new(self, link: PeerLink) -> str:
+        ticket = secrets.token_urlsafe(TOKEN_BYTES)
+        self._links[digest_of(ticket)] = link
+        return ticket

@@ -1,0 +1,120 @@
+"""A ticket opens the one link that it was issued for, once, and only as long as that is still wanted."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cloud_trainer.sessions.tickets import Tickets
+from shared.transport.auth.callers import PeerLink
+
+WORKERS = ["near", "far", "farthest"]
+LINKS = st.builds(
+    PeerLink,
+    st.sampled_from(["one", "another"]),
+    st.integers(1, 3),
+    st.sampled_from(WORKERS),
+    st.integers(0, 2),
+)
+
+
+def issued(link: PeerLink) -> tuple[Tickets, str]:
+    """The tickets of a session, and one of them, for this link."""
+    tickets = Tickets(link.session_id)
+    return tickets, tickets.issue(link.session_term, [link.worker], link.evaluation)[link.worker]
+
+
+def used(tickets: Tickets, ticket: str, link: PeerLink) -> str | None:
+    """What comes of dialling a link with a ticket."""
+    shown = tickets.find(ticket)
+    return None if shown is None else tickets.take(shown, link)
+
+
+@given(LINKS, LINKS)
+def test_a_ticket_opens_the_link_that_it_is_for_and_no_other(link, wanted):
+    tickets, ticket = issued(link)
+    assert (used(tickets, ticket, wanted) is not None) == (wanted == link)
+    assert (used(tickets, ticket, link) is not None) == (wanted != link), "what was refused has used nothing up"
+
+
+@given(LINKS, st.integers(1, 5))
+def test_each_use_gives_one_more_and_none_can_be_used_twice(link, times):
+    tickets, ticket = issued(link)
+    for _ in range(times):
+        following = used(tickets, ticket, link)
+        assert following is not None
+        assert used(tickets, ticket, link) is None
+        ticket = following
+    assert len(tickets) == 1
+
+
+@given(LINKS)
+def test_of_two_calls_that_show_a_ticket_at_once_one_opens_the_link(link):
+    tickets, ticket = issued(link)
+    first, second = tickets.find(ticket), tickets.find(ticket)
+    assert first is not None
+    assert second is not None
+    assert tickets.take(first, link) is not None
+    assert tickets.take(second, link) is None
+
+
+@given(LINKS, st.text(max_size=60))
+def test_nothing_but_a_ticket_is_one(link, text):
+    tickets, ticket = issued(link)
+    assert tickets.find(text) is None
+    assert ticket not in repr(vars(tickets)), "only its hash is kept"
+    assert ticket not in repr(tickets.find(ticket))
+
+
+class Issuing(RuleBasedStateMachine):
+    """An agent that joins, places and evaluates in any order; `valid` is what must open a link."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tickets = Tickets("one")
+        self.term = 0
+        self.valid: dict[PeerLink, str] = {}
+        self.void: list[tuple[str, PeerLink]] = []
+
+    def _keep(self, keep: Any) -> None:
+        self.void += [(ticket, link) for link, ticket in self.valid.items() if not keep(link)]
+        self.valid = {link: ticket for link, ticket in self.valid.items() if keep(link)}
+
+    @rule(term=st.integers(0, 1), evaluation=st.integers(0, 2), workers=st.sets(st.sampled_from(WORKERS)))
+    def issue(self, term: int, evaluation: int, workers: set[str]) -> None:
+        self.term += term
+        self._keep(lambda link: link.session_term == self.term and link.evaluation != evaluation)
+        issued = self.tickets.issue(self.term, workers, evaluation)
+        assert issued.keys() == workers
+        self.valid |= {PeerLink("one", self.term, worker, evaluation): ticket for worker, ticket in issued.items()}
+
+    @rule(evaluation=st.integers(0, 2))
+    def withdraw(self, evaluation: int) -> None:
+        self.tickets.withdraw(evaluation)
+        self._keep(lambda link: link.evaluation != evaluation)
+
+    @precondition(lambda self: self.valid)
+    @rule(data=st.data())
+    def use(self, data: st.DataObject) -> None:
+        link = data.draw(st.sampled_from(sorted(self.valid)))
+        following = used(self.tickets, self.valid[link], link)
+        assert following is not None
+        self.void.append((self.valid[link], link))
+        self.valid[link] = following
+
+    @invariant()
+    def what_is_void_opens_nothing(self) -> None:
+        assert all(used(self.tickets, ticket, link) is None for ticket, link in self.void)
+
+    @invariant()
+    def there_is_one_for_each_link_at_most(self) -> None:
+        assert len(self.tickets) == len(self.valid)
+        for link, ticket in self.valid.items():
+            shown = self.tickets.find(ticket)
+            assert shown is not None
+            assert shown.link == link
+
+
+Issuing.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestIssuing = Issuing.TestCase
