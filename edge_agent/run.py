@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from typing import NamedTuple
@@ -18,16 +18,17 @@ from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
 from edge_agent.control import Controlled, Pinning, serving_control
-from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
 from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
-from edge_agent.sessions.open_session import OpenSession
+from edge_agent.placed.experiment import AnyExperiment, PlacedExperiment, build_experiment
+from edge_agent.placed.opening import open_placed, resume_placed
+from edge_agent.placed.run import PlacedRun
 from edge_agent.sessions.opening import open_session, resume_session
 from edge_agent.sessions.resuming import Resume, prepare
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder
-from edge_agent.training.deployer import Deployer
+from edge_agent.training.open_run import Deploys
 from edge_agent.training.pause import Pause
 from edge_agent.training.result import TrainingResult
 from edge_agent.training.shutdown import Shutdown
@@ -53,7 +54,7 @@ class TrainingListener:
     def progressed(self, progress: Statistics) -> None:
         """A step is done, or something else has changed that a progress bar shows."""
 
-    def session_opened(self, deployer: Deployer) -> None:
+    def session_opened(self, deployer: Deploys) -> None:
         """Training is about to begin, or to begin again; `deployer` can change the deployment while it goes on."""
 
     def engine_started(self, decisions: DecisionLoop) -> None:
@@ -130,7 +131,7 @@ class _Prepared(NamedTuple):
     """What is known before the trainer is asked."""
 
     config: EdgeConfig
-    experiment: Experiment
+    experiment: AnyExperiment
     profile: Profile | None
     start: Deployment | None
     """What a new session begins with, where that was planned."""
@@ -145,7 +146,7 @@ async def _prepare(config: EdgeConfig, resume: Resume | None) -> _Prepared:
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     folder = sessions_folder(config)
-    experiment, stored = await asyncio.to_thread(prepare, config, folder, resume)
+    experiment, stored = await asyncio.to_thread(prepare, build_experiment, config, folder, resume)
     profile = await asyncio.to_thread(load_run_profile, experiment)
     start = await planned_start(experiment, profile) if profile is not None and stored is None else None
     if start is not None:
@@ -158,18 +159,22 @@ async def _train(prepared: _Prepared, listener: TrainingListener, shutdown: Shut
     config = prepared.config
     statistics = Statistics(prepared.experiment.steps)
     metrics = EdgeMetrics(CollectorRegistry(), statistics)
-    access = trainer_access(config.only_trainer, config.tls)
-    metrics.watch_token_file(access.token_broken)
+    trainers = {
+        trainer.name: trainer for trainer in config.all_trainers if trainer.name in prepared.experiment.trainers
+    }
+    access = {name: trainer_access(trainer, config.tls) for name, trainer in trainers.items()}
+    metrics.watch_token_file(lambda: any(each.token_broken() for each in access.values()))
     timeline = Timeline() if config.output.trace is not None else None
     pause, pinning = Pause(StepBoundary(), shutdown), Pinning(config.deployment)
     observer = RunObserver(statistics, metrics, timeline, listener.progressed, pinning.enforce)
     controlled = Controlled(config, statistics, shutdown, pause, pinning, prepared.folder)
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
-        async with (
-            serving_control(controlled, observer.activity_news),
-            TrainerClient(config.only_trainer, config.link, metrics.failed, access) as client,
-        ):
-            runs = _Runs(controlled, observer, metrics.engine, workers, client, listener)
+        async with serving_control(controlled, observer.activity_news), AsyncExitStack() as stack:
+            clients = {
+                name: await stack.enter_async_context(TrainerClient(trainer, config.link, metrics.failed, access[name]))
+                for name, trainer in trainers.items()
+            }
+            runs = _Runs(controlled, observer, metrics.engine, workers, clients, listener)
             result = await runs.train(prepared)
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)
@@ -185,14 +190,15 @@ class _Runs:
         observer: RunObserver,
         metrics: EngineMetrics,
         workers: Workers,
-        client: TrainerClient,
+        clients: Mapping[str, TrainerClient],
         listener: TrainingListener,
     ) -> None:
+        """clients: of the trainers of the experiment, by name."""
         self._controlled = controlled
         self._observer = observer
         self._metrics = metrics
         self._workers = workers
-        self._client = client
+        self._clients = clients
         self._listener = listener
 
     async def train(self, prepared: _Prepared) -> TrainingResult:
@@ -204,13 +210,13 @@ class _Runs:
             decisions = await asyncio.to_thread(
                 make_decision_loop, experiment, prepared.profile, statistics, self._metrics
             )
-            session = await self._open(experiment, stored, prepared.folder)
+            run = await self._open(experiment, stored, prepared.folder)
             try:
-                return await self._train_in(session, decisions, resumed=stored is not None)
+                return await self._train_in(run, experiment, decisions, resumed=stored is not None)
             except GoneError as gone:
                 self._controlled.leave()
-                if session.resumable:
-                    raise type(gone)(_gone(session.id, gone)) from gone
+                if run.session.resumable:
+                    raise type(gone)(_gone(run.session.id, gone)) from gone
                 if began_again and isinstance(gone.__cause__, ProtocolError):
                     raise gone.__cause__ from None  # the trainer fails at it, and would again
                 if isinstance(gone, ClosedError) or (began_again and statistics.steps == 0):
@@ -219,31 +225,46 @@ class _Runs:
                 _log.warning("the run begins again", reason=str(gone))
                 self._observer.began_again()
                 began_again, stored = True, None
-                experiment = await asyncio.to_thread(Experiment, prepared.config)
+                experiment = await asyncio.to_thread(build_experiment, prepared.config)
                 if prepared.start is not None:
                     experiment.begin_with(prepared.start)
 
     async def _open(
-        self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None
-    ) -> OpenSession:
-        config, workers = experiment.config, self._workers
-        retry = Retry(config.only_trainer.give_up_seconds, self._observer.trainer_away)
-        step_log = config.checkpoints.step_log
+        self, experiment: AnyExperiment, stored: StoredSession | None, folder: LocalFiles | None
+    ) -> TrainingRun | PlacedRun:
+        config, workers, clients = experiment.config, self._workers, self._clients
+        limits = [trainer.give_up_seconds for trainer in config.all_trainers if trainer.give_up_seconds is not None]
+        retry = Retry(min(limits, default=None), self._observer.trainer_away)
+        step_log, disk = config.checkpoints.step_log, workers.disk
+        pause, observer, statistics = self._controlled.pause, self._observer, self._controlled.statistics
+        if isinstance(experiment, PlacedExperiment):
+            if stored is None:
+                placed = await open_placed(clients, experiment, workers, retry, folder, step_log)
+            else:
+                placed = await disk.run(resume_placed, stored, clients, experiment, workers, retry, step_log)
+            return PlacedRun(placed, pause, observer, statistics)
+        (client,) = clients.values()
         if stored is None:
-            session = await open_session(self._client, experiment, workers, retry, folder, step_log)
+            session = await open_session(client, experiment, workers, retry, folder, step_log)
         else:
-            session = await workers.disk.run(resume_session, stored, self._client, experiment, workers, retry, step_log)
-        structlog.contextvars.bind_contextvars(session=session.id)
-        return session
+            session = await disk.run(resume_session, stored, client, experiment, workers, retry, step_log)
+        return TrainingRun(session, pause, observer, statistics)
 
-    async def _train_in(self, session: OpenSession, decisions: DecisionLoop | None, *, resumed: bool) -> TrainingResult:
-        controlled, observer = self._controlled, self._observer
-        run = TrainingRun(session, controlled.pause, observer, controlled.statistics)
-        observer.opened(session, run.pipeline)
+    async def _train_in(
+        self,
+        run: TrainingRun | PlacedRun,
+        experiment: AnyExperiment,
+        decisions: DecisionLoop | None,
+        *,
+        resumed: bool,
+    ) -> TrainingResult:
+        structlog.contextvars.bind_contextvars(session=run.session.id)
+        controlled = self._controlled
+        self._observer.opened(run)
         controlled.begin(run, decisions)
         self._listener.session_opened(run.deployer)
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._workers.load.run, session.experiment.close)
+            stack.push_async_callback(self._workers.load.run, experiment.close)
             if decisions is not None:
                 self._listener.engine_started(decisions)
                 await stack.enter_async_context(decisions.running(run.deployer))

@@ -20,7 +20,7 @@ import torch
 
 from edge_agent import EdgeConfig, TrainingListener, run_training
 from edge_agent.experiment.building import Experiment
-from edge_agent.training.deployer import Deployer
+from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 from shared.errors import IsthmusError
@@ -109,9 +109,9 @@ class _Recorder(TrainingListener):
         """Up and down, as last measured, in bits per second."""
         self._moves = moves
         self._on_begun = on_begun
-        self._deployer: Deployer | None = None
+        self._deployer: Deploys | None = None
 
-    def session_opened(self, deployer: Deployer) -> None:
+    def session_opened(self, deployer: Deploys) -> None:
         """What moves the cut."""
         self._deployer = deployer
 

@@ -16,9 +16,9 @@ import structlog
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import LinkProbe, LinkRates, make_link_probe
 from edge_agent.config import EngineSection
-from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
-from edge_agent.training.deployer import Deployer
+from edge_agent.placed.experiment import AnyExperiment
+from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.codec import codec_bits, codec_of_bits
 from shared.errors import PlanError
@@ -89,7 +89,7 @@ class DecisionLoop:
         self._proposal: Decision | None = None
 
     @asynccontextmanager
-    async def running(self, deployer: Deployer) -> AsyncIterator[None]:
+    async def running(self, deployer: Deploys) -> AsyncIterator[None]:
         """Decide for this deployer while the body runs."""
         task = asyncio.create_task(self._run(deployer))
         try:
@@ -101,12 +101,12 @@ class DecisionLoop:
             await self._probe.close()
             self._log_outcome()
 
-    async def _run(self, deployer: Deployer) -> None:
+    async def _run(self, deployer: Deploys) -> None:
         while True:
             await asyncio.sleep(INTERVAL_SECONDS)
             self.look(deployer, time.monotonic())
 
-    def look(self, deployer: Deployer, seconds: float) -> None:
+    def look(self, deployer: Deploys, seconds: float) -> None:
         """Observe once, and do what follows from it. seconds: any clock that never goes back."""
         if not deployer.moving:
             self._report_deployment(deployer, seconds)
@@ -129,7 +129,7 @@ class DecisionLoop:
         if decision is not None:
             self._apply(deployer, decision)
 
-    def _rates(self, deployer: Deployer, seconds: float) -> LinkRates:
+    def _rates(self, deployer: Deploys, seconds: float) -> LinkRates:
         """What the link carries: as the training stream shows it or, where the stream hardly uses the link, a probe."""
         if deployer.moving:
             self._probe.end()
@@ -153,7 +153,7 @@ class DecisionLoop:
             return compute
         return None if encode is None else compute + encode
 
-    def _report_deployment(self, deployer: Deployer, seconds: float) -> None:
+    def _report_deployment(self, deployer: Deploys, seconds: float) -> None:
         """Tell the engine of a deployment that it does not know yet: its own proposal, done or given up, or an operator's."""
         actual, proposal, before = _as_planned(deployer.deployment), self._proposal, self._engine.deployment
         if proposal is None and actual == before:
@@ -166,7 +166,7 @@ class DecisionLoop:
         self._proposal = None
         self._engine.note_deployed(seconds, actual)
 
-    def _apply(self, deployer: Deployer, decision: Decision) -> None:
+    def _apply(self, deployer: Deploys, decision: Decision) -> None:
         wanted, today = decision.deployment, self._engine.deployment
         _log.info(
             "changing the deployment",
@@ -186,7 +186,7 @@ class DecisionLoop:
             give_up_seconds = decision.abandon_after_seconds
             deployer.move(wanted.cut, give_up_seconds if math.isfinite(give_up_seconds) else None)
 
-    def _change(self, deployer: Deployer, wanted: PlannedDeployment) -> None:
+    def _change(self, deployer: Deploys, wanted: PlannedDeployment) -> None:
         deployer.change(staleness=wanted.staleness, codec=codec_of_bits(wanted.bits, self._codec))
 
     def pin(self, *, cut: int | None = None, bits: int | None = None, staleness: int | None = None) -> None:
@@ -258,7 +258,7 @@ class DecisionLoop:
 
 
 def make_decision_loop(
-    experiment: Experiment, profile: Profile | None, statistics: Statistics, metrics: EngineMetrics
+    experiment: AnyExperiment, profile: Profile | None, statistics: Statistics, metrics: EngineMetrics
 ) -> DecisionLoop | None:
     """The decision loop of a run; None without a profile to decide by. Raises PlanError when that leaves nothing to choose."""
     if profile is None:

@@ -7,10 +7,10 @@ from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import EdgeConfig
 from edge_agent.control.pins import Pinning
 from edge_agent.training.listener import Activity
+from edge_agent.training.open_run import OpenRun
 from edge_agent.training.pause import Pause
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
-from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import LocalFiles
 
 
@@ -33,7 +33,7 @@ class Controlled:
         self.pause = pause
         self.pinning = pinning
         self.folder = folder
-        self.run: TrainingRun | None = None
+        self.run: OpenRun | None = None
         """None until there is one with an open session."""
         self.decisions: DecisionLoop | None = None
         """None where nobody changes the deployment by himself."""
@@ -41,7 +41,7 @@ class Controlled:
         """Set when nothing more comes."""
         self._began_seconds = time.monotonic()
 
-    def begin(self, run: TrainingRun, decisions: DecisionLoop | None) -> None:
+    def begin(self, run: OpenRun, decisions: DecisionLoop | None) -> None:
         """This run is it from now on; what was pinned is pinned in it too."""
         self.run, self.decisions = run, decisions
         self.pinning.begin(run.session.experiment.chain, run.deployer, decisions)

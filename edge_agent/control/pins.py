@@ -6,7 +6,7 @@ import grpc
 
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import DeploymentConfig
-from edge_agent.training.deployer import Deployer
+from edge_agent.training.open_run import Deploys
 from shared.codec import bit_widths, codec_bits, codec_of_bits
 from shared.model.build import check_cut
 from shared.model.chain import Chain
@@ -28,11 +28,11 @@ class Pinning:
     def __init__(self, configured: DeploymentConfig) -> None:
         self._configured = configured
         self.now = Pins()
-        self._deployer: Deployer | None = None
+        self._deployer: Deploys | None = None
         self._decisions: DecisionLoop | None = None
         self._chain: Chain | None = None
 
-    def begin(self, chain: Chain, deployer: Deployer, decisions: DecisionLoop | None) -> None:
+    def begin(self, chain: Chain, deployer: Deploys, decisions: DecisionLoop | None) -> None:
         """Pin in this run from now on."""
         self._chain, self._deployer, self._decisions = chain, deployer, decisions
         if self.now != Pins():

@@ -13,7 +13,7 @@ from edge_agent.control.pins import Pins
 from edge_agent.control.status import edge_status, pins_message, session_statuses
 from edge_agent.sessions.stored_session import stored_sessions
 from edge_agent.training.listener import Activity
-from edge_agent.training.training_run import TrainingRun
+from edge_agent.training.open_run import OpenRun
 from shared.control.levels import set_level
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.control.watching import watch
@@ -139,7 +139,7 @@ class EdgeControl:
     async def _tell_health(self) -> None:
         await self._health.say(self._of.activity is Activity.TRAINING, TRAINING)
 
-    def _open_run(self) -> TrainingRun:
+    def _open_run(self) -> OpenRun:
         run = self._of.run
         if run is None or self._of.ended.is_set():
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "no session is open now; try again when one is")

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
-from edge_agent.sessions.session_record import SessionRecord
+from edge_agent.sessions.session_record import SessionRecord, trainer_addresses
+from edge_agent.training.open_run import OpenRun
 from edge_agent.training.statistics import Statistics, Timing
-from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import CheckpointName
 from shared.control.levels import level_now
 from shared.control.status import deployment_status
@@ -21,7 +21,7 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
     statistics, config = of.statistics, of.config
     status = pb.EdgeStatus(
         state=pb.RunState.Value(f"RUN_STATE_{of.activity.name}"),
-        trainer=config.only_trainer.address,
+        trainer=trainer_addresses(config),
         model=config.model.factory,
         step=statistics.steps,
         total_steps=statistics.total_steps,
@@ -76,16 +76,16 @@ def session_statuses(
     return statuses
 
 
-def _add_session(status: pb.EdgeStatus, run: TrainingRun) -> None:
+def _add_session(status: pb.EdgeStatus, run: OpenRun) -> None:
     record = run.session.stored.record
     status.session_id = record.session_id
-    status.attached = run.training_stream.attached
+    status.attached = run.attached
     blocks = len(run.session.experiment.chain.blocks)
     status.deployment.CopyFrom(deployment_status(run.deployer.deployment, blocks))
     if (moving_to := run.deployer.moving_to) is not None:
         status.deployment.moving_to_cut = moving_to
-    status.batches_in_flight = run.pipeline.in_flight
-    status.queues.CopyFrom(pb.EdgeQueues(**run.pipeline.waiting))
+    status.batches_in_flight = run.in_flight
+    status.queues.CopyFrom(pb.EdgeQueues(**run.waiting))
     if record.shared is not None:
         status.last_checkpoint.step = record.shared[1]
         if (at := run.checkpointer.shared_at) is not None:

@@ -32,6 +32,11 @@ class Experiment(Workload):
         self.deployment = deployment
 
     @property
+    def trainers(self) -> tuple[str, ...]:
+        """The name of the trainer."""
+        return (self.config.only_trainer.name,)
+
+    @property
     def largest_staleness(self) -> int:
         """The largest limit K that the run is known to come to."""
         return max(self.deployment.staleness, *(limit for _, limit in self.config.deployment.staleness_schedule))

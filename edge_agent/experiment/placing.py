@@ -67,6 +67,8 @@ def _facts(chain: Chain, batch_size: int) -> ModelFacts:
 
 
 def _from_cut(config: EdgeConfig, chain: Chain) -> Placement:
+    if not config.all_trainers:
+        return _alone(config, len(chain.blocks))
     cut = config.deployment.cut or max(chain.first_cut, len(chain.blocks) // 2)
     check_cut(cut, chain)
     return two_workers(
@@ -75,6 +77,25 @@ def _from_cut(config: EdgeConfig, chain: Chain) -> Placement:
         cut,
         len(chain.blocks),
         config.data.batch_size,
+        staleness=config.deployment.first_staleness,
+    )
+
+
+def _alone(config: EdgeConfig, blocks: int) -> Placement:
+    """All blocks on this device, and no other worker."""
+    if config.deployment.cut not in (None, blocks):
+        raise ConfigError(
+            f"deployment.cut is {config.deployment.cut} and trainers is empty, so nobody has the blocks from there on; give a "
+            f"[trainer], or leave deployment.cut out"
+        )
+    whole = Rows(0, config.data.batch_size)
+    return Placement(
+        version=0,
+        blocks=blocks,
+        batch_size=config.data.batch_size,
+        workers=(AGENT,),
+        tiles=(Tile(AGENT, 0, blocks, whole),),
+        sources=(Source(AGENT, whole),),
         staleness=config.deployment.first_staleness,
     )
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from edge_agent.training.pipeline import Pipeline
+from edge_agent.training.open_run import InFlight
 from edge_agent.training.statistics import Statistics
 from shared.codec import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
@@ -37,7 +37,7 @@ class EdgeMetrics(TrainingMetrics):
         planned_steps.set(statistics.total_steps)
         self.step_seconds = Histogram(
             "isthmus_step_seconds",
-            "Seconds from one finished step to the next, while the pipeline runs.",
+            "Seconds from one finished step to the next, while the run runs.",
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
@@ -58,7 +58,7 @@ class EdgeMetrics(TrainingMetrics):
         )
         self.checkpoint_seconds = Histogram(
             "isthmus_checkpoint_seconds",
-            "Seconds that training stood still for a checkpoint, after the pipeline was drained.",
+            "Seconds that training stood still for a checkpoint, after the run was drained.",
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
@@ -108,7 +108,7 @@ class EdgeMetrics(TrainingMetrics):
         self.migrations_done, self.migrations_failed = migrations.labels("done"), migrations.labels("failed")
         self.migration_seconds = Histogram(
             "isthmus_migration_seconds",
-            "Seconds that training stood still while the cut was moved, after the pipeline was drained.",
+            "Seconds that training stood still while the cut was moved, after the run was drained.",
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
@@ -124,15 +124,15 @@ class EdgeMetrics(TrainingMetrics):
             self.queue_items.labels(queue)
         self.engine = EngineMetrics(registry)
 
-    def watch(self, pipeline: Pipeline) -> None:
-        """Read what is under way from `pipeline`, at each scrape and on the scraper's thread."""
-        self._in_flight.set_function(lambda: pipeline.in_flight)
+    def watch(self, run: InFlight) -> None:
+        """Read what is under way from `run`, at each scrape and on the scraper's thread."""
+        self._in_flight.set_function(lambda: run.in_flight)
         for queue in QUEUES:
-            self.queue_items.labels(queue).set_function(partial(_waiting, pipeline, queue))
+            self.queue_items.labels(queue).set_function(partial(_waiting, run, queue))
 
 
-def _waiting(pipeline: Pipeline, queue: str) -> int:
-    return pipeline.waiting[queue]
+def _waiting(run: InFlight, queue: str) -> int:
+    return run.waiting[queue]
 
 
 def _bits(codec: str) -> int:

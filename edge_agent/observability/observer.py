@@ -3,14 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.timeline import Timeline
-from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.listener import Activity, RunListener
-from edge_agent.training.pipeline import Pipeline
+from edge_agent.training.open_run import OpenRun
 from edge_agent.training.statistics import Statistics
-from shared.client.stream_call import Stream
+from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport
@@ -36,16 +36,17 @@ class RunObserver(RunListener):
         self._timeline = timeline
         self._on_progress = on_progress
         self._on_rolled_back = on_rolled_back
-        self._stream: Stream | None = None
+        self._stream: Duplex[Any, Any] | None = None
         self._step_done_seconds: float | None = None
         self.activity_news = asyncio.Event()
         """Set when the activity has changed; the task that waits for it clears it."""
 
-    def opened(self, session: OpenSession, pipeline: Pipeline) -> None:
-        """A session is open; `pipeline` is what will train in it."""
-        self._metrics.watch(pipeline)
-        self._metrics.blocks.set(len(session.experiment.chain.blocks))
-        self._statistics.session, self._statistics.deployment = session.id, session.experiment.deployment
+    def opened(self, run: OpenRun) -> None:
+        """A session is open; `run` is what will train in it."""
+        self._metrics.watch(run)
+        self._metrics.blocks.set(len(run.session.experiment.chain.blocks))
+        self._statistics.session = run.session.stored.record.session_id
+        self._statistics.deployment = run.deployer.deployment
         self._on_progress(self._statistics)
 
     def began_again(self) -> None:
@@ -64,7 +65,7 @@ class RunObserver(RunListener):
         self._statistics.is_away = away
         self.activity_news.set()
 
-    def attached(self, stream: Stream, /) -> None:
+    def attached(self, stream: Duplex[Any, Any], /) -> None:
         """Take the link's rate and the trainer's clock from this stream."""
         self._stream = stream
         self._statistics.is_attached = True
@@ -138,8 +139,9 @@ class RunObserver(RunListener):
         statistics.is_flowing = True
         statistics.cloud.add(report.compute_seconds)
         if self._stream is not None:
-            began = self._stream.peer_clock.to_local(report.compute_start_nanoseconds)
-            self.span("cloud", "forward, backward", report.step, began, began + report.compute_seconds)
+            if report.compute_start_nanoseconds:
+                began = self._stream.peer_clock.to_local(report.compute_start_nanoseconds)
+                self.span("cloud", "forward, backward", report.step, began, began + report.compute_seconds)
             statistics.uplink_bits_per_second = self._stream.link.bits_per_second
             statistics.downlink_bits_per_second = report.downlink_bits_per_second or None
             statistics.round_trip_seconds = self._stream.round_trip.seconds

@@ -6,18 +6,20 @@ A session's record holds the whole configuration that the session began with. Kn
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 from pydantic import BaseModel
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.building import Experiment
-from edge_agent.sessions.session_record import SessionRecord
+from edge_agent.experiment.workload import Workload
+from edge_agent.sessions.session_record import SessionRecord, trainer_addresses
 from edge_agent.sessions.stored_session import StoredSession, stored_sessions
 from shared.checkpoint import LocalFiles
 from shared.config import toml_value
 from shared.errors import ConfigError, DataError, StorageError
+
+W = TypeVar("W", bound=Workload)
 
 _log = structlog.get_logger(__name__)
 
@@ -96,11 +98,12 @@ def choose_session(
 
 
 def prepare(
-    config: EdgeConfig, folder: LocalFiles | None, resume: Resume | None
-) -> tuple[Experiment, StoredSession | None]:
+    build: Callable[[EdgeConfig, int | None], W], config: EdgeConfig, folder: LocalFiles | None, resume: Resume | None
+) -> tuple[W, StoredSession | None]:
     """The experiment of a run, and the session that it goes on with, if any, which this process then has open. Blocks.
 
-    Raises ConfigError, DataError, ModelError or StorageError for what cannot be trained or resumed.
+    build: makes the experiment, of a schedule of so many steps where a session has begun it. Raises ConfigError, DataError,
+    ModelError or StorageError for what cannot be trained or resumed.
     """
     chosen = choose_session(folder, lambda _: config, resume.session_id) if resume is not None else None
     stored = None
@@ -109,15 +112,15 @@ def prepare(
         if stored is None:
             raise ConfigError(f"session {chosen.session_id!r} cannot be resumed: another process has just opened it")
     if stored is None:
-        return Experiment(config), None
+        return build(config, None), None
     try:
-        return _resumed_experiment(stored, config), stored
+        return _resumed_experiment(build, stored, config), stored
     except BaseException:
         stored.release()
         raise
 
 
-def _resumed_experiment(stored: StoredSession, config: EdgeConfig) -> Experiment:
+def _resumed_experiment(build: Callable[[EdgeConfig, int | None], W], stored: StoredSession, config: EdgeConfig) -> W:
     """The experiment under `config`, which is in the record then. Raises an IsthmusError where the session cannot go on so."""
     record = stored.record
     if record.shared is not None and stored.store is not None and not stored.store.names():
@@ -125,7 +128,7 @@ def _resumed_experiment(stored: StoredSession, config: EdgeConfig) -> Experiment
             f"session {record.session_id} cannot go on: no checkpoint of it is left here, because each was damaged or held "
             f"weights that are no finite numbers; after `edge-agent forget {record.session_id}` a run begins from the start"
         )
-    experiment = Experiment(config, record.schedule_steps)
+    experiment = build(config, record.schedule_steps)
     if experiment.samples != record.samples:
         raise DataError(
             f"session {record.session_id} was begun with {record.samples} samples to train on, and data.train has "
@@ -142,8 +145,8 @@ def _resumed_experiment(stored: StoredSession, config: EdgeConfig) -> Experiment
             f"{record.shared[1]} already"
         )
     changes = [str(change) for change in _differences(record, config)]
-    if config.only_trainer.address != record.trainer:
-        changes.append(f"trainer.address is {config.only_trainer.address} and was {record.trainer}")
+    if (addresses := trainer_addresses(config)) != record.trainer:
+        changes.append(f"trainer.address is {addresses} and was {record.trainer}")
     if changes:
         _log.info("the session goes on with other settings", changed="; ".join(changes))
     follows_length = config.training.schedule.name == "cosine" and config.training.schedule.period is None

@@ -1,14 +1,15 @@
 """The record of a session: what it was opened with, and what this device knows of it. One JSON document a session."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, JsonValue, SecretStr, model_validator
+from pydantic import BaseModel, Field, JsonValue, SecretStr, model_validator
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.workload import Workload
 from shared.config import Section
 
 
@@ -25,6 +26,9 @@ class SessionRecord(Section):
     start_digest: str | None
     """The digest of the file of the first weights (training.start_from)."""
     trainer: str
+    """The address of the trainer, or the addresses of all of them."""
+    trainer_sessions: dict[str, str] = Field(default={})
+    """By the name of a trainer, the id that it has given the session."""
     model: str
     total_steps: int
     began: str
@@ -43,8 +47,10 @@ class SessionRecord(Section):
         return self
 
     @classmethod
-    def begun_now(cls, session_id: str, experiment: Experiment) -> Self:
-        """The record of a session that was just opened."""
+    def begun_now(
+        cls, session_id: str, experiment: Workload, trainer_sessions: Mapping[str, str] | None = None
+    ) -> Self:
+        """The record of a session that was just opened. trainer_sessions: see the field."""
         config = experiment.config
         return cls(
             session_id=session_id,
@@ -52,11 +58,17 @@ class SessionRecord(Section):
             samples=experiment.samples,
             schedule_steps=experiment.recipe.total_steps,
             start_digest=experiment.start_digest,
-            trainer=config.only_trainer.address,
+            trainer=trainer_addresses(config),
+            trainer_sessions=dict(trainer_sessions or {}),
             model=config.model.factory,
             total_steps=experiment.steps,
             began=datetime.now(UTC).isoformat(timespec="microseconds"),
         )
+
+
+def trainer_addresses(config: EdgeConfig) -> str:
+    """The addresses of all trainers that are configured, as a record and a status show them."""
+    return ", ".join(trainer.address for trainer in config.all_trainers)
 
 
 def recorded(value: Any) -> Any:

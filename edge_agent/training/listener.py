@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
+from typing import Any
 
-from shared.client.stream_call import Stream
+from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport
 
@@ -36,8 +37,8 @@ class RunListener:
     def trainer_away(self, away: bool, /) -> None:
         """The run has begun to wait for a trainer that cannot be reached, or has stopped waiting."""
 
-    def attached(self, stream: Stream, /) -> None:
-        """A training stream is attached."""
+    def attached(self, stream: Duplex[Any, Any], /) -> None:
+        """A stream that carries tensors is up."""
 
     def detached(self) -> None:
         """The training stream has ended or is lost."""

@@ -40,6 +40,18 @@ class Pause:
         self.requested = False
         self._released.set()
 
+    async def wait(self) -> None:
+        """Stand still until the run is released, or a boundary is requested. Called with nothing in flight."""
+        if not self.requested:
+            return
+        self._paused.set()
+        self.boundary.clear_request()
+        try:
+            await _first(self._released.wait(), self.boundary.wait_for_request())
+        finally:
+            if not self.requested or self.shutdown.requested:
+                self._paused.clear()
+
     async def stay_paused(
         self,
         streams: StreamSource,

@@ -70,6 +70,21 @@ class TrainingRun:
         self.deployer = Deployer(session, self._live, boundary, listener)
         self._evaluations = Evaluations(session, listener)
 
+    @property
+    def in_flight(self) -> int:
+        """See `OpenRun`."""
+        return self.pipeline.in_flight
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """See `OpenRun`."""
+        return self.pipeline.waiting
+
+    @property
+    def attached(self) -> bool:
+        """See `OpenRun`."""
+        return self.training_stream.attached
+
     async def run(self, on_result: Callable[[TrainingResult], object], *, resumed: bool) -> TrainingResult:
         """Run from the beginning, or from the stored checkpoints where `resumed`, and close the session at the end.
 

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -14,12 +16,18 @@ async def run_together(*coroutines: Coroutine[Any, Any, None]) -> None:
 
     asyncio.TaskGroup does the same and wraps the error in a group, which callers of ours would only unwrap again.
     """
+    await gathered(*coroutines)
+
+
+async def gathered(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
+    """Run all, and return what they return, in order; the first to fail cancels the others, and its own error is raised."""
+    tasks: list[asyncio.Task[T]] = []
     try:
         async with asyncio.TaskGroup() as group:
-            for coroutine in coroutines:
-                group.create_task(coroutine)
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from failures.exceptions[0].__cause__
+    return [task.result() for task in tasks]
 
 
 async def repeat(what: str, work: Callable[[], Awaitable[None]], every_seconds: float) -> None:

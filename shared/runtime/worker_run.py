@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
@@ -43,6 +44,15 @@ class _Batch(NamedTuple):
     has_begun: asyncio.Event
 
 
+@dataclass(slots=True)
+class _Computed:
+    """What this worker has computed of a step."""
+
+    started_seconds: float
+    """By time.monotonic."""
+    seconds: float = 0.0
+
+
 class WorkerRun:
     """Steps of one worker from the first to the last that is begun. Used on the event loop."""
 
@@ -63,6 +73,8 @@ class WorkerRun:
         self.worker = worker
         self.next_step = first_step
         """The first step that this worker has not done."""
+        self.begun_step = first_step
+        """Where samples enter: the step that begins next."""
         self._threads = threads
         self._listener = listener
         self._step_log = step_log
@@ -93,7 +105,7 @@ class WorkerRun:
         self._parent = self.links.get(parents.get(worker, ""))
         self._something_new = asyncio.Event()
         self._next_batch: _Batch | None = None
-        self._seconds: dict[int, float] = {}
+        self._computed: dict[int, _Computed] = {}
         self._computing: asyncio.Task[None] | None = None
 
     @property
@@ -176,6 +188,7 @@ class WorkerRun:
         if batch is None or not self._may_begin(batch.step):
             return
         self._next_batch = None
+        self.begun_step = batch.step + 1
         batch.has_begun.set()
         self._post(self._steps.begin(batch.step, batch.samples, batch.inputs, batch.labels))
         self._note_to_log(batch.step, "samples", (*batch.inputs, batch.labels))
@@ -201,7 +214,7 @@ class WorkerRun:
 
     async def _do(self, work: Work) -> None:
         outgoing, started, ended = await self._threads.compute.run(self._timed, work)
-        self._seconds[work.step] = self._seconds.get(work.step, 0.0) + ended - started
+        self._computed.setdefault(work.step, _Computed(started)).seconds += ended - started
         self._listener.computed(work.step, work.what, started, ended)
         loss = self._steps.finish(work)
         self._post(outgoing)
@@ -236,7 +249,10 @@ class WorkerRun:
     def _end_step(self, step: int, loss: BatchLoss | None) -> None:
         self.next_step = step + 1
         self._listener.step_ended(step, max((*self._steps.in_flight, step)) - step)
-        done = StepDone(worker=self.worker, step=step, compute_seconds=self._seconds.pop(step, 0.0))
+        done = StepDone(worker=self.worker, step=step)
+        if (computed := self._computed.pop(step, None)) is not None:
+            done.compute_seconds = computed.seconds
+            done.compute_start_nanoseconds = int(computed.started_seconds * 1e9)
         if loss is not None:
             done.loss, done.samples = loss.loss, loss.samples
             if loss.correct is not None:

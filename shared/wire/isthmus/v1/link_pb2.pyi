@@ -245,6 +245,7 @@ class StepDone(_message.Message):
     LOSS_FIELD_NUMBER: _builtins.int
     CORRECT_FIELD_NUMBER: _builtins.int
     COMPUTE_SECONDS_FIELD_NUMBER: _builtins.int
+    COMPUTE_START_NANOSECONDS_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Who has."""
     step: _builtins.int
@@ -257,6 +258,8 @@ class StepDone(_message.Message):
     """Those of them whose label was the largest output; only where the loss has labels of that kind."""
     compute_seconds: _builtins.float
     """How long it has computed."""
+    compute_start_nanoseconds: _builtins.int
+    """When it began to, by its monotonic clock."""
     def __init__(
         self,
         *,
@@ -266,10 +269,11 @@ class StepDone(_message.Message):
         loss: _builtins.float = ...,
         correct: _builtins.int | None = ...,
         compute_seconds: _builtins.float = ...,
+        compute_start_nanoseconds: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "correct", b"correct"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "correct", b"correct", "loss", b"loss", "samples", b"samples", "step", b"step", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "loss", b"loss", "samples", b"samples", "step", b"step", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__correct: _TypeAlias = _typing.Literal["correct"]  # noqa: Y015
     _WhichOneofArgType__correct: _TypeAlias = _typing.Literal["_correct", b"_correct"]  # noqa: Y015

@@ -1,0 +1,219 @@
+"""The checkpoints of a run: when one is due, how it is taken at every worker, and which one all of them have.
+
+One is taken at a step boundary, with nothing in flight: every worker copies its part, and writes it while training goes on.
+It is shared once all parts are written. Used on the event loop.
+"""
+
+import asyncio
+import time
+from typing import Any
+
+import structlog
+
+from edge_agent.config import EdgeCheckpointsConfig
+from edge_agent.placed.session import PlacedSession
+from edge_agent.training.listener import RunListener
+from edge_agent.training.step_boundary import StepBoundary
+from shared.checkpoint import CheckpointName
+from shared.concurrency.tasks import gathered
+from shared.errors import IsthmusError, ProtocolError, StoppedError, StorageError, UnreachableError
+from shared.training.held_state import copy_state, to_bytes
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+Ordered = list["asyncio.Future[CheckpointName]"]
+
+
+class Checkpointer:
+    """The checkpoints of one run. Without a folder to keep them in, none is ever due."""
+
+    def __init__(
+        self,
+        config: EdgeCheckpointsConfig,
+        session: PlacedSession,
+        boundary: StepBoundary,
+        listener: RunListener,
+    ) -> None:
+        self._config = config
+        self._session = session
+        self._boundary = boundary
+        self._listener = listener
+        self._asked = False
+        """Whether one is to be taken at the next boundary, whatever the configuration says."""
+        self._last_step = 0
+        """The step from which on steps and seconds count."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        """Waits until all parts of the one that was taken last are written, or could not be."""
+        self._ordered: Ordered = []
+        """Those who wait for the next checkpoint."""
+        self.shared_at: float | None = None
+        """When the newest one became shared, by time.time; None where that was in another process, or never."""
+
+    def count_from(self, step: int) -> None:
+        """Count steps and seconds until the next one from this step on."""
+        self._asked = False
+        self._last_step = step
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._config.every_seconds, self.ask)
+
+    async def stop(self) -> None:
+        """Take no more checkpoints, and wait until the one that is being written is written."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.wait_until_written()
+        _fail(self._ordered, StoppedError("the run ended before a checkpoint was taken"))
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a folder to keep checkpoints in."""
+        return self._session.stored.store is not None
+
+    async def order(self) -> CheckpointName:
+        """Have one taken at the next boundary, and wait until it is shared.
+
+        Raises UnreachableError where a link is down or a worker cannot write its part, StorageError where the record cannot be
+        written, and StoppedError where the run ends first.
+        """
+        ordered: asyncio.Future[CheckpointName] = asyncio.get_running_loop().create_future()
+        self._ordered.append(ordered)
+        self.ask()
+        return await ordered
+
+    def ask(self) -> None:
+        """Have the run come to a boundary soon, and take one there, whatever the configuration says."""
+        if self.keeps:
+            self._asked = True
+            self._boundary.request()
+
+    def ask_here(self) -> None:
+        """Take one at this boundary, at which the run stands already."""
+        self._asked = self.keeps
+
+    def next_stop_step(self, step: int, stop_step: int) -> int:
+        """The step at which a stretch from `step` to `stop_step` has to end for a checkpoint.
+
+        One that was asked for and could not be taken here is taken after the next step.
+        """
+        if not self.keeps:
+            return stop_step
+        if self._asked and self._writing is None:
+            return min(stop_step, step + 1)
+        every = self._config.every_steps
+        return stop_step if every is None else min(stop_step, (step // every + 1) * every)
+
+    def due(self, step: int) -> bool:
+        """Whether one is to be taken at this boundary."""
+        every = self._config.every_steps
+        due = self._asked or (every is not None and step % every == 0)
+        return due and self.keeps and (step > self._last_step or bool(self._ordered))
+
+    async def take(self, step: int, facts: dict[str, Any]) -> None:
+        """Have every worker copy its part; all are written while training goes on.
+
+        facts: what this device remembers with its part. Where a trainer cannot be reached or the last checkpoint is still being
+        written, one stays due.
+        """
+        stored, name = self._session.stored, CheckpointName(self._session.lineage, step)
+        self._asked = True
+        if self._writing is not None:
+            return
+        if stored.shared == name:
+            self.count_from(step)
+            _deliver(self._ordered, name)
+            return
+        ordered, self._ordered = self._ordered, []
+        parts = [self._part_of(worker, name) for worker in self._session.members]
+        try:
+            await gathered(*(part.copied() for part in parts))
+            state = await self._session.workers.compute.run(copy_state, self._session.experiment.held)
+        except IsthmusError as failure:
+            _log.warning("no checkpoint was taken", step=step, reason=str(failure))
+            _fail(ordered, UnreachableError(f"no checkpoint was taken at step {step}: {failure}"))
+            return
+        self._writing = asyncio.create_task(self._write(name, facts, state, parts, ordered))
+        self.count_from(step)
+
+    def _part_of(self, worker: str, name: CheckpointName) -> "_TrainersPart":
+        session = self._session
+        member, shared = session.members[worker], session.stored.shared
+        request = pb.CheckpointWorkerRequest(
+            session_id=member.session_id,
+            fence=session.fence,
+            name=pb.CheckpointName(lineage=name.lineage, step=name.step),
+        )
+        if shared is not None:
+            request.shared.CopyFrom(pb.CheckpointName(lineage=shared.lineage, step=shared.step))
+        return _TrainersPart(worker, member.client.checkpoint_worker(request))
+
+    async def wait_until_written(self) -> None:
+        """Wait until all parts of the one that was taken last are written, or could not be."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+
+    async def _write(
+        self,
+        name: CheckpointName,
+        facts: dict[str, Any],
+        state: dict[str, Any],
+        parts: list["_TrainersPart"],
+        ordered: Ordered,
+    ) -> None:
+        stored = self._session.stored
+        store, shared, disk = stored.store, stored.shared, self._session.workers.disk
+        assert store is not None, "without a folder none is taken"
+
+        def write() -> None:
+            store.save(name, facts, to_bytes(state))
+            store.prune([] if shared is None else [shared])
+
+        try:
+            await gathered(disk.run(write), *(part.written() for part in parts))
+            await disk.run(stored.set_shared, name)
+            _log.info("checkpoint at every worker", step=name.step)
+            self.shared_at = time.time()
+            self._listener.checkpoint_shared()
+            _deliver(ordered, name)
+        except IsthmusError as failure:
+            _log.warning("checkpoint not written", checkpoint=str(name), reason=str(failure))
+            kind = StorageError if isinstance(failure, StorageError) else UnreachableError
+            _fail(ordered, kind(f"the checkpoint of step {name.step} was not written everywhere: {failure}"))
+        finally:  # a defect is reported by the loop; this checkpoint must not keep the next ones from being taken
+            self._writing = None
+            if self._asked or self._ordered:
+                self._boundary.request()
+
+
+class _TrainersPart:
+    """A trainer's part of a checkpoint."""
+
+    def __init__(self, worker: str, answers: Any) -> None:
+        """answers: of `TrainerClient.checkpoint_worker`."""
+        self._worker = worker
+        self._answers = answers
+
+    async def copied(self) -> None:
+        """Wait until the trainer has copied its part. Raises the IsthmusError that it refuses with."""
+        if await anext(self._answers, None) is not None:
+            raise ProtocolError(f"trainer {self._worker!r} did not say that it has copied its state")
+
+    async def written(self) -> None:
+        """Wait until the trainer has written its part. Raises UnreachableError where it could not."""
+        try:
+            if not await anext(self._answers, None):
+                raise UnreachableError(f"trainer {self._worker!r} has not written its part; its log says why")
+        finally:
+            await self._answers.aclose()
+
+
+def _deliver(ordered: Ordered, name: CheckpointName) -> None:
+    while ordered:
+        if not (waiting := ordered.pop()).done():  # who waited may have gone
+            waiting.set_result(name)
+
+
+def _fail(ordered: Ordered, failure: IsthmusError) -> None:
+    while ordered:
+        if not (waiting := ordered.pop()).done():
+            waiting.set_exception(failure)

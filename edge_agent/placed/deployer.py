@@ -1,0 +1,112 @@
+"""Changes the placement of a running session: at the next step boundary, drained.
+
+The decision engine and an operator both go through here.
+"""
+
+from dataclasses import replace
+
+import structlog
+
+from edge_agent.placed.experiment import at_cut, deployment_of
+from edge_agent.placed.moving import change_placement
+from edge_agent.placed.session import PlacedSession, Tickets
+from edge_agent.training.listener import RunListener
+from edge_agent.training.step_boundary import StepBoundary
+from shared.codec import codec_by_name
+from shared.errors import IsthmusError
+from shared.placement import Cargo, Placement
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+
+_log = structlog.get_logger(__name__)
+
+
+class Deployer:
+    """Changes what an engine or an operator asks for. Used on the event loop."""
+
+    def __init__(self, session: PlacedSession, boundary: StepBoundary, listener: RunListener) -> None:
+        self._session = session
+        self._boundary = boundary
+        self._listener = listener
+        self._wanted: Placement | None = None
+        self._give_up_seconds: float | None = None
+        self._is_moving = False
+
+    @property
+    def placement(self) -> Placement:
+        """What is in force, or wanted."""
+        return self._wanted or self._session.placement
+
+    @property
+    def deployment(self) -> Deployment:
+        """The same, as what two workers on one cut have of it."""
+        return deployment_of(self.placement, self._session.experiment.config.deployment.codec)
+
+    @property
+    def moving(self) -> bool:
+        """Whether blocks are to move, or move now."""
+        wanted = self._wanted
+        return self._is_moving or (wanted is not None and wanted.tiles != self._session.placement.tiles)
+
+    @property
+    def moving_to(self) -> int | None:
+        """The cut that is being moved to, or that waits to be; None where none is."""
+        return self.deployment.cut if self.moving else None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether another placement is to come into force."""
+        return self._wanted is not None
+
+    def change(
+        self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
+    ) -> None:
+        """Change K, or the codecs of all features or all error gradients. Raises ConfigError for a codec that is not there."""
+        before = self.placement
+        chosen = {Cargo.FEATURE: codec, Cargo.ERROR_GRADIENT: downlink_codec}
+        for name in (codec, downlink_codec):
+            if name is not None:
+                codec_by_name(name)
+        codecs = {route: chosen.get(route.cargo) or name for route, name in before.codecs.items()}
+        staleness = before.staleness if staleness is None else staleness
+        if (codecs, staleness) != (before.codecs, before.staleness):
+            self._want(replace(before, codecs=codecs, staleness=staleness))
+
+    def move(self, cut: int, give_up_seconds: float | None = None) -> None:
+        """Move the cut of two workers. Raises ModelError for a cut out of range, ConfigError where there is no one cut.
+
+        give_up_seconds: when the blocks are still under way after so long, the cut stays.
+        """
+        experiment, configured = self._session.experiment, self._session.experiment.config.deployment
+        codecs = {Cargo.FEATURE: configured.codec, Cargo.ERROR_GRADIENT: configured.downlink_codec}
+        codecs |= {route.cargo: name for route, name in self.placement.codecs.items()}
+        self._want(at_cut(self.placement, cut, experiment, codecs))
+        self._give_up_seconds = give_up_seconds
+
+    async def change_now(self, next_step: int) -> Tickets:
+        """Put into force what is wanted, with nothing in flight and no link up. Raises the IsthmusError that it fails with.
+
+        Nothing is wanted any more then.
+        """
+        wanted, self._wanted = self._wanted, None
+        assert wanted is not None, "something is wanted"
+        moves_blocks = wanted.tiles != self._session.placement.tiles
+        self._is_moving = moves_blocks
+        try:
+            tickets, seconds = await change_placement(self._session, wanted, next_step, self._give_up_seconds)
+        except IsthmusError as failure:
+            if moves_blocks:
+                self._listener.migration_failed()
+            _log.warning("the placement stays", wanted=wanted.version, reason=str(failure))
+            raise
+        finally:
+            self._is_moving, self._give_up_seconds = False, None
+        if moves_blocks:
+            self._listener.migrated(seconds)
+        return tickets
+
+    def _want(self, placement: Placement) -> None:
+        in_force = self._session.placement
+        self._wanted = replace(placement, version=in_force.version + 1)
+        if replace(placement, version=in_force.version) == in_force:
+            self._wanted = None
+        self._boundary.request()

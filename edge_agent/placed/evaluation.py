@@ -1,0 +1,90 @@
+"""Evaluates the model of a run on the test set, as placed: every worker computes forward what it holds."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import NamedTuple
+
+from edge_agent.data import EvaluationLoader
+from edge_agent.placed.linking import Links
+from edge_agent.placed.session import PlacedSession
+from edge_agent.training.listener import RunListener
+from shared.errors import ProtocolError
+from shared.placement import program
+from shared.runtime.placed_worker import PlacedWorker
+from shared.runtime.watching import watched
+from shared.runtime.worker_listener import WorkerListener
+from shared.runtime.worker_run import WorkerRun
+from shared.training.losses import narrowed
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import StepDone
+
+
+class Evaluation(NamedTuple):
+    """What an evaluation has found."""
+
+    loss: float
+    """The mean over all samples."""
+    accuracy: float | None
+    """The share of samples that were right; None where the loss is not of classes."""
+
+
+class Evaluator:
+    """The evaluations of one session."""
+
+    def __init__(self, session: PlacedSession, listener: RunListener) -> None:
+        self._session = session
+        self._listener = listener
+        self._number = 0
+
+    async def evaluate(self, worker: PlacedWorker, test: EvaluationLoader) -> Evaluation:
+        """Evaluate `test` with the weights of now; nothing may be in flight. Raises the IsthmusError that it fails with."""
+        session, placement, facts = self._session, worker.placement, self._session.experiment.facts
+        self._number += 1
+        totals = _Totals()
+        async with AsyncExitStack() as stack:
+            tickets = {}
+            for name, member in session.members.items():
+                if program(placement, facts, name, training=False):
+                    request = pb.JoinEvaluationRequest(
+                        session_id=member.session_id, fence=session.fence, evaluation=self._number
+                    )
+                    ready = await stack.enter_async_context(member.client.evaluation(request))
+                    tickets[name] = ready.tickets
+            await session.dial_peers(tickets, self._number)
+            run = worker.evaluation(totals)
+            stack.push_async_callback(run.stop)
+            links = await stack.enter_async_context(Links(session, run, self._listener, self._number))
+            await watched(self._feed(run, test, totals), links.failure, run.failure)
+        return totals.result()
+
+    async def _feed(self, run: WorkerRun, test: EvaluationLoader, totals: "_Totals") -> None:
+        load, batches, count = self._session.workers.load, test.iterate(), 0
+        while (batch := await load.run(next, batches, None)) is not None:
+            await run.begin(count, len(batch.inputs), (batch.inputs,), narrowed(batch.labels))
+            count += 1
+        while run.oldest_step < count:
+            totals.progressed.clear()
+            await totals.progressed.wait()
+
+
+class _Totals(WorkerListener):
+    def __init__(self) -> None:
+        self.progressed = asyncio.Event()
+        self._samples, self._loss, self._correct = 0, 0.0, 0
+        self._has_classes = True
+
+    def step_done(self, done: StepDone, /) -> None:
+        """Count what a worker has judged of a batch."""
+        if done.samples:
+            self._samples += done.samples
+            self._loss += done.loss * done.samples
+            self._has_classes = self._has_classes and done.HasField("correct")
+            self._correct += done.correct
+        self.progressed.set()
+
+    def result(self) -> Evaluation:
+        """The means over all samples."""
+        if not self._samples:
+            raise ProtocolError("the evaluation has judged no sample")
+        accuracy = self._correct / self._samples if self._has_classes else None
+        return Evaluation(self._loss / self._samples, accuracy)

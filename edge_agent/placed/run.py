@@ -1,0 +1,158 @@
+"""A training run under any placement, from its first join to its end.
+
+It ends with the trained weights of all workers in the user's module, or with the error that nothing could mend.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+
+from edge_agent.placed.session import FAREWELL_SECONDS, PlacedSession
+from edge_agent.placed.training import PlacedTraining
+from edge_agent.training.divergence import check_weights, first_not_finite, with_outcome
+from edge_agent.training.listener import Activity, RunListener
+from edge_agent.training.pause import Pause
+from edge_agent.training.result import Summary, TrainingResult
+from edge_agent.training.statistics import Statistics
+from shared.errors import DivergedError, IsthmusError, StoppedError, StorageError
+
+_log = structlog.get_logger(__name__)
+
+
+class PlacedRun:
+    """Runs the steps of an experiment, in one open session. Made and used on the event loop."""
+
+    def __init__(self, session: PlacedSession, pause: Pause, listener: RunListener, statistics: Statistics) -> None:
+        """pause: an operator's; knows the shutdown and the step boundary too. statistics: of this run, for the summary."""
+        self.session = session
+        self.training = PlacedTraining(session, pause, listener)
+        self.checkpointer = self.training.checkpointer
+        self.deployer = self.training.deployer
+        self._boundary = pause.boundary
+        self._shutdown = pause.shutdown
+        self._listener = listener
+        self._statistics = statistics
+
+    @property
+    def in_flight(self) -> int:
+        """See `OpenRun`."""
+        return self.training.stretches.in_flight
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """See `OpenRun`."""
+        return self.training.stretches.waiting
+
+    @property
+    def attached(self) -> bool:
+        """See `OpenRun`."""
+        return self.training.attached
+
+    async def run(self, on_result: Callable[[TrainingResult], object], *, resumed: bool) -> TrainingResult:
+        """Run from the beginning, or from the stored checkpoints where `resumed`, and close the session at the end.
+
+        on_result: called with the result, in a thread, before the session is closed. Raises IsthmusError when the run fails;
+        a run whose session is stored can be resumed then.
+        """
+        started, session = time.monotonic(), self.session
+        self._boundary.clear_request()
+        if self.training.checkpointer.keeps:
+            self._listener.checkpoint_shared()  # all workers have the state at the beginning
+        self._shutdown.cancel_on_request(self._prepare_to_end)
+        try:
+            try:
+                await self.training.train(resumed=resumed)
+                if self._shutdown.requested and self.training.step < session.experiment.steps:
+                    raise self._stopped_error()
+                on_nan = session.experiment.config.training.on_nan
+                check_weights(session.experiment.chain.module, on_nan, self.training.step)
+            except DivergedError as diverged:
+                raise await self._end_diverged(diverged, started, on_result) from None
+            result = await self._result(started)
+            await asyncio.to_thread(on_result, result)
+        except asyncio.CancelledError:
+            await self._abandon()
+            if self._shutdown.requested:
+                raise self._stopped_error() from None
+            raise
+        except BaseException:
+            await self._abandon()
+            raise
+        finally:
+            self._shutdown.cancel_no_more()
+        await self.training.close()
+        await session.workers.disk.run(session.stored.remove)
+        await self._say_farewell()
+        return result
+
+    def _stopped_error(self) -> StoppedError:
+        stored = (
+            f"`{self._shutdown.resume_command}` goes on"
+            if self.session.resumable
+            else "nothing is kept, so the next run is a new one"
+        )
+        return self._shutdown.error(f"at step {self.training.step} of {self.session.experiment.steps}; {stored}")
+
+    def _prepare_to_end(self) -> float:
+        """Have the run stop at the next boundary. Returns the seconds in which it has to end."""
+        self._boundary.request()
+        # With a trainer away nothing can be drained, and no checkpoint be taken everywhere.
+        return 0.0 if self.session.retry.away else self.session.experiment.config.checkpoints.stop_seconds
+
+    async def _end_diverged(
+        self, diverged: DivergedError, started_seconds: float, on_result: Callable[[TrainingResult], object]
+    ) -> DivergedError:
+        """Collect the last good weights, where there are any, and hand them on. Returns the error that ends the run."""
+        if not await self._collect_last_good():
+            return with_outcome(diverged)
+        step = self.training.step
+        try:
+            await asyncio.to_thread(on_result, await self._result(started_seconds, diverged.step))
+        except StorageError as failure:
+            return with_outcome(diverged, step, failure)
+        return with_outcome(diverged, step)
+
+    async def _collect_last_good(self) -> bool:
+        """Fill the user's module from the newest checkpoint of all that is finite. Returns False where there is none.
+
+        The weights in memory are of no use: they were updated after the loss that showed the divergence.
+        """
+        session, stored = self.session, self.session.stored
+        self.training.activity.begin(Activity.FINISHING)
+        try:
+            while stored.shared is not None:
+                await self.training.go_back()
+                if first_not_finite(session.experiment.chain.module) is None:
+                    return True
+                await session.workers.disk.run(stored.remove_damaged, stored.shared)
+        except IsthmusError as failure:
+            _log.warning("no good weights are to be had", reason=str(failure))
+        return False
+
+    async def _result(self, started_seconds: float, diverged_at_step: int | None = None) -> TrainingResult:
+        """Figures and module, with all blocks on the host."""
+        chain = self.session.experiment.chain
+        await self.session.workers.compute.run(chain.module.to, "cpu")
+        seconds, cut = time.monotonic() - started_seconds, self.training.deployer.deployment.cut
+        return TrainingResult(Summary.of(self._statistics, seconds, chain, cut, diverged_at_step), chain.module)
+
+    async def _abandon(self) -> None:
+        """Free what the trainers hold for a run that ends early, and what all sides store unless the run can be resumed."""
+        await self.training.close()
+        await self.session.abandon()
+        with suppress(IsthmusError):
+            if self.session.resumable:
+                self.session.stored.release()
+            else:
+                await self.session.workers.disk.run(self.session.stored.remove)
+
+    async def _say_farewell(self) -> None:
+        """Close the session after its results are stored: a failure now cannot harm them."""
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self.session.close()
+        except (IsthmusError, TimeoutError) as failure:
+            _log.warning("the trainers were not told that the run is done", reason=str(failure) or "one did not answer")

@@ -1,0 +1,250 @@
+"""An open session of a placement: this agent's part in it, and what it asks of the trainers that have another."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+import torch
+
+from edge_agent.experiment.workers import Workers
+from edge_agent.placed.experiment import PlacedExperiment
+from edge_agent.sessions.stored_session import StoredSession
+from shared.checkpoint import CheckpointName
+from shared.client.retry import Retry
+from shared.client.trainer import TrainerClient
+from shared.codec import codec_by_name
+from shared.concurrency.tasks import gathered
+from shared.errors import IsthmusError, ProtocolError
+from shared.model.chain import Block
+from shared.placement import AGENT, Placement, document_of, held_blocks, links
+from shared.tensor_wire import to_wire
+from shared.training import block_state
+from shared.training.step_log import StepLog
+from shared.transport.stream.framing import block_key
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+FAREWELL_SECONDS = 5.0
+"""How long the end of a session may take. A trainer that does not hear of it frees the session by itself, later."""
+
+Tickets = Mapping[str, Sequence[pb.Ticket]]
+"""What the trainers let others dial them with, by the worker that listens."""
+
+
+class Member(NamedTuple):
+    """A trainer of the session, and the session by the id that it has given it."""
+
+    client: TrainerClient
+    session_id: str
+
+
+class PlacedSession:
+    """A session that this agent has opened on all trainers with a part in it. Used on the event loop.
+
+    Each of its calls is made once, and can be repeated without harm; `retry` waits for a trainer that is away.
+    """
+
+    def __init__(
+        self,
+        stored: StoredSession,
+        members: Mapping[str, Member],
+        experiment: PlacedExperiment,
+        workers: Workers,
+        retry: Retry,
+        step_log: StepLog | None = None,
+    ) -> None:
+        """members: by the name of the worker."""
+        self.stored = stored
+        self.members = members
+        self.experiment = experiment
+        self.workers = workers
+        self.retry = retry
+        self.step_log = step_log
+        self.placement = experiment.placement
+        """What is in force."""
+        self.lineage = 0
+        """The term in which all workers last went back to a checkpoint; 0 before the first time."""
+        self._equal_blocks: dict[str, set[int]] = {name: set() for name in members}
+        """The static blocks, which training leaves as they are, that each trainer is known to have with our weights."""
+
+    @property
+    def id(self) -> str:
+        """The id of the session on this device."""
+        return self.stored.record.session_id
+
+    @property
+    def fence(self) -> pb.Fence:
+        """What proves that this agent has the session."""
+        return pb.Fence(session_term=self.stored.session_term)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether all workers have had a checkpoint of it."""
+        return self.stored.shared is not None
+
+    @property
+    def first_step(self) -> int:
+        """The step that training goes on with, as far as this device knows before it has joined."""
+        return 0 if self.stored.shared is None else self.stored.shared.step
+
+    async def join(self) -> dict[str, pb.JoinSessionResponse]:
+        """Become the only agent of the session at every trainer, and hear what each could go on with.
+
+        Nothing is written on any side while a trainer does not answer.
+        """
+        await gathered(*(member.client.check_serving() for member in self.members.values()))
+        term = await self.workers.disk.run(self.stored.next_term)
+        answers = await gathered(
+            *(member.client.join_session(member.session_id, term) for member in self.members.values())
+        )
+        return dict(zip(self.members, answers, strict=True))
+
+    async def restore(self, name: CheckpointName, placement: Placement) -> Tickets:
+        """Have every trainer restore a checkpoint under the placement of that time; static blocks are as here then."""
+
+        async def restore(worker: str, member: Member) -> Sequence[pb.Ticket]:
+            answer = await member.client.restore_worker(
+                pb.RestoreWorkerRequest(
+                    session_id=member.session_id,
+                    fence=self.fence,
+                    checkpoint=pb.CheckpointName(lineage=name.lineage, step=name.step),
+                    placement=placement_message(placement),
+                )
+            )
+            await self.upload_differing(worker, list(answer.block_digests), placement, static_only=True)
+            return answer.tickets
+
+        found = await gathered(*(restore(worker, member) for worker, member in self.members.items()))
+        self.placement, self.lineage = placement, self.stored.session_term
+        return dict(zip(self.members, found, strict=True))
+
+    async def commit(self, placement: Placement, next_step: int) -> Tickets:
+        """Put a placement into force at every trainer. Where an answer was lost, ask again; that changes nothing more."""
+
+        async def commit(member: Member) -> Sequence[pb.Ticket]:
+            request = pb.CommitPlacementRequest(
+                session_id=member.session_id,
+                fence=self.fence,
+                next_step=next_step,
+                placement=placement_message(placement),
+            )
+            return (await member.client.commit_placement(request)).tickets
+
+        found = await gathered(*map(commit, self.members.values()))
+        return dict(zip(self.members, found, strict=True))
+
+    async def dial_peers(self, tickets: Tickets, evaluation: int = 0) -> None:
+        """Have the trainers dial each other, for training or for an evaluation. Without links among them nothing happens."""
+        peers: dict[str, list[pb.Peer]] = {}
+        for link in links(self.placement, self.experiment.facts, training=evaluation == 0):
+            if link.dialer == AGENT:
+                continue
+            ticket = next((one.ticket for one in tickets[link.listener] if one.worker == link.dialer), None)
+            if ticket is None:
+                raise ProtocolError(f"trainer {link.listener!r} gave no ticket for {link.dialer!r}, which dials it")
+            member = self.members[link.listener]
+            peer = pb.Peer(
+                worker=link.listener, address=member.client.address, session_id=member.session_id, ticket=ticket
+            )
+            peers.setdefault(link.dialer, []).append(peer)
+        await gathered(
+            *(
+                self.members[dialer].client.dial_peers(
+                    pb.DialPeersRequest(
+                        session_id=self.members[dialer].session_id, fence=self.fence, peers=whom, evaluation=evaluation
+                    )
+                )
+                for dialer, whom in peers.items()
+            )
+        )
+
+    async def download_block(self, worker: str, block: Block, *, weights_only: bool) -> block_state.BlockTensors:
+        """Download the state of a block from the trainer that holds it. Raises ProtocolError for bytes that are none."""
+        member = self.members[worker]
+        limit = block_state.max_serialized_bytes(block, self.experiment.recipe.optimizer)
+        data = await member.client.download_block(member.session_id, block.index, limit, weights_only=weights_only)
+        return await self.workers.compute.run(block_state.deserialize, bytes(data))
+
+    async def upload_block(
+        self, worker: str, block: Block, tensors: block_state.BlockTensors, placement_version: int
+    ) -> None:
+        """Bring the state of a block to a trainer."""
+        member = self.members[worker]
+        data = await self.workers.compute.run(block_state.serialize, tensors)
+        encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        tensor = to_wire(encoded, block_key(block.index), placement_version)
+        await member.client.upload_block(member.session_id, tensor, self.fence)
+        if block_state.is_static(block):
+            self._equal_blocks[worker].add(block.index)
+
+    def must_move(self, worker: str, block: Block) -> bool:
+        """Whether a block that a trainer is to run has to be uploaded: a static block that is there already has not."""
+        return block.index not in self._equal_blocks[worker]
+
+    async def upload_differing(
+        self, worker: str, digests: list[int], placement: Placement, *, static_only: bool
+    ) -> None:
+        """Upload the blocks of a trainer that differ from ours by their digests.
+
+        static_only: leave out those that training changes, whose weights at the trainer are the right ones.
+        Raises ProtocolError for digests of another model.
+        """
+        blocks, compute = self.experiment.chain.blocks, self.workers.compute
+        if len(digests) != len(blocks):
+            raise ProtocolError(
+                f"trainer {worker!r} sent digests of {len(digests)} blocks; the model has {len(blocks)}"
+            )
+        held = held_blocks(placement, worker)
+        for block in blocks:
+            is_static = block_state.is_static(block)
+            if not is_static and (static_only or block.index not in held):
+                continue
+            if await compute.run(block_state.digest, block) == digests[block.index]:
+                if is_static:
+                    self._equal_blocks[worker].add(block.index)
+            elif block.index in held:
+                _log.info("the trainer starts from other weights; uploading ours", block=block.name, trainer=worker)
+                await self.upload_block(worker, block, block_state.collect(block, None), placement.version)
+
+    async def collect(self) -> None:
+        """Bring the weights of the blocks that are elsewhere home, so that the user's module is whole."""
+        for block in self.experiment.chain.blocks:
+            if (owner := self.placement.owner(block.index)) != AGENT:
+                download = partial(self.download_block, owner, block, weights_only=True)
+                tensors = await self.retry.run(download)
+                await self.workers.compute.run(block_state.restore, block, None, None, tensors)
+
+    async def max_staleness(self) -> int:
+        """The largest K that every trainer allows the session; no limit where there is no trainer."""
+        answers = await gathered(*(one.client.get_session(one.session_id) for one in self.members.values()))
+        return min((answer.max_staleness for answer in answers), default=2**31)
+
+    async def close(self) -> None:
+        """End the session at every trainer for good. Tries once."""
+        await self._end(resumable=False)
+
+    async def abandon(self) -> None:
+        """End the session after a failure; where all workers have a checkpoint, the trainers keep theirs.
+
+        An error of this call is dropped, because the first failure is what matters.
+        """
+        with suppress(IsthmusError, TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self._end(resumable=self.resumable)
+
+    async def _end(self, *, resumable: bool) -> None:
+        await gathered(
+            *(
+                one.client.close_session(one.session_id, self.fence, resumable=resumable)
+                for one in self.members.values()
+            )
+        )
+
+
+def placement_message(placement: Placement) -> pb.Placement:
+    """A placement as it travels."""
+    return pb.Placement(version=placement.version, document_json=json.dumps(document_of(placement)))

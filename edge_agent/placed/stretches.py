@@ -1,0 +1,69 @@
+"""Stretches of steps: batches go to this device's worker, and each stretch ends with nothing in flight anywhere."""
+
+import asyncio
+
+from edge_agent.data import Batch
+from edge_agent.data.prefetch import Prefetcher
+from edge_agent.placed.linking import Links
+from edge_agent.placed.session import PlacedSession
+from edge_agent.placed.tally import Tally
+from edge_agent.training.step_boundary import StepBoundary
+from shared.runtime.placed_worker import PlacedWorker
+from shared.runtime.watching import watched
+
+
+class Stretches:
+    """Brings batches to this device's worker, and waits until all workers have done them. Used on the event loop."""
+
+    def __init__(self, session: PlacedSession, worker: PlacedWorker, tally: Tally, boundary: StepBoundary) -> None:
+        self._session = session
+        self._worker = worker
+        self._tally = tally
+        self._boundary = boundary
+        self._more_is_ready = asyncio.Event()
+        self._batches: Prefetcher | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that have begun and that not every worker has done."""
+        return self._worker.run.begun_step - self._tally.done_step
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Batches that wait to begin, tensors that wait for a link, and error gradients that wait to be applied."""
+        ready = 0 if self._batches is None else len(self._batches)
+        return {"compute": ready, "send": 0, "apply": 0}
+
+    def batches_from(self, step: int, stop_step: int) -> Prefetcher:
+        """The batches of these steps, fetched ahead."""
+        source = self._session.experiment.loader.iterate(step, stop_step)
+        self._batches = Prefetcher(source, self._session.workers.load, self._more_is_ready.set)
+        return self._batches
+
+    async def do(self, links: Links, batches: Prefetcher, stop_step: int) -> None:
+        """Do the steps before `stop_step`, or fewer where a boundary is wanted. Nothing is in flight when this returns.
+
+        Raises the IsthmusError that ends training, or that the links cannot mend.
+        """
+        work = self._feed_and_wait(batches, stop_step)
+        await watched(work, self._worker.run.failure, self._tally.failure, links.failure)
+        self._boundary.clear_request()
+
+    async def _feed_and_wait(self, batches: Prefetcher, stop_step: int) -> None:
+        run, tally = self._worker.run, self._tally
+        while run.begun_step < stop_step:
+            batch = await self._next(batches)
+            if self._boundary.requested:
+                stop_step = run.begun_step + 1
+            assert batch.step == run.begun_step
+            tally.note_begun(batch.step, len(batch.labels))
+            await run.begin(batch.step, len(batch.labels), (batch.inputs,), batch.labels)
+        while tally.done_step < run.begun_step:
+            tally.progressed.clear()
+            await tally.progressed.wait()
+
+    async def _next(self, batches: Prefetcher) -> Batch:
+        while batches.empty:
+            self._more_is_ready.clear()
+            await self._more_is_ready.wait()
+        return batches.take()

@@ -1,0 +1,114 @@
+"""What all workers have done of each step, put together, and the figures of this device's worker handed on."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from edge_agent.training.listener import RunListener
+from shared.errors import IsthmusError
+from shared.placement import AGENT, ModelFacts, Placement, program
+from shared.runtime.worker_listener import WorkerListener
+from shared.training.losses import BatchLoss, whole_loss
+from shared.transport.stream.framing import WireTensor
+from shared.wire.isthmus.v1.link_pb2 import StepDone
+from shared.wire.isthmus.v1.trainer_pb2 import StepReport
+
+
+class Tally(WorkerListener):
+    """Listens to this device's worker, by which the reports of all others come. Used on the event loop."""
+
+    def __init__(
+        self, listener: RunListener, check_loss: Callable[[int, float], None], on_stopping: Callable[[str], None]
+    ) -> None:
+        """check_loss: raises an IsthmusError for the loss of a step that ends the run.
+
+        on_stopping: told which trainer is about to stop.
+        """
+        self._listener = listener
+        self._check_loss = check_loss
+        self._on_stopping = on_stopping
+        self._names: tuple[str, ...] = ()
+        self._samples: dict[int, int] = {}
+        self._reports: dict[int, list[StepDone]] = {}
+        self._seconds: dict[int, float] = {}
+        self.done_step = 0
+        """Every worker has done all steps before this one."""
+        self.progressed = asyncio.Event()
+        """Set when `done_step` has changed; who waits for it clears it."""
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Ends with what the loss of a step ends the run with."""
+
+    def begin(self, placement: Placement, model: ModelFacts, step: int) -> None:
+        """Steps from this one on are done under a placement."""
+        self._names = tuple(name for name in placement.workers if program(placement, model, name))
+        self.restart(step)
+
+    def restart(self, step: int) -> None:
+        """Steps go on from an earlier one."""
+        self._samples.clear()
+        self._reports.clear()
+        self._seconds.clear()
+        self.done_step = step
+
+    def note_begun(self, step: int, samples: int) -> None:
+        """A step begins with so many samples."""
+        self._samples[step] = samples
+
+    def computed(self, step: int, what: str, start_seconds: float, end_seconds: float, /) -> None:
+        """T1, and the time line."""
+        self._listener.span("edge", what, step, start_seconds, end_seconds)
+        self._seconds[step] = self._seconds.get(step, 0.0) + end_seconds - start_seconds
+
+    def encoded(self, _peer: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
+        """The time line."""
+        self._listener.span("codec", "encode", step, start_seconds, end_seconds)
+
+    def sent(self, _peer: str, payload_bytes: int, raw_bytes: int, /) -> None:
+        """Bytes up."""
+        self._listener.uploaded(payload_bytes, raw_bytes)
+
+    def received(self, _peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
+        """Bytes down."""
+        self._listener.downloaded(tensor, raw_bytes)
+
+    def step_ended(self, step: int, staleness: int, /) -> None:
+        """This device has done its part."""
+        self._listener.edge_computed(step, self._seconds.pop(step, 0.0))
+        self._listener.gradient_applied(step, staleness)
+
+    def step_done(self, done: StepDone, /) -> None:
+        """One worker has done its part; steps end one after the other."""
+        reports = self._reports.setdefault(done.step, [])
+        reports.append(done)
+        while len(self._reports.get(self.done_step, ())) == len(self._names):
+            self._end(self._reports.pop(self.done_step))
+
+    def peer_stops(self, worker: str, /) -> None:
+        """A trainer is about to stop."""
+        if worker != AGENT:
+            self._on_stopping(worker)
+
+    def _end(self, reports: Sequence[StepDone]) -> None:
+        step = self.done_step
+        self.done_step += 1
+        parts = [
+            BatchLoss(done.loss, done.correct if done.HasField("correct") else None, done.samples)
+            for done in reports
+            if done.samples
+        ]
+        loss = whole_loss(parts)
+        others = [done for done in reports if done.worker != AGENT]
+        slowest = max(others, key=lambda done: done.compute_seconds, default=StepDone())
+        report = StepReport(
+            step=step,
+            loss=loss.loss,
+            correct=loss.correct,
+            compute_seconds=slowest.compute_seconds,
+            compute_start_nanoseconds=slowest.compute_start_nanoseconds,
+        )
+        self._listener.step_reported(report, self._samples.pop(step))
+        try:
+            self._check_loss(step, loss.loss)
+        except IsthmusError as failure:
+            if not self.failure.done():
+                self.failure.set_exception(failure)
+        self.progressed.set()

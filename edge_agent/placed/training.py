@@ -1,0 +1,257 @@
+"""The steps of a run: over as many joins of its trainers, placements and checkpoints as that takes.
+
+Between two stretches of steps nothing is in flight: then the model is evaluated, a checkpoint taken, the placement changed, or
+an operator waited for. Used on the event loop.
+"""
+
+import time
+from enum import Enum, auto
+
+import structlog
+
+from edge_agent.placed.attempts import Attempts, can_be_mended, is_refusal
+from edge_agent.placed.checkpointer import Checkpointer
+from edge_agent.placed.deployer import Deployer
+from edge_agent.placed.evaluation import Evaluator
+from edge_agent.placed.linking import Links
+from edge_agent.placed.recovery import Rejoined, Restored, facts_of_placement, rejoin
+from edge_agent.placed.session import PlacedSession, Tickets
+from edge_agent.placed.stretches import Stretches
+from edge_agent.placed.tally import Tally
+from edge_agent.training.divergence import LossCheck
+from edge_agent.training.listener import Activity, CurrentActivity, RunListener
+from edge_agent.training.pause import Pause
+from shared.codec import FeedbackMode
+from shared.errors import GoneError, IsthmusError
+from shared.execution.blocks import Method
+from shared.placement import AGENT
+from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
+from shared.runtime.watching import watched
+from shared.runtime.worker_run import Threads
+from shared.training.losses import LossHead, check_labels
+
+_log = structlog.get_logger(__name__)
+
+
+class _End(Enum):
+    """Why steps under one placement have ended."""
+
+    DONE = auto()
+    CHANGE = auto()
+    """Another placement is wanted."""
+    STOP = auto()
+    """A trainer is about to stop, or this run is."""
+
+
+class PlacedTraining:
+    """Trains in one session. Made and used on the event loop; `close` ends it."""
+
+    def __init__(self, session: PlacedSession, pause: Pause, listener: RunListener) -> None:
+        """pause: an operator's; knows the shutdown and the step boundary too."""
+        experiment, config, boundary = session.experiment, session.experiment.config, pause.boundary
+        self._session = session
+        self._experiment = experiment
+        self._pause = pause
+        self._boundary = boundary
+        self._listener = listener
+        self.activity = CurrentActivity(listener)
+        self.checkpointer = Checkpointer(config.checkpoints, session, boundary, listener)
+        self.deployer = Deployer(session, boundary, listener)
+        self._evaluator = Evaluator(session, listener)
+        self._tally = Tally(listener, LossCheck(config.training.on_nan).check, self._note_stopping)
+        self._worker = PlacedWorker(_setup(session, self._tally), session.placement, session.first_step)
+        self._tally.begin(session.placement, experiment.facts, session.first_step)
+        self.stretches = Stretches(session, self._worker, self._tally, boundary)
+        self._attempts = Attempts()
+        self._evaluated_step = 0
+        """The step that came next when the model was evaluated last."""
+        self._links: Links | None = None
+        self._trainer_stops = False
+
+    @property
+    def step(self) -> int:
+        """Every worker has done all steps before this one."""
+        return self._tally.done_step
+
+    @property
+    def attached(self) -> bool:
+        """Whether every link to a trainer is up."""
+        return self._links is not None and self._links.attached
+
+    async def train(self, *, resumed: bool) -> None:
+        """Do all steps, and bring the weights home. resumed: this process has no state but the checkpoints.
+
+        Returns early, after a last checkpoint, where the run is to stop. Raises the IsthmusError that nothing can mend.
+        """
+        self.checkpointer.count_from(0)
+        joined = await self._rejoin(is_whole=not resumed)
+        while True:
+            try:
+                if await self._go_on(joined) is _End.DONE:
+                    self.activity.begin(Activity.FINISHING)
+                    await self._session.collect()
+                    return
+                if self._pause.shutdown.requested:
+                    return
+                failure: IsthmusError | None = None
+            except IsthmusError as raised:
+                failure = raised
+            joined = await self._recover(failure)
+
+    async def go_back(self) -> None:
+        """Go back to the newest checkpoint of all workers, and bring the weights of that step home."""
+        joined = await self._rejoin(is_whole=False)
+        assert isinstance(joined, Restored), "nothing goes on from a state that is not whole"
+        await self._restart(joined)
+        await self._session.collect()
+
+    async def close(self) -> None:
+        """Compute no more, and take no more checkpoints."""
+        await self.checkpointer.stop()
+        await self._worker.stop()
+
+    async def _go_on(self, joined: Rejoined | Restored) -> _End:
+        """Do the steps that are left, under one placement after the other."""
+        if isinstance(joined, Restored):
+            await self._restart(joined)
+        tickets = joined.tickets
+        while True:
+            await self._session.dial_peers(tickets)
+            self.activity.begin(Activity.TRAINING)
+            async with Links(self._session, self._worker.run, self._listener) as self._links:
+                self._listener.deployment_changed(self.deployer.deployment)
+                end = await self._do_steps(self._links)
+            if end is not _End.CHANGE:
+                return end
+            with self.activity.during(Activity.MIGRATING):
+                tickets = await self._change_placement()
+
+    async def _change_placement(self) -> Tickets:
+        tickets = await self.deployer.change_now(self.step)
+        await self._worker.place(self._session.placement, self.step)
+        self._tally.begin(self._session.placement, self._experiment.facts, self.step)
+        self.checkpointer.ask_here()  # so that going back never moves blocks back
+        return tickets
+
+    async def _do_steps(self, links: Links) -> _End:
+        steps = self._experiment.steps
+        async with self.stretches.batches_from(self._worker.run.begun_step, steps) as batches:
+            await self.stretches.do(links, batches, self._worker.run.begun_step)  # what a lost link has left under way
+            while True:
+                await self._evaluate_if_due()
+                if self.step == steps:
+                    return _End.DONE
+                if (end := await self._at_boundary()) is not None:
+                    return end
+                if self._pause.requested:
+                    with self.activity.during(Activity.PAUSED):
+                        await self._stay_paused(links)
+                else:
+                    await self.stretches.do(links, batches, self._next_stop_step())
+                    self._listener.drained()
+
+    def _next_stop_step(self) -> int:
+        """Where the next stretch ends at the latest."""
+        step, steps_per_epoch = self.step, self._experiment.loader.steps_per_epoch
+        epoch_end = (step // steps_per_epoch + 1) * steps_per_epoch
+        changes = [position for position in self._experiment.staleness_changes if position > step]
+        return self.checkpointer.next_stop_step(step, min(epoch_end, self._experiment.steps, *changes[:1]))
+
+    async def _at_boundary(self) -> _End | None:
+        """Do what was waiting for a moment with nothing in flight. Returns why the links have to end, where they have to."""
+        if self._pause.shutdown.requested or self._trainer_stops:
+            self._trainer_stops = False
+            await self._take_last_checkpoint()
+            return _End.STOP
+        if self.checkpointer.due(self.step):
+            await self._checkpoint()
+        if self._experiment.staleness_changes:
+            self.deployer.change(staleness=self._experiment.staleness_at(self.step))
+        return _End.CHANGE if self.deployer.is_wanted else None
+
+    async def _evaluate_if_due(self) -> None:
+        experiment, step = self._experiment, self.step
+        every = experiment.config.training.evaluate_every_epochs
+        epochs, rest = divmod(step, experiment.loader.steps_per_epoch)
+        due = step == experiment.steps or (every > 0 and rest == 0 and epochs % every == 0)
+        if experiment.evaluation is None or step == self._evaluated_step or not due:
+            return
+        with self.activity.during(Activity.EVALUATING):
+            found = await self._evaluator.evaluate(self._worker, experiment.evaluation)
+        self._listener.evaluated(found.accuracy, found.loss)
+        epoch = -(-step // experiment.loader.steps_per_epoch)
+        _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy)
+        self._evaluated_step = step
+
+    async def _stay_paused(self, links: Links) -> None:
+        """Stand still until the run is released, has to stop, or somebody wants something done at a boundary."""
+        await watched(self._pause.wait(), self._worker.run.failure, links.failure)
+
+    async def _checkpoint(self) -> None:
+        started = time.monotonic()
+        facts = {"evaluated_step": self._evaluated_step, **facts_of_placement(self._session.placement)}
+        await self.checkpointer.take(self.step, facts)
+        self._listener.checkpoint_taken(time.monotonic() - started)
+
+    async def _take_last_checkpoint(self) -> None:
+        """Take a checkpoint at this step, where every worker can write it, and wait until it is written."""
+        try:
+            await self.checkpointer.wait_until_written()
+            self.checkpointer.ask_here()
+            if self.checkpointer.due(self.step):
+                await self._checkpoint()
+                await self.checkpointer.wait_until_written()
+        except IsthmusError as failure:
+            _log.warning("no last checkpoint", step=self.step, reason=str(failure))
+
+    async def _restart(self, restored: Restored) -> None:
+        """Go on from the checkpoint that all workers have restored."""
+        await self._worker.place(self._session.placement, restored.step)
+        self._tally.begin(self._session.placement, self._experiment.facts, restored.step)
+        self.checkpointer.count_from(restored.step)
+        self._evaluated_step = restored.facts.get("evaluated_step", 0)
+        self._listener.rolled_back(restored.step)
+
+    async def _rejoin(self, *, is_whole: bool) -> Rejoined | Restored:
+        return await self._session.retry.run(lambda: rejoin(self._session, is_whole=is_whole))
+
+    async def _recover(self, failure: IsthmusError | None) -> Rejoined | Restored:
+        """Go on after `failure`, or after the links were ended because a trainer stops.
+
+        Where a trainer has refused a step and the session is gone after that, raises the refusal, because its reason can be
+        fixed. After any other failure, raises a GoneError with the failure as its cause.
+        """
+        is_whole = not self._worker.run.has_failed
+        if failure is not None:
+            if not is_whole or not can_be_mended(failure) or self._session.retry.give_up_seconds == 0:
+                raise failure
+            self._attempts.count(failure, self.step, self._worker.run.begun_step)
+            _log.warning("the links are lost; joining again", reason=str(failure))
+            await self._attempts.wait(self.step)
+        try:
+            return await self._rejoin(is_whole=is_whole)
+        except GoneError as gone:
+            if failure is None:
+                raise
+            if is_refusal(failure):
+                raise failure from None
+            raise gone from failure
+
+    def _note_stopping(self, worker: str) -> None:
+        _log.info("a trainer is about to stop", trainer=worker)
+        self._trainer_stops = True
+        self._boundary.request()
+
+
+def _setup(session: PlacedSession, tally: Tally) -> WorkerSetup:
+    experiment, deployment = session.experiment, session.experiment.config.deployment
+    chain, loss = experiment.chain, experiment.recipe.loss
+    return WorkerSetup(
+        AGENT,
+        experiment.held,
+        Method(LossHead(loss, None), deployment.backward, FeedbackMode(deployment.feedback)),
+        Threads(session.workers.compute, session.workers.codec),
+        lambda labels: check_labels(loss, chain.features[0], chain.output, labels),
+        tally,
+        session.step_log,
+    )

@@ -1,0 +1,94 @@
+"""What an operator, metrics and the decision engine see of a run that has its session open."""
+
+from typing import Protocol
+
+from edge_agent.sessions.stored_session import StoredSession
+from shared.checkpoint import CheckpointName
+from shared.model.chain import Chain
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+
+
+class _Experiment(Protocol):
+    @property
+    def chain(self) -> Chain:
+        """The whole model."""
+
+
+class _Session(Protocol):
+    @property
+    def stored(self) -> StoredSession:
+        """What outlives the process."""
+
+    @property
+    def experiment(self) -> _Experiment:
+        """What is trained."""
+
+    async def max_staleness(self) -> int:
+        """The largest K that the trainers allow."""
+
+
+class _Checkpointer(Protocol):
+    shared_at: float | None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a folder to keep checkpoints in."""
+
+    async def order(self) -> CheckpointName:
+        """Have one taken, and wait until it is shared."""
+
+
+class Deploys(Protocol):
+    """Changes the deployment of a running session."""
+
+    @property
+    def deployment(self) -> Deployment:
+        """What the next batch is started under."""
+
+    @property
+    def moving(self) -> bool:
+        """Whether a move was asked for and is not done or given up."""
+
+    @property
+    def moving_to(self) -> int | None:
+        """The cut that is being moved to; None where none is."""
+
+    def change(
+        self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
+    ) -> None:
+        """Change K or codecs. Raises ConfigError for a codec that is not there."""
+
+    def move(self, cut: int, give_up_seconds: float | None = None) -> None:
+        """Move the cut once the batches in flight are settled. Raises ModelError for a cut out of range."""
+
+
+class InFlight(Protocol):
+    """What is under way."""
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are under way."""
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Batches that wait, by queue."""
+
+
+class OpenRun(InFlight, Protocol):
+    """A run that has its session open."""
+
+    @property
+    def session(self) -> _Session:
+        """The session."""
+
+    @property
+    def deployer(self) -> Deploys:
+        """What changes its deployment."""
+
+    @property
+    def checkpointer(self) -> _Checkpointer:
+        """Its checkpoints."""
+
+    @property
+    def attached(self) -> bool:
+        """Whether every stream to a trainer is up."""
