@@ -5,8 +5,10 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, JsonValue, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from shared.client.config import ClientTlsConfig
 from shared.config import (
     MAX_CHUNK_BYTES,
+    AddressPattern,
     CheckpointsConfig,
     ComputeConfig,
     Config,
@@ -73,8 +75,8 @@ class ServerConfig(Section):
     """Lets sessions send this trainer what counts as raw samples, where the edge permits it too (privacy.inputs_to): features
     behind blocks that only look numbers up in a table."""
     insecure: bool = False
-    """Lets this trainer listen where other machines may reach it without encryption or without authentication. For
-    networks and tunnels that are trusted as a whole."""
+    """Lets this trainer listen where other machines may reach it without encryption or without authentication, and dial
+    trainers on other machines without encryption. For networks and tunnels that are trusted as a whole."""
     stop_seconds: PositiveFloat = 10.0
     """How long edges have to end their batches and take a checkpoint when the trainer is told to stop."""
 
@@ -96,6 +98,15 @@ class ServerTlsConfig(Section):
         if self.ca is not None and self.certificate is None:
             raise ValueError("ca asks clients for certificates, which needs TLS; set certificate and key too")
         return self
+
+
+class PeersConfig(Section):
+    allowed: tuple[AddressPattern, ...] = ()
+    """Other trainers that an agent may have this one dial, so that features go straight from trainer to trainer: each address
+    as the agent writes it, or host:* for every port of a host. Left empty, this trainer dials nobody."""
+    tls: ClientTlsConfig = ClientTlsConfig()
+    """How the connections to these trainers are encrypted, and who has to prove their identity. This trainer shows them tickets
+    that it has from the agent, and no token."""
 
 
 class AuthConfig(Section):
@@ -167,6 +178,8 @@ class TrainerConfig(Config):
     """What encrypts the port, and which clients' certificates are trusted."""
     auth: AuthConfig = AuthConfig()
     """Who may call."""
+    peers: PeersConfig = PeersConfig()
+    """Which other trainers may be dialled."""
     models: ModelsConfig = ModelsConfig()
     """Which networks may be run here."""
     calibration: CalibrationConfig = CalibrationConfig()

@@ -1,4 +1,4 @@
-"""The configuration of the trainers that are dialled, and of how both sides know each other."""
+"""The configuration of the trainers that are dialled, and of how both ends know each other."""
 
 import re
 from pathlib import Path
@@ -68,12 +68,12 @@ class ClientTlsConfig(Section):
     ca: Path | None = Field(default=None, examples=["/etc/edge-agent/ca.pem"])
     """Certificates in PEM that sign the trainer's. Left out, the public authorities that come with gRPC."""
     certificate: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.pem"])
-    """This agent's own certificate in PEM, for a trainer that asks for one (mutual TLS)."""
+    """This side's own certificate in PEM, for a trainer that asks for one (mutual TLS)."""
     key: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.key"])
     """Its private key in PEM, without a passphrase, closed to other users."""
     server_name: str | None = Field(default=None, examples=["trainer.example.org"])
-    """The name that the trainer's certificate must have, where it is not the host of trainer.address, for example behind
-    a tunnel."""
+    """The name that the trainer's certificate must have, where it is not the host of the trainer's address, for example
+    behind a tunnel."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> Self:

@@ -1,7 +1,7 @@
-"""How this agent proves who it is to the trainer, and how it knows the trainer: TLS and a bearer token, as configured."""
+"""How a caller proves who it is to a trainer, and how it knows the trainer: TLS and a bearer token, as configured."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -56,6 +56,12 @@ PLAIN = TrainerAccess()
 """Neither encryption nor token: for a trainer on the same machine."""
 
 
+def tls_access(tls: ClientTlsConfig, section: str = "tls") -> TrainerAccess:
+    """The access without a token. section: where `tls` stands in the configuration. Raises ConfigError."""
+    files = TlsFiles(tls.certificate, tls.key, tls.ca, section)
+    return TrainerAccess(channel_credentials(files) if tls.used else _clear_text, tls.server_name)
+
+
 def trainer_access(trainer: TrainerAddressConfig, tls: ClientTlsConfig) -> TrainerAccess:
     """The access that is configured. Raises ConfigError for files that cannot be used, and for a token in clear text."""
     token: Callable[[], str] | None = None
@@ -73,8 +79,7 @@ def trainer_access(trainer: TrainerAddressConfig, tls: ClientTlsConfig) -> Train
                 f"the token would go to {trainer.address} in clear text; set tls.enabled = true, or trainer.insecure = "
                 "true for a network that is trusted as a whole"
             )
-    credentials = channel_credentials(TlsFiles(tls.certificate, tls.key, tls.ca)) if tls.used else _clear_text
-    return TrainerAccess(credentials, tls.server_name, token, token_broken)
+    return replace(tls_access(tls), token=token, token_broken=token_broken)
 
 
 def _cannot_be_used(file: Reloaded[str]) -> bool:

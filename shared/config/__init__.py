@@ -5,6 +5,7 @@ from shared.config.example import example_toml
 from shared.config.keys import Key, Table, tables
 from shared.config.load import load_config
 from shared.config.section import (
+    AddressPattern,
     Config,
     ControlAddress,
     FactoryName,
@@ -12,6 +13,7 @@ from shared.config.section import (
     OneOf,
     PeerAddress,
     Section,
+    is_allowed,
     is_loopback,
 )
 from shared.config.sections import (
@@ -27,6 +29,7 @@ from shared.config.toml import parse_toml
 
 __all__ = [
     "MAX_CHUNK_BYTES",
+    "AddressPattern",
     "CheckpointsConfig",
     "ComputeConfig",
     "Config",
@@ -43,6 +46,7 @@ __all__ = [
     "Section",
     "Table",
     "example_toml",
+    "is_allowed",
     "is_loopback",
     "load_config",
     "parse_toml",

@@ -62,6 +62,23 @@ def _check_address(lowest_port: int) -> Callable[[str], str]:
     return check
 
 
+def _check_pattern(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if "*" in host:
+        raise ValueError("not an address")
+    _check_address(lowest_port=1)(f"{host}:1" if port == "*" else text)
+    return text
+
+
+def is_allowed(address: str, patterns: Collection[str]) -> bool:
+    """Whether this is an address, host:port, that one of the patterns names."""
+    try:
+        _check_address(lowest_port=1)(address)
+    except ValueError:
+        return False
+    return address in patterns or f"{address.rpartition(':')[0]}:*" in patterns
+
+
 def is_loopback(address: str) -> bool:
     """Whether host:port is certain to be this machine's own; no name but localhost is looked up."""
     host = address.rpartition(":")[0].strip("[]")
@@ -84,6 +101,11 @@ PeerAddress = Annotated[
     str,
     AfterValidator(_check_address(lowest_port=1)),
     Field(json_schema_extra={"allowed": f"host:port with a port of 1 to {_MAX_PORT}"}),
+]
+AddressPattern = Annotated[
+    str,
+    AfterValidator(_check_pattern),
+    Field(json_schema_extra={"allowed": f"host:port with a port of 1 to {_MAX_PORT}, or host:* for every port"}),
 ]
 ListenAddress = Annotated[
     str,

@@ -87,8 +87,8 @@ class LinkedSession:
         """All batches, until every worker has done them."""
         working = [asyncio.create_task(worker.run()) for worker in self.workers.values()]
         working += [asyncio.create_task(self._keep_linked(near, far)) for near, far in self._links]
-        feeding = [asyncio.create_task(self._feed(worker, batches)) for worker in self._sources()]
-        ended = asyncio.create_task(self._all_done(len(batches)))
+        feeding = [asyncio.create_task(self.feed(worker, batches)) for worker in self._sources()]
+        ended = asyncio.create_task(self.all_done(len(batches)))
         try:
             await asyncio.wait({ended, *working}, return_when=asyncio.FIRST_COMPLETED)
             for task in working:
@@ -103,7 +103,8 @@ class LinkedSession:
     def _sources(self) -> list[str]:
         return [source.worker for source in self.placement.sources]
 
-    async def _feed(self, worker: str, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+    async def feed(self, worker: str, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Begin all batches at a worker, which computes."""
         whole = next(source.rows for source in self.placement.sources if source.worker == worker)
         run = self.workers[worker]
         for step, (inputs, labels) in enumerate(batches):
@@ -165,7 +166,8 @@ class LinkedSession:
             self.done_seconds.append(asyncio.get_running_loop().time())
         self._changed.set()
 
-    async def _all_done(self, steps: int) -> None:
+    async def all_done(self, steps: int) -> None:
+        """Wait until the first worker has heard that every worker has done so many steps."""
         while any(len(self.done[step]) < len(self.workers) for step in range(steps)):
             self._changed.clear()
             await self._changed.wait()

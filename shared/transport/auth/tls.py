@@ -25,6 +25,8 @@ class TlsFiles:
     certificate: Path | None
     key: Path | None
     ca: Path | None
+    section: str = "tls"
+    """Where they stand in the configuration."""
 
     @property
     def paths(self) -> list[Path]:
@@ -44,14 +46,14 @@ def read_material(files: TlsFiles) -> TlsMaterial:
     """Read and check. Raises ConfigError for what is missing, is no PEM, has expired, or does not belong together."""
     own = None
     if files.certificate is not None and files.key is not None:
-        certificate = read_file(files.certificate, "tls.certificate")
-        key = read_secret(files.key, "tls.key")
-        _check_pair(certificate, key, files.certificate, files.key)
+        certificate = read_file(files.certificate, f"{files.section}.certificate")
+        key = read_secret(files.key, f"{files.section}.key")
+        _check_pair(certificate, key, files.certificate, files.key, files.section)
         own = (key, certificate)
     ca = None
     if files.ca is not None:
-        ca = read_file(files.ca, "tls.ca")
-        _certificates(ca, "tls.ca", files.ca)
+        ca = read_file(files.ca, f"{files.section}.ca")
+        _certificates(ca, f"{files.section}.ca", files.ca)
     return TlsMaterial(own, ca)
 
 
@@ -105,20 +107,20 @@ def _server_configuration(material: TlsMaterial) -> grpc.ServerCertificateConfig
     return grpc.ssl_server_certificate_configuration([material.own], material.ca)
 
 
-def _check_pair(certificate: bytes, key: bytes, certificate_path: Path, key_path: Path) -> None:
-    own = _certificates(certificate, "tls.certificate", certificate_path)[0]
+def _check_pair(certificate: bytes, key: bytes, certificate_path: Path, key_path: Path, section: str) -> None:
+    own = _certificates(certificate, f"{section}.certificate", certificate_path)[0]
     now = datetime.datetime.now(datetime.UTC)
     if own.not_valid_after_utc <= now:
         raise ConfigError(
-            f"tls.certificate: {certificate_path} expired on {own.not_valid_after_utc:%Y-%m-%d}; a new one is needed"
+            f"{section}.certificate: {certificate_path} expired on {own.not_valid_after_utc:%Y-%m-%d}; a new one is needed"
         )
     try:
         private = load_pem_private_key(key, password=None)
     except (ValueError, TypeError) as cause:
-        raise ConfigError(f"tls.key: {key_path} is not an unencrypted private key in PEM") from cause
+        raise ConfigError(f"{section}.key: {key_path} is not an unencrypted private key in PEM") from cause
     kind = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if private.public_key().public_bytes(*kind) != own.public_key().public_bytes(*kind):
-        raise ConfigError(f"tls.key: {key_path} is not the key of the certificate {certificate_path}")
+        raise ConfigError(f"{section}.key: {key_path} is not the key of the certificate {certificate_path}")
 
 
 def _certificates(data: bytes, key: str, path: Path) -> list[x509.Certificate]:

@@ -139,7 +139,7 @@ def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
         case grpc.StatusCode.RESOURCE_EXHAUSTED if (seconds := retry_after_seconds(failure)) is not None:
             return BusyError(f"the trainer at {trainer} takes no more at present: {details}", seconds)
         case grpc.StatusCode.DATA_LOSS:
-            return ProtocolError(f"the trainer at {trainer} received damaged data: {details}")
+            return DamagedMessageError(f"the trainer at {trainer} received damaged data: {details}")
         case grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN:
             return ProtocolError(f"the trainer at {trainer} failed: {details}")
         case grpc.StatusCode.ABORTED:

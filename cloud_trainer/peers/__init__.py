@@ -1,0 +1,1 @@
+"""Links of this trainer to other trainers of a session."""

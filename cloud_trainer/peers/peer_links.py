@@ -1,0 +1,62 @@
+"""The links of one worker's run to other trainers: dialled, kept up, and ended together."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from cloud_trainer.peers.dialer import PeerDialer
+from cloud_trainer.peers.dialled_link import DialledLink
+from shared.concurrency.tasks import run_together
+from shared.errors import ProtocolError
+from shared.runtime.worker_run import WorkerRun
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1.link_pb2 import LinkOpening
+from shared.wire.isthmus.v1.trainer_pb2 import Peer
+
+
+class PeerLinks:
+    """All links that a run dials under one placement and one term. Made on the event loop; dials at once.
+
+    `failure` ends with what computing fails with, or with a StatusError (ABORTED) that names the peer whose link dialling again
+    cannot mend: the session is gone there, or another agent has joined it. The other links are ended by then.
+    """
+
+    def __init__(
+        self, run: WorkerRun, peers: Sequence[Peer], session_term: int, dialer: PeerDialer, evaluation: int = 0
+    ) -> None:
+        """run: it computes, and is stopped after these links. peers: whom to dial, each with its first ticket.
+
+        evaluation: its number; 0 for training. Raises StatusError for an address that is not allowed, and ProtocolError for a
+        peer to which the run has no link; then nobody was dialled.
+        """
+        named = [peer.worker for peer in peers]
+        if not named or len(set(named)) < len(named):
+            raise ProtocolError(f"{len(named)} peers are named; it must be one or more, each once")
+        for peer in peers:
+            if peer.worker not in run.links:
+                raise ProtocolError(
+                    f"there is no link between {run.worker!r} and {peer.worker[:40]!r} under this placement"
+                )
+            dialer.check(peer.address)
+        links = [
+            DialledLink(
+                run,
+                peer.worker,
+                LinkOpening(
+                    protocol_version=PROTOCOL_VERSION,
+                    session_id=peer.session_id,
+                    session_term=session_term,
+                    worker=run.worker,
+                    evaluation=evaluation,
+                ),
+                peer.ticket,
+                partial(dialer.client, peer.address),
+            )
+            for peer in peers
+        ]
+        self.failure = asyncio.create_task(run_together(*(link.keep_up() for link in links)))
+
+    async def stop(self) -> None:
+        """End all links."""
+        self.failure.cancel()
+        await asyncio.gather(self.failure, return_exceptions=True)
