@@ -1,15 +1,13 @@
 """One link of a worker's run to another trainer, which is dialled again whenever it is lost."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
 import grpc
 import structlog
 
-from shared.client.backoff import Backoff
-from shared.client.retry import new_backoff
+from shared.client.retry import Spacing
 from shared.client.stream_call import StreamListener
 from shared.client.trainer import LinkCall, TrainerClient
 from shared.errors import BusyError, DamagedMessageError, IsthmusError, UnreachableError
@@ -35,7 +33,7 @@ class DialledLink:
         self._opening = opening
         self._ticket = ticket
         self._new_client = new_client
-        self._waits = _Waits()
+        self._spacing = Spacing()
         self._damaged_at: LinkPosition | None = None
         """Where the link stood when a message was damaged last."""
 
@@ -60,7 +58,7 @@ class DialledLink:
                     retry_after_seconds = failure.retry_after_seconds
                 reason = str(failure)
             _log.warning("link to a peer lost; dialling again", peer=self._peer, reason=reason)
-            await self._waits.wait(self._end.position, retry_after_seconds)
+            await self._spacing.wait(self._end.position, retry_after_seconds)
 
     async def _serve_one(self) -> None:
         """Dial once, and serve the link until it ends or is lost."""
@@ -95,21 +93,3 @@ class DialledLink:
             before, self._damaged_at = self._damaged_at, self._end.position
             return before != self._damaged_at
         return isinstance(failure, UnreachableError | BusyError)
-
-
-class _Waits:
-    """Waits longer with every loss at one position; the first attempt at a position does not wait."""
-
-    def __init__(self) -> None:
-        self._lost_at: LinkPosition | None = None
-        self._began_seconds = 0.0
-        self._backoff: Backoff = new_backoff()
-
-    async def wait(self, position: LinkPosition, told_seconds: float) -> None:
-        """Wait before the next attempt. told_seconds: when the peer may be asked again, where it has said so."""
-        if position != self._lost_at:
-            self._lost_at, self._began_seconds, self._backoff = position, time.monotonic(), new_backoff()
-            await asyncio.sleep(told_seconds)
-        else:
-            away_seconds = time.monotonic() - self._began_seconds
-            await asyncio.sleep(told_seconds + self._backoff.next_seconds(away_seconds))

@@ -1,10 +1,6 @@
 """How often a run may fail before it ends, and how long it waits before it tries again."""
 
-import asyncio
-import time
-
-from shared.client.backoff import Backoff
-from shared.client.retry import new_backoff
+from shared.client.retry import Spacing
 from shared.errors import (
     FencedError,
     GoneError,
@@ -32,9 +28,7 @@ class Attempts:
         self._beyond: int | None = None
         """The step that every worker has to have done before the failures are forgotten; None while nothing has failed."""
         self._refusals = self._failures = 0
-        self._lost_at: int | None = None
-        self._began_seconds = 0.0
-        self._backoff: Backoff | None = None
+        self._spacing = Spacing()
 
     def count(self, failure: IsthmusError, done_step: int | None, begun_step: int) -> None:
         """Count a failure. Raises `failure` where no attempt may follow.
@@ -54,10 +48,7 @@ class Attempts:
 
     async def wait(self, done_step: int | None) -> None:
         """Wait before the next attempt. The first attempt at a step does not wait."""
-        if done_step != self._lost_at or self._backoff is None:
-            self._lost_at, self._began_seconds, self._backoff = done_step, time.monotonic(), new_backoff()
-        else:
-            await asyncio.sleep(self._backoff.next_seconds(time.monotonic() - self._began_seconds))
+        await self._spacing.wait(done_step)
 
 
 def is_refusal(failure: IsthmusError) -> bool:

@@ -4,8 +4,6 @@ A link may be lost as often as it likes. A step that the trainer refuses is trie
 have caused the refusal; a second refusal ends the run, because the trainer would refuse the step each time.
 """
 
-import asyncio
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +15,7 @@ from edge_agent.training.live_deployment import LiveDeployment
 from edge_agent.training.training_stream import TrainingStream
 from edge_agent.training.window import Position, Window
 from shared.checkpoint import CheckpointName
-from shared.client.backoff import Backoff
-from shared.client.retry import new_backoff
+from shared.client.retry import Spacing
 from shared.client.stream_call import Stream
 from shared.errors import (
     FencedError,
@@ -181,9 +178,7 @@ class _Attempts:
         self._beyond: int | None = None
         """The step whose report shows that the run has got beyond the first failure; None while nothing has failed."""
         self._refusals = self._failures = 0
-        self._lost_at: tuple[int, int] | None = None
-        self._began_seconds = 0.0
-        self._backoff: Backoff | None = None
+        self._spacing = Spacing()
 
     def count(self, failure: IsthmusError, position: Position | None) -> None:
         """Count a failure; a lost link is none. Raises `failure` where no attempt may follow.
@@ -203,11 +198,7 @@ class _Attempts:
 
     async def wait(self, position: Position | None) -> None:
         """Wait before the next attempt. The first attempt at a position does not wait."""
-        lost_at = None if position is None else (position.gradient_step, position.report_step)
-        if lost_at != self._lost_at or self._backoff is None:
-            self._lost_at, self._began_seconds, self._backoff = lost_at, time.monotonic(), new_backoff()
-        else:
-            await asyncio.sleep(self._backoff.next_seconds(time.monotonic() - self._began_seconds))
+        await self._spacing.wait(None if position is None else (position.gradient_step, position.report_step))
 
 
 def _is_refusal(failure: IsthmusError) -> bool:

@@ -12,6 +12,8 @@ from shared.errors import BusyError, UnreachableError
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
+_NOWHERE = object()
+"""Where an attempt was lost before the first one."""
 
 FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.05, 0.5, 900.0
 """The ceilings of the first wait, of the waits of an absence of seconds, and of all. The second one and gRPC's own waits
@@ -25,6 +27,27 @@ def _ignore(_away: bool) -> None:
 def new_backoff() -> Backoff:
     """The waits of one absence of the trainer, from the first wait on."""
     return Backoff(FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+
+
+class Spacing:
+    """Waits between attempts that get somewhere and are lost again: longer with each that is lost at the same place.
+
+    The first attempt at a place does not wait.
+    """
+
+    def __init__(self) -> None:
+        self._lost_at: object = _NOWHERE
+        self._began_seconds = 0.0
+        self._backoff = new_backoff()
+
+    async def wait(self, place: object, told_seconds: float = 0.0) -> None:
+        """Wait before the next attempt. place: how far the last one came. told_seconds: to wait besides, as the peer asks."""
+        if place != self._lost_at:
+            self._lost_at, self._began_seconds, self._backoff = place, time.monotonic(), new_backoff()
+            wait_seconds = 0.0
+        else:
+            wait_seconds = self._backoff.next_seconds(time.monotonic() - self._began_seconds)
+        await asyncio.sleep(told_seconds + wait_seconds)
 
 
 class Retry:

@@ -1,9 +1,12 @@
 """Trying again: for as long as the user allows, and no sooner than the trainer has asked for."""
 
+import time
+
 import pytest
 
-from shared.client.retry import Retry
+from shared.client.retry import LONGEST_WAIT_SECONDS, SOON_WAIT_SECONDS, Retry, Spacing
 from shared.errors import BusyError, UnreachableError
+from tests.support.virtual import run_virtually
 
 
 @pytest.mark.parametrize("kind", [UnreachableError, BusyError])
@@ -17,3 +20,25 @@ async def test_nobody_asks_again_before_the_trainer_has_said(kind):
     with pytest.raises(kind, match="in half an hour"):
         await Retry(give_up_seconds=60.0).run(attempt)
     assert len(asked) == 1, "the answer would come after the time that the user allows"
+
+
+def test_what_is_lost_at_one_place_is_tried_less_and_less_often_and_at_once_when_it_got_further():
+    async def main():
+        spacing, waited = Spacing(), []
+
+        async def wait(place, told_seconds=0.0):
+            began = time.monotonic()
+            await spacing.wait(place, told_seconds)
+            waited.append(time.monotonic() - began)
+
+        for _ in range(200):
+            await wait("here")
+        await wait("further")
+        await wait("here")
+        await wait("here, and busy", 7.0)
+        return waited
+
+    *here, further, again, busy = run_virtually(main)
+    assert here[0] == further == again == 0
+    assert busy == pytest.approx(7.0)
+    assert max(here[1:10]) <= SOON_WAIT_SECONDS < sum(here[1:]) / 10 < LONGEST_WAIT_SECONDS
