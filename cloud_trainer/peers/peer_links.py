@@ -15,19 +15,15 @@ from shared.wire.isthmus.v1.trainer_pb2 import Peer
 
 
 class PeerLinks:
-    """All links that a run dials under one placement and one term. Made on the event loop; dials at once.
-
-    `failure` ends with what computing fails with, or with a StatusError (ABORTED) that names the peer whose link dialling again
-    cannot mend: the session is gone there, or another agent has joined it. The other links are ended by then.
-    """
+    """All links that a run dials under one placement and one term. Used on the event loop."""
 
     def __init__(
         self, run: WorkerRun, peers: Sequence[Peer], session_term: int, dialer: PeerDialer, evaluation: int = 0
     ) -> None:
         """run: it computes, and is stopped after these links. peers: whom to dial, each with its first ticket.
 
-        evaluation: its number; 0 for training. Raises StatusError for an address that is not allowed, and ProtocolError for a
-        peer to which the run has no link; then nobody was dialled.
+        evaluation: its number; 0 for training. Dials nobody yet. Raises StatusError for an address that is not allowed, and
+        ProtocolError for a peer to which the run has no link.
         """
         named = [peer.worker for peer in peers]
         if not named or len(set(named)) < len(named):
@@ -38,7 +34,7 @@ class PeerLinks:
                     f"there is no link between {run.worker!r} and {peer.worker[:40]!r} under this placement"
                 )
             dialer.check(peer.address)
-        links = [
+        self._links = [
             DialledLink(
                 run,
                 peer.worker,
@@ -54,7 +50,19 @@ class PeerLinks:
             )
             for peer in peers
         ]
-        self.failure = asyncio.create_task(run_together(*(link.keep_up() for link in links)))
+        self._keeping: asyncio.Task[None] | None = None
+
+    def dial(self) -> None:
+        """Dial all of them, and again those that are lost, until `stop`."""
+        self._keeping = asyncio.create_task(run_together(*(link.keep_up() for link in self._links)))
+
+    @property
+    def failure(self) -> "asyncio.Task[None]":
+        """Ends with what computing fails with, or with a StatusError (ABORTED) that names the peer whose link cannot be mended
+        by dialling again: the session is gone there, or another agent has joined it. The other links are ended by then.
+        """
+        assert self._keeping is not None, "dialling comes first"
+        return self._keeping
 
     async def stop(self) -> None:
         """End all links."""

@@ -54,8 +54,9 @@ class Chain:
         return Peer(worker=listener, address=address or server.address, session_id=SESSION, ticket=ticket)
 
     def dial(self, worker, peers):
-        self.links[worker] = PeerLinks(self.session.workers[worker], peers, TERM, dialer())
-        return self.links[worker]
+        self.links[worker] = links = PeerLinks(self.session.workers[worker], peers, TERM, dialer())
+        links.dial()
+        return links
 
     def dial_all(self):
         told = {listener: server.tickets.issue(TERM, CHAIN.workers) for listener, server in self.servers.items()}
@@ -200,12 +201,12 @@ async def test_a_peer_that_has_lost_its_session_in_the_middle_of_a_training_is_g
 async def test_a_ticket_that_is_used_elsewhere_first_ends_the_link():
     async with standing() as chain:
         peer = chain.peer("near", "far")
-        first, second = chain.dial("near", [peer]), PeerLinks(chain.session.workers["near"], [peer], TERM, dialer())
+        first, second = chain.dial("near", [peer]), chain.dial("near", [peer])
         done, _ = await asyncio.wait({first.failure, second.failure}, return_when=asyncio.FIRST_COMPLETED)
         assert len(done) == 1
         with pytest.raises(StatusError, match="worker 'far' cannot go on"):
             await done.pop()
-        await second.stop()
+        await first.stop()
 
 
 async def test_a_worker_that_cannot_compute_says_so_itself():
