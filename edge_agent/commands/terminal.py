@@ -13,6 +13,7 @@ from rich.text import Text
 from edge_agent.training.result import Summary
 from edge_agent.training.statistics import Statistics
 from shared.control.formatting import size
+from shared.placement import AGENT
 
 
 class LiveBar:
@@ -118,8 +119,9 @@ def summary_table(summary: Summary) -> Table:
         "time", f"{summary.seconds:.1f} s for {summary.steps} steps, {summary.samples_per_second:.0f} samples/s"
     )
     table.add_row("bytes", f"{size(summary.bytes_up)} up, {size(summary.bytes_down)} down")
-    for side in ("edge", "cloud"):
-        blocks = [block for block in summary.blocks if block.side == side]
+    for worker in dict.fromkeys([AGENT, *(block.worker for block in summary.blocks)]):
+        blocks = [block for block in summary.blocks if block.worker == worker]
         parameters = sum(block.parameters for block in blocks)
-        table.add_row(f"on the {side}", f"{', '.join(block.name for block in blocks)} ({parameters:,} parameters)")
+        names = ", ".join(block.name for block in blocks) or "no block"
+        table.add_row(f"on {worker}", f"{names} ({parameters:,} parameters)")
     return table

@@ -136,8 +136,9 @@ class PlacedRun:
         """Figures and module, with all blocks on the host."""
         chain = self.session.experiment.chain
         await self.session.workers.compute.run(chain.module.to, "cpu")
-        seconds, cut = time.monotonic() - started_seconds, self.training.deployer.deployment.cut
-        return TrainingResult(Summary.of(self._statistics, seconds, chain, cut, diverged_at_step), chain.module)
+        seconds, placement = time.monotonic() - started_seconds, self.session.placement
+        owners = [placement.owner(block.index) for block in chain.blocks]
+        return TrainingResult(Summary.of(self._statistics, seconds, chain, owners, diverged_at_step), chain.module)
 
     async def _abandon(self) -> None:
         """Free what the trainers hold for a run that ends early, and what all sides store unless the run can be resumed."""

@@ -104,6 +104,9 @@ class Tally(WorkerListener):
             correct=loss.correct,
             compute_seconds=slowest.compute_seconds,
             compute_start_nanoseconds=slowest.compute_start_nanoseconds,
+            downlink_bits_per_second=min(
+                (rate.bits_per_second for done in others for rate in done.rates if rate.to == AGENT), default=0.0
+            ),
         )
         self._listener.step_reported(report, self._samples.pop(step))
         try:

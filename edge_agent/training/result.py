@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """One block and the side that ran it."""
+    """One block and the worker that had its weights at the end."""
 
     name: str
-    side: str
+    worker: str
     parameters: int
 
 
@@ -51,9 +52,14 @@ class Summary:
 
     @classmethod
     def of(
-        cls, statistics: Statistics, seconds: float, chain: Chain, cut: int, diverged_at_step: int | None = None
+        cls,
+        statistics: Statistics,
+        seconds: float,
+        chain: Chain,
+        owners: Sequence[str],
+        diverged_at_step: int | None = None,
     ) -> "Summary":
-        """The figures of a run that took so many seconds and ended with blocks [0, cut) on the edge."""
+        """The figures of a run that took so many seconds and ended with each block at its owner, a worker by its name."""
         return cls(
             session=statistics.session,
             accuracy=statistics.accuracy,
@@ -64,11 +70,11 @@ class Summary:
             samples_per_second=round(statistics.samples / seconds, 1),
             bytes_up=statistics.bytes_up,
             bytes_down=statistics.bytes_down,
-            cut=cut,
+            cut=statistics.cut,
             blocks=[
                 BlockPlace(
                     block.name,
-                    "edge" if block.index < cut else "cloud",
+                    owners[block.index],
                     sum(parameter.numel() for parameter in block.named_parameters().values()),
                 )
                 for block in chain.blocks

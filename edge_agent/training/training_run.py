@@ -30,6 +30,7 @@ from edge_agent.training.training_stream import TrainingStream
 from edge_agent.training.window import Window
 from shared.codec import FeedbackMode
 from shared.errors import DivergedError, IsthmusError, SessionLostError, StoppedError, StorageError
+from shared.placement import AGENT
 from shared.training.policies import POLICIES
 
 _log = structlog.get_logger(__name__)
@@ -261,7 +262,9 @@ class TrainingRun:
         chain = self._experiment.chain
         await self.session.workers.compute.run(chain.module.to, "cpu")
         seconds, cut = time.monotonic() - started_seconds, self._live.in_force.cut
-        return TrainingResult(Summary.of(self._statistics, seconds, chain, cut, diverged_at_step), chain.module)
+        trainer = self._experiment.config.only_trainer.name
+        owners = [AGENT if block.index < cut else trainer for block in chain.blocks]
+        return TrainingResult(Summary.of(self._statistics, seconds, chain, owners, diverged_at_step), chain.module)
 
     async def _abandon(self) -> None:
         """Free what the trainer holds for a run that ends early, and what both sides store unless the run can be resumed."""

@@ -92,6 +92,7 @@ class LinkEnd:
         self._done_count = self._dones_sent = self._dones_received = 0
         self._stopping: list[str] = []
         """Workers that are about to stop, which the peer has not been told of."""
+        self._stream: LinkStream | None = None
         self._more_to_send = asyncio.Event()
         self._is_ending = False
 
@@ -99,6 +100,11 @@ class LinkEnd:
     def has_leaving(self) -> bool:
         """Whether anything goes to the peer in a step, which shows it how far this end has come."""
         return bool(self._outbox.crossings)
+
+    @property
+    def bits_per_second(self) -> float | None:
+        """The rate of the link in the direction to the peer; None while it is not known."""
+        return None if self._stream is None else self._stream.link.bits_per_second
 
     def send(self, outgoing: Outgoing) -> None:
         """Something has to go to the peer."""
@@ -163,6 +169,7 @@ class LinkEnd:
         if first is None or first[1] is not None or first[0] != LinkMessage(position=first[0].position):
             raise ProtocolError(f"the link to {self.peer!r} began with something else than a position")
         self.resume(first[0].position)
+        self._stream = stream
         sending = asyncio.create_task(self._send_all(stream))
         receiving = asyncio.create_task(self._receive_all(stream))
         try:

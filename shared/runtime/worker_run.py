@@ -257,6 +257,9 @@ class WorkerRun:
             done.loss, done.samples = loss.loss, loss.samples
             if loss.correct is not None:
                 done.correct = loss.correct
+        for peer, link in self.links.items():
+            if (rate := link.bits_per_second) is not None:
+                done.rates.add(to=peer, bits_per_second=rate)
         self._listener.step_done(done)
         for link in self.links.values():
             if link is self._parent or not link.has_leaving:

@@ -56,7 +56,7 @@ def test_the_quickstart_is_five_commands_from_a_clone_to_a_run_that_can_be_watch
             typed = {one.command: one.output for one in reader.follow(page)}
     assert any("isthmus_steps_total" in text and "isthmus_loss" in text for text in seen)
     runs = [output for command, output in typed.items() if "edge-agent run" in command]
-    assert all("session" in output and "on the cloud" in output and "accuracy" in output for output in runs)
+    assert all("session" in output and "on trainer" in output and "accuracy" in output for output in runs)
     summary = json.loads((folder / "run" / "demo" / "summary.json").read_text())
     assert (summary["steps"], summary["cut"]) == (STEPS, 3), "the second run is the last"
     assert (folder / "run" / "demo" / "model.safetensors").exists()
@@ -73,7 +73,7 @@ def test_a_module_of_twenty_lines_trains_across_two_processes(folder, reader):
     assert use.startswith("says ")
     summary = json.loads((folder / "run" / "mine" / "summary.json").read_text())
     assert summary["steps"] == STEPS
-    assert {block["side"] for block in summary["blocks"]} == {"edge", "cloud"}
+    assert {block["worker"] for block in summary["blocks"]} == {"edge", "trainer"}
     assert summary["accuracy"] is not None
 
 

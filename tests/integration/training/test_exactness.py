@@ -32,7 +32,7 @@ async def test_every_cut_equals_one_process(model, optimizer):
             assert_same_bits(expected, result.module.state_dict())
             evaluations.add((result.summary.accuracy, result.summary.test_loss))
         assert len(result.summary.blocks) == CUTS[model], "every cut of this model was tried"
-    assert {block.side for block in result.summary.blocks} == {"edge"}
+    assert {block.worker for block in result.summary.blocks} == {"edge"}
     assert len(evaluations) == 1, "the last weights are the same, so are accuracy and loss"
 
 

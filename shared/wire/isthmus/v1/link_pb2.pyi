@@ -234,6 +234,32 @@ class Awaited(_message.Message):
 Global___Awaited: _TypeAlias = Awaited  # noqa: Y015
 
 @_typing.final
+class LinkRate(_message.Message):
+    """How fast one direction of a link is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TO_FIELD_NUMBER: _builtins.int
+    BITS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    to: _builtins.str
+    """The worker at the other end."""
+    bits_per_second: _builtins.float
+    """Its rate."""
+    def __init__(
+        self,
+        *,
+        to: _builtins.str = ...,
+        bits_per_second: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits_per_second", b"bits_per_second", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkRate: _TypeAlias = LinkRate  # noqa: Y015
+
+@_typing.final
 class StepDone(_message.Message):
     """A worker has done all of a step."""
 
@@ -246,6 +272,7 @@ class StepDone(_message.Message):
     CORRECT_FIELD_NUMBER: _builtins.int
     COMPUTE_SECONDS_FIELD_NUMBER: _builtins.int
     COMPUTE_START_NANOSECONDS_FIELD_NUMBER: _builtins.int
+    RATES_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Who has."""
     step: _builtins.int
@@ -260,6 +287,10 @@ class StepDone(_message.Message):
     """How long it has computed."""
     compute_start_nanoseconds: _builtins.int
     """When it began to, by its monotonic clock."""
+    @_builtins.property
+    def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkRate]:
+        """How fast its links are in the direction away from it, as their acks have shown it."""
+
     def __init__(
         self,
         *,
@@ -270,10 +301,11 @@ class StepDone(_message.Message):
         correct: _builtins.int | None = ...,
         compute_seconds: _builtins.float = ...,
         compute_start_nanoseconds: _builtins.int = ...,
+        rates: _abc.Iterable[Global___LinkRate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "correct", b"correct"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "loss", b"loss", "samples", b"samples", "step", b"step", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "loss", b"loss", "rates", b"rates", "samples", b"samples", "step", b"step", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__correct: _TypeAlias = _typing.Literal["correct"]  # noqa: Y015
     _WhichOneofArgType__correct: _TypeAlias = _typing.Literal["_correct", b"_correct"]  # noqa: Y015
