@@ -30,9 +30,9 @@ class Stretches:
 
     @property
     def waiting(self) -> dict[str, int]:
-        """Batches that wait to begin, tensors that wait for a link, and error gradients that wait to be applied."""
-        ready = 0 if self._batches is None else len(self._batches)
-        return {"compute": ready, "send": 0, "apply": 0}
+        """What waits, by queue: batches to begin, tensors for a link, and steps for which an error gradient has come."""
+        ready, run = 0 if self._batches is None else len(self._batches), self._worker.run.waiting
+        return {"compute": ready, "send": run["send"], "apply": run["compute"]}
 
     def batches_from(self, step: int, stop_step: int) -> Prefetcher:
         """The batches of these steps, fetched ahead."""

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+import structlog
+
 from edge_agent.training.listener import RunListener
 from shared.errors import IsthmusError
 from shared.placement import AGENT, ModelFacts, Placement, program
@@ -11,6 +13,8 @@ from shared.training.losses import BatchLoss, whole_loss
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 from shared.wire.isthmus.v1.trainer_pb2 import StepReport
+
+_log = structlog.get_logger(__name__)
 
 
 class Tally(WorkerListener):
@@ -30,6 +34,7 @@ class Tally(WorkerListener):
         self._samples: dict[int, int] = {}
         self._reports: dict[int, list[StepDone]] = {}
         self._seconds: dict[int, float] = {}
+        self._warned_of_no_gradient = False
         self.done_step = 0
         """Every worker has done all steps before this one."""
         self.progressed = asyncio.Event()
@@ -77,6 +82,11 @@ class Tally(WorkerListener):
 
     def step_done(self, done: StepDone, /) -> None:
         """One worker has done its part; steps end one after the other."""
+        if done.no_gradient and not self._warned_of_no_gradient:
+            self._warned_of_no_gradient = True
+            _log.warning(
+                "blocks pass no gradient on, so the blocks before them do not learn", worker=done.worker, step=done.step
+            )
         reports = self._reports.setdefault(done.step, [])
         reports.append(done)
         while len(self._reports.get(self.done_step, ())) == len(self._names):

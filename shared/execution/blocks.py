@@ -40,7 +40,10 @@ class PlacedBlocks:
         self.held = held
         self.worker = worker
         self.feedback = method.feedback
+        self._model = model
         self._head = method.head
+        self.passes_no_gradient = False
+        """Whether a stage has passed no gradient on to its inputs in some step, though blocks before it learn."""
         self._stages: dict[Tile, tuple[Stage, BackwardPolicy]] = {}
         for tile in stages(placement, worker):
             stage = Stage(held, tile.first, tile.stop, first_sample=tile.rows.begin)
@@ -56,6 +59,8 @@ class PlacedBlocks:
     def backward(self, step: int, tile: Tile, gradients: Gradients) -> tuple[Gradients, dict[int, BlockGradients]]:
         """Error gradients at a stage's inputs, and its blocks' gradients; `gradients` are at what `forward` returned."""
         at_inputs = self._stages[tile][1].backward(step, gradients)
+        if self._model.learns_below(tile.first) and all(gradient is None for gradient in at_inputs):
+            self.passes_no_gradient = True
         return at_inputs, self.held.take_gradients(tile.blocks)
 
     def loss(self, outputs: Features, labels: Tensor, share: float) -> tuple[BatchLoss, Features]:

@@ -115,6 +115,11 @@ class WorkerSteps:
         return tuple(self._steps)
 
     @property
+    def waiting(self) -> int:
+        """The steps for which something has come that is not used yet."""
+        return sum(bool(state.arrived) for state in list(self._steps.values()))
+
+    @property
     def receives(self) -> frozenset[Crossing]:
         """What comes to this worker in every step."""
         return frozenset(one.crossing for one in self._program if isinstance(one, Receive))

@@ -106,6 +106,11 @@ class LinkEnd:
         """The rate of the link in the direction to the peer; None while it is not known."""
         return None if self._stream is None else self._stream.link.bits_per_second
 
+    @property
+    def waiting(self) -> int:
+        """How much has to go to the peer and is not on its way."""
+        return self._outbox.waiting
+
     def send(self, outgoing: Outgoing) -> None:
         """Something has to go to the peer."""
         self._outbox.put(outgoing)

@@ -38,6 +38,11 @@ class Outbox:
         """All that leaves by this link in a step."""
         return tuple(self._items)
 
+    @property
+    def waiting(self) -> int:
+        """How many items have not been handed to the link."""
+        return sum(self._next_step[crossing] - first for crossing, first in self._to_send.items())
+
     def put(self, outgoing: Outgoing) -> None:
         """One more has to go."""
         item = Item(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load)

@@ -80,7 +80,7 @@ class WorkerRun:
         self._step_log = step_log
         self._to_log: dict[int, dict[str, list[memoryview]]] = defaultdict(dict)
         """Of every step under way, what has come for it, where there is a log of steps."""
-        self._device = blocks.held.device
+        self._blocks = blocks
         self._steps = WorkerSteps(placement, model, worker, blocks, training=training)
         self._arrivals = Arrivals(placement, model, worker, first_step, training=training)
         self._ahead = steps_ahead(placement, model, training=training)
@@ -112,6 +112,11 @@ class WorkerRun:
     def in_flight(self) -> tuple[int, ...]:
         """The steps that are under way here."""
         return self._steps.in_flight
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """What waits: steps for this worker's turn to compute them, and what goes to others for the links."""
+        return {"compute": self._steps.waiting, "send": sum(link.waiting for link in self.links.values())}
 
     @property
     def oldest_step(self) -> int:
@@ -226,9 +231,9 @@ class WorkerRun:
     def _timed(self, work: Work) -> tuple[list[Outgoing], float, float]:
         """What a piece of work has to send, and when it began and ended."""
         started = time.monotonic()
-        with translate_failures(f"step {work.step} at {self.worker!r}", self._device):
+        with translate_failures(f"step {work.step} at {self.worker!r}", self._blocks.held.device):
             outgoing = work.run()
-            synchronise(self._device)
+            synchronise(self._blocks.held.device)
             if work.ends_step and self._step_log is not None:
                 came = self._to_log.pop(work.step, {})
                 self._step_log.applied(work.step, *(part for _, parts in sorted(came.items()) for part in parts))
@@ -249,7 +254,7 @@ class WorkerRun:
     def _end_step(self, step: int, loss: BatchLoss | None) -> None:
         self.next_step = step + 1
         self._listener.step_ended(step, max((*self._steps.in_flight, step)) - step)
-        done = StepDone(worker=self.worker, step=step)
+        done = StepDone(worker=self.worker, step=step, no_gradient=self._blocks.passes_no_gradient)
         if (computed := self._computed.pop(step, None)) is not None:
             done.compute_seconds = computed.seconds
             done.compute_start_nanoseconds = int(computed.started_seconds * 1e9)

@@ -273,6 +273,7 @@ class StepDone(_message.Message):
     COMPUTE_SECONDS_FIELD_NUMBER: _builtins.int
     COMPUTE_START_NANOSECONDS_FIELD_NUMBER: _builtins.int
     RATES_FIELD_NUMBER: _builtins.int
+    NO_GRADIENT_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Who has."""
     step: _builtins.int
@@ -287,6 +288,10 @@ class StepDone(_message.Message):
     """How long it has computed."""
     compute_start_nanoseconds: _builtins.int
     """When it began to, by its monotonic clock."""
+    no_gradient: _builtins.bool
+    """Its blocks have passed no gradient on to their inputs, in this step or one before under this placement; where none comes, a
+    gradient of zeros is sent.
+    """
     @_builtins.property
     def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkRate]:
         """How fast its links are in the direction away from it, as their acks have shown it."""
@@ -302,10 +307,11 @@ class StepDone(_message.Message):
         compute_seconds: _builtins.float = ...,
         compute_start_nanoseconds: _builtins.int = ...,
         rates: _abc.Iterable[Global___LinkRate] | None = ...,
+        no_gradient: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "correct", b"correct"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "loss", b"loss", "rates", b"rates", "samples", b"samples", "step", b"step", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "loss", b"loss", "no_gradient", b"no_gradient", "rates", b"rates", "samples", b"samples", "step", b"step", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__correct: _TypeAlias = _typing.Literal["correct"]  # noqa: Y015
     _WhichOneofArgType__correct: _TypeAlias = _typing.Literal["_correct", b"_correct"]  # noqa: Y015
