@@ -102,18 +102,18 @@ class Simulation:
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> BatchLoss:
         """The loss of one batch as deployed: features go through their codecs."""
-        outgoing = self._enter(self._judges, 0, inputs, labels)
+        under_way = deque(self._enter(self._judges, 0, inputs, labels))
         losses: list[BatchLoss] = []
-        while outgoing:
-            for one in outgoing:
-                self._judges[one.crossing.receiver].deliver(one.step, one.samples, one.crossing, self._coded(one))
-            outgoing = []
+        while True:
             for judge in self._judges.values():
                 while (work := judge.next_work()) is not None:
-                    outgoing += work.run()
+                    under_way += work.run()
                     if (loss := judge.finish(work)) is not None:
                         losses.append(loss)
-        return whole_loss(losses)
+            if not under_way:
+                return whole_loss(losses)
+            one = under_way.popleft()
+            self._judges[one.crossing.receiver].deliver(one.step, one.samples, one.crossing, self._coded(one))
 
     def _may_end(self, oldest: int | None) -> Callable[[str, Work], bool]:
         """Whether work may be done: where samples enter, only that of `oldest` may end its step if it waited for anything."""

@@ -6,11 +6,11 @@ from shared.placement.derived import (
     Crossing,
     Link,
     crossings,
+    first_worker,
     gradient_crossings,
     held_blocks,
     links,
     loss_rows,
-    report_parents,
     stages,
     steps_ahead,
     weight_crossings,
@@ -31,6 +31,7 @@ from shared.placement.programs import (
     program,
 )
 from shared.placement.ranges import BlockRange, parse_range
+from shared.placement.reports import report_parents, reports_heard
 from shared.placement.segments import answering_segments, segments, waits_for_all
 from shared.placement.tiles import AGENT, Cargo, Placement, Route, Rows, Source, Tile, two_workers
 from shared.placement.validity import check
@@ -65,6 +66,7 @@ __all__ = [
     "check",
     "crossings",
     "document_of",
+    "first_worker",
     "gradient_crossings",
     "held_blocks",
     "links",
@@ -75,6 +77,7 @@ __all__ = [
     "parse_range",
     "program",
     "report_parents",
+    "reports_heard",
     "segments",
     "stages",
     "steps_ahead",

@@ -1,6 +1,6 @@
 """What follows from a placement: who sends what to whom, what each worker runs in one go, and who is linked. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -113,33 +113,36 @@ def steps_ahead(placement: Placement, model: ModelFacts, *, training: bool = Tru
     return placement.staleness if somebody_waits else max(placement.staleness, AHEAD_WHERE_NOTHING_IS_STALE)
 
 
-def report_parents(placement: Placement, model: ModelFacts, *, training: bool = True) -> dict[str, str]:
-    """To whom each worker passes on what it and others have done, so that all of it comes to the first worker with a part."""
-    pairs = [(link.dialer, link.listener) for link in links(placement, model, training=training)]
-    root = next(
-        worker for worker in placement.workers if held_blocks(placement, worker) or _is_source(placement, worker)
-    )
-    parents: dict[str, str] = {}
-    reached = [root]
-    for near in reached:
-        for pair in pairs:
-            if near in pair and (far := pair[1 - pair.index(near)]) not in reached:
-                parents[far] = near
-                reached.append(far)
-    return parents
-
-
-def _is_source(placement: Placement, worker: str) -> bool:
-    return any(source.worker == worker for source in placement.sources)
+def first_worker(placement: Placement) -> str:
+    """The first worker that has anything of a session: it hears of all steps, and of all evaluations."""
+    sources = {source.worker for source in placement.sources}
+    return next(worker for worker in placement.workers if worker in sources or held_blocks(placement, worker))
 
 
 def links(placement: Placement, model: ModelFacts, *, training: bool = True) -> tuple[Link, ...]:
-    """Pairs of workers that need a stream, in the order of the workers. training: False for an evaluation."""
+    """Pairs of workers that need a stream, in the order of the workers. training: False for an evaluation.
+
+    Who exchanges nothing with anybody else, as with all blocks on samples of its own, is linked with the first worker, to
+    report.
+    """
     back = (*gradient_crossings(placement, model), *weight_crossings(placement, model)) if training else ()
     everything = (*crossings(placement), *back)
+    pairs = {(one.sender, one.receiver) for one in everything}
+    first = first_worker(placement)
+    for worker in [source.worker for source in placement.sources] + [tile.worker for tile in placement.tiles]:
+        if worker not in _reached(first, pairs):
+            pairs.add((first, worker))
     rank = {worker: index for index, worker in enumerate(placement.workers)}
-    pairs = {tuple(sorted((rank[one.sender], rank[one.receiver]))) for one in everything}
-    return tuple(Link(placement.workers[near], placement.workers[far]) for near, far in sorted(pairs))
+    ranks = {tuple(sorted((rank[sender], rank[receiver]))) for sender, receiver in pairs}
+    return tuple(Link(placement.workers[near], placement.workers[far]) for near, far in sorted(ranks))
+
+
+def _reached(first: str, pairs: Iterable[tuple[str, str]]) -> set[str]:
+    """All that are joined with the first by these pairs."""
+    reached = [first]
+    for near in reached:
+        reached += {far for pair in pairs if near in pair for far in pair}.difference(reached)
+    return set(reached)
 
 
 def held_blocks(placement: Placement, worker: str) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ The runtime computes a segment at a time and goes to another step in between; th
 import itertools
 
 from shared.placement.facts import ModelFacts
-from shared.placement.programs import Operation, Program, Receive, Send, Take, program
+from shared.placement.programs import Backward, Forward, Loss, Operation, Program, Receive, Send, Take, program
 from shared.placement.tiles import Cargo, Placement
 
 
@@ -29,7 +29,7 @@ def answering_segments(segments_of_worker: tuple[Program, ...]) -> int:
 
     An update may still be under way, and its weights too: those who need them wait for these.
     """
-    answering = [number for number, one in enumerate(segments_of_worker, 1) if any(map(_is_answer, one))]
+    answering = [number for number, one in enumerate(segments_of_worker, 1) if any(map(_uses_tensors, one))]
     return answering[-1] if answering else len(segments_of_worker)
 
 
@@ -63,5 +63,7 @@ def waits_for_all(placement: Placement, model: ModelFacts, worker: str, *, train
     )
 
 
-def _is_answer(operation: Operation) -> bool:
-    return isinstance(operation, Send) and operation.crossing.cargo is not Cargo.WEIGHTS
+def _uses_tensors(operation: Operation) -> bool:
+    if isinstance(operation, Send):
+        return operation.crossing.cargo is not Cargo.WEIGHTS
+    return isinstance(operation, Forward | Loss | Backward)

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 from shared.errors import ConfigError
-from shared.placement.derived import crossings, report_parents, stages
+from shared.placement.derived import crossings, stages
 from shared.placement.facts import ModelFacts, Permissions
-from shared.placement.segments import waits_for_all
 from shared.placement.tiles import Cargo, Placement, Rows
 
 
@@ -14,8 +13,6 @@ def check(placement: Placement, model: ModelFacts, permissions: Permissions) -> 
     for rule in (_numbers, _workers, _grid, _one_tile_a_block, _sources, _owners, _labels, _routes):
         for sentence in rule(placement, model):
             raise ConfigError(f"placement: {sentence}")
-    for sentence in _hear_of_all(placement, model):
-        raise ConfigError(f"placement: {sentence}")
     for sentence in _enough_samples(placement, model):
         raise ConfigError(f"placement: {sentence}")
     for sentence in _private(placement, model, permissions):
@@ -113,17 +110,6 @@ def _routes(placement: Placement, _model: ModelFacts) -> Iterator[str]:
             yield f"a codec is named for the way from {route.sender!r} to {route.receiver!r}; it joins two workers"
         if route.cargo is Cargo.LABEL:
             yield "a codec is named for labels; labels are sent as they are"
-
-
-def _hear_of_all(placement: Placement, model: ModelFacts) -> Iterator[str]:
-    """Who begins steps knows how far all others are, or K would bound nothing at them."""
-    told = report_parents(placement, model)
-    for source in placement.sources:
-        if source.worker in told and not waits_for_all(placement, model, source.worker):
-            yield (
-                f"{source.worker!r} has samples and would begin steps without knowing how far the others are; let the first "
-                "worker have them"
-            )
 
 
 def _enough_samples(placement: Placement, model: ModelFacts) -> Iterator[str]:

@@ -41,12 +41,12 @@ class Inbox:
         feedback: Feedback,
         on_delivered: Callable[[int, Crossing, Load], None],
         on_done: Callable[[StepDone, str], None],
-        on_stopping: Callable[[str], None],
+        on_stopping: Callable[[str, str], None],
         listener: WorkerListener,
     ) -> None:
         """on_delivered: told what has come of a step. on_done: told that a worker has done a step, and by whom.
 
-        on_stopping: told the name of a worker that is about to stop.
+        on_stopping: told that a worker is about to stop, and by whom.
         """
         self.steps = steps
         self.arrivals = arrivals
@@ -91,7 +91,9 @@ class LinkEnd:
         self._dones: ResendBuffer[StepDone] = ResendBuffer(DONES)
         self._done_count = self._dones_sent = self._dones_received = 0
         self._stopping: list[str] = []
-        """Workers that are about to stop, which the peer has not been told of."""
+        """Workers that are about to stop."""
+        self._stopping_sent = 0
+        """How many of them the peer has been told of on this stream."""
         self._stream: LinkStream | None = None
         self._more_to_send = asyncio.Event()
         self._is_ending = False
@@ -123,7 +125,7 @@ class LinkEnd:
         self._more_to_send.set()
 
     def tell_stopping(self, worker: str) -> None:
-        """Tell the peer that a worker is about to stop."""
+        """Tell the peer, and every new stream's again, that a worker is about to stop."""
         self._stopping.append(worker)
         self._more_to_send.set()
 
@@ -153,6 +155,7 @@ class LinkEnd:
             self._outbox.resume(leaving[key], step)
         self._dones_sent = peer.dones_received
         self._dones.forget_before(peer.dones_received)
+        self._stopping_sent = 0
         self._announced.clear()
         self._slots.clear()
         for crossing, step in self._received.items():
@@ -222,8 +225,10 @@ class LinkEnd:
     async def _send_all(self, stream: LinkStream) -> None:
         """Until `end`."""
         while True:
-            if self._stopping:
-                await stream.write(LinkMessage(stopping=WorkerStopping(worker=self._stopping.pop())))
+            if self._stopping_sent < len(self._stopping):
+                worker = self._stopping[self._stopping_sent]
+                self._stopping_sent += 1
+                await stream.write(LinkMessage(stopping=WorkerStopping(worker=worker)))
             elif self._dones_sent < self._done_count:
                 done = self._dones[self._dones_sent]
                 self._dones_sent += 1
@@ -266,7 +271,7 @@ class LinkEnd:
                     self._outbox.forget_before(message.done.step + 1)
                 self._inbox.on_done(message.done, self.peer)
             elif message.HasField("stopping"):
-                self._inbox.on_stopping(message.stopping.worker)
+                self._inbox.on_stopping(message.stopping.worker, self.peer)
             elif message.ByteSize():
                 raise ProtocolError(
                     f"a message came from {self.peer!r} that is neither a frame, an ack, a step that is done nor a stop"
@@ -286,7 +291,8 @@ class LinkEnd:
         # From here on without a pause: a lost stream has brought this or has not.
         del self._slots[crossing, step]
         self._received[crossing] = step + 1
-        self._inbox.feedback.forget(step, crossing)
+        if crossing.cargo is Cargo.ERROR_GRADIENT:
+            self._inbox.feedback.forget(step, crossing)
         self._inbox.steps.deliver(step, samples, crossing, load)
         self._inbox.on_delivered(step, crossing, load)
 

@@ -16,7 +16,17 @@ from shared.execution.failures import translate_failures
 from shared.execution.feedback import Feedback
 from shared.execution.steps import Load, Outgoing, Work, WorkerSteps
 from shared.model.features import Features
-from shared.placement import Arrivals, Crossing, ModelFacts, links, program, report_parents, steps_ahead, waits_for_all
+from shared.placement import (
+    Arrivals,
+    Crossing,
+    ModelFacts,
+    links,
+    program,
+    report_parents,
+    reports_heard,
+    steps_ahead,
+    waits_for_all,
+)
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.link_end import Inbox, LinkEnd, LinkStream
 from shared.runtime.worker_listener import WorkerListener
@@ -98,11 +108,18 @@ class WorkerRun:
             if peer != worker
         }
         """By the worker at the other end."""
-        self._next_steps = {name: first_step for name in placement.workers if name != worker and operations[name]}
-        """Of every other worker whose reports come by here, the step that it does next."""
-        parents = report_parents(placement, model, training=training)
-        self._children = {child for child, parent in parents.items() if parent == worker}
-        self._parent = self.links.get(parents.get(worker, ""))
+        self._heard = reports_heard(placement, model, worker, training=training)
+        """By peer, the workers whose reports come from there."""
+        self._next_steps = {name: first_step for names in self._heard.values() for name in names}
+        """Of every worker whose reports come here, the step that it does next."""
+        self._told = {
+            peer: reports_heard(placement, model, peer, training=training).get(worker, frozenset())
+            for peer in self.links
+        }
+        """By peer, the workers whose reports this one brings there."""
+        self._parent = self.links.get(report_parents(placement, model, training=training).get(worker, ""))
+        self._stopping: set[str] = set()
+        """The workers that are about to stop."""
         self._something_new = asyncio.Event()
         self._next_batch: _Batch | None = None
         self._computed: dict[int, _Computed] = {}
@@ -131,7 +148,7 @@ class WorkerRun:
 
     def start(self) -> None:
         """Begin to compute whatever can be computed, until `stop`."""
-        self._computing = asyncio.create_task(self.run())
+        self._computing = asyncio.create_task(self._compute())
 
     async def stop(self) -> None:
         """Compute no more. When this returns, nothing is being computed."""
@@ -174,7 +191,7 @@ class WorkerRun:
 
     def say_stopping(self) -> None:
         """Tell the agent, through whoever passes reports on, that this worker is about to stop."""
-        self._hear_stopping(self.worker)
+        self._note_stopping(self.worker)
 
     async def begin(self, step: int, samples: int, inputs: Features, labels: Tensor) -> None:
         """Begin the next batch as soon as no more than K others are under way; see `WorkerSteps.begin`.
@@ -198,6 +215,7 @@ class WorkerRun:
         self._post(self._steps.begin(batch.step, batch.samples, batch.inputs, batch.labels))
         self._note_to_log(batch.step, "samples", (*batch.inputs, batch.labels))
         if batch.step not in self._steps.in_flight:  # it only has the samples
+            self._log_step(batch.step)
             self._end_step(batch.step, None)
         self._wake()
 
@@ -207,8 +225,7 @@ class WorkerRun:
             oldest = min(oldest, *self._next_steps.values())
         return step - oldest <= self._ahead
 
-    async def run(self) -> None:
-        """Compute whatever can be computed, until this is cancelled. Raises the IsthmusError that a block fails with."""
+    async def _compute(self) -> None:
         while True:
             work = self._steps.next_work()
             if work is None:
@@ -234,13 +251,20 @@ class WorkerRun:
         with translate_failures(f"step {work.step} at {self.worker!r}", self._blocks.held.device):
             outgoing = work.run()
             synchronise(self._blocks.held.device)
-            if work.ends_step and self._step_log is not None:
-                came = self._to_log.pop(work.step, {})
-                self._step_log.applied(work.step, *(part for _, parts in sorted(came.items()) for part in parts))
+            if work.ends_step:
+                self._log_step(work.step)
         return outgoing, started, time.monotonic()
 
+    def _log_step(self, step: int) -> None:
+        if self._step_log is not None:
+            came = self._to_log.pop(step, {})
+            self._step_log.applied(step, *(part for _, parts in sorted(came.items()) for part in parts))
+
     def _note_delivered(self, step: int, crossing: Crossing, load: Load) -> None:
-        self._note_to_log(step, str(crossing), load.values() if isinstance(load, dict) else load)
+        # What came as a file has its tensors in any order.
+        self._note_to_log(
+            step, str(crossing), [load[name] for name in sorted(load)] if isinstance(load, dict) else load
+        )
         self._wake()
 
     def _note_to_log(self, step: int, what: str, tensors: Iterable[Tensor | None]) -> None:
@@ -266,29 +290,44 @@ class WorkerRun:
             if (rate := link.bits_per_second) is not None:
                 done.rates.add(to=peer, bits_per_second=rate)
         self._listener.step_done(done)
-        for link in self.links.values():
-            if link is self._parent or not link.has_leaving:
-                link.report(done)
+        self._pass_on(done, self.worker)
         self._begin_next()
 
     def _hear_done(self, done: StepDone, peer: str) -> None:
         """A peer says that a worker has done a step. Raises ProtocolError unless it passes that on, and the step is next."""
-        if peer in self._children:
-            if self._next_steps.get(done.worker) != done.step:
+        if done.worker in self._heard.get(peer, ()):
+            if (expected := self._next_steps[done.worker]) != done.step:
                 raise ProtocolError(
-                    f"{peer!r} says that {done.worker[:40]!r} has done step {done.step}; of it, step "
-                    f"{self._next_steps.get(done.worker, 'none')} is next"
+                    f"{peer!r} says that {done.worker!r} has done step {done.step}; of it, step {expected} is next"
                 )
             self._next_steps[done.worker] = done.step + 1
             self._listener.step_done(done)
-            if self._parent is not None:
-                self._parent.report(done)
+            self._pass_on(done, peer)
         elif done.worker != peer:
             raise ProtocolError(f"{peer!r} says what {done.worker[:40]!r} has done; others pass that on")
         self._begin_next()
 
-    def _hear_stopping(self, worker: str) -> None:
-        """A worker is about to stop: pass it on towards the agent."""
+    def _pass_on(self, done: StepDone, source: str) -> None:
+        """Tell those that hear it by this worker, and those that nothing else shows how far this worker is.
+
+        source: the peer that it came from, or this worker.
+        """
+        for peer, link in self.links.items():
+            shows_nothing = source == self.worker and not link.has_leaving
+            if done.worker in self._told[peer] or shows_nothing:
+                link.report(done)
+
+    def _hear_stopping(self, worker: str, peer: str) -> None:
+        """A peer says that a worker is about to stop. Raises ProtocolError for one that others speak for."""
+        if worker not in self._heard.get(peer, ()):
+            raise ProtocolError(f"{peer!r} says that {worker[:40]!r} is about to stop; others pass that on")
+        self._note_stopping(worker)
+
+    def _note_stopping(self, worker: str) -> None:
+        """A worker is about to stop: pass it on towards the agent. A new stream tells it again."""
+        if worker in self._stopping:
+            return
+        self._stopping.add(worker)
         self._listener.peer_stops(worker)
         if self._parent is not None:
             self._parent.tell_stopping(worker)

@@ -1,35 +1,91 @@
-"""A session of any placement in virtual time: production links between its workers, that may be lost at any packet."""
+"""A session of one placement in virtual time: production links between its workers, that may be lost at any packet."""
 
 import asyncio
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
-from shared.codec import aligned_buffer
-from shared.concurrency.tasks import run_together
 from shared.concurrency.threads import Runner
-from shared.errors import UnreachableError
 from shared.execution.model_facts import facts_of
 from shared.placement import Placement, held_blocks, links
 from shared.runtime.crossing_wire import CrossingWire
-from shared.runtime.link_end import LinkEnd, LinkStream
 from shared.runtime.worker_listener import WorkerListener
 from shared.runtime.worker_run import Threads, WorkerRun
 from shared.training.held_blocks import HeldBlocks
 from shared.training.recipe import Recipe
-from shared.transport.stream.channel import PacketChannel, loopback
-from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import Assembler
-from shared.wire.isthmus.v1.link_pb2 import LinkMessage, StepDone
+from shared.wire.isthmus.v1.link_pb2 import StepDone
+from tests.support.linking import CHUNK_BYTES, Linking, Seconds
 from tests.support.placed import CPU, WatchedBlocks, chain_of, method
 from tests.support.virtual import InlineWorker, Wire
 
-CHUNK_BYTES = 256
-"""A feature takes several packets, so that a link can be lost in the middle of it."""
-Seconds = Callable[[], float]
-Channel = PacketChannel[LinkMessage, LinkMessage]
+Batches = Sequence[tuple[Tensor, Tensor]]
+
+
+class Heard(WorkerListener):
+    """What one worker hears of the steps of all."""
+
+    def __init__(self) -> None:
+        self.done: dict[int, list[StepDone]] = defaultdict(list)
+        self.done_seconds: dict[int, float] = {}
+        """When the last of a step came: moments of the loop."""
+        self.stopping: list[str] = []
+        self.changed = asyncio.Event()
+
+    def step_done(self, done: StepDone, /) -> None:
+        """See `WorkerListener`."""
+        self.done[done.step].append(done)
+        self.done_seconds[done.step] = asyncio.get_running_loop().time()
+        self.changed.set()
+
+    def peer_stops(self, worker: str, /) -> None:
+        """See `WorkerListener`."""
+        self.stopping.append(worker)
+        self.changed.set()
+
+    async def until(self, is_there: Callable[[], bool]) -> None:
+        """Wait for something to be heard."""
+        while not is_there():
+            self.changed.clear()
+            await self.changed.wait()
+
+    async def all_done(self, steps: Iterable[int], workers: int) -> None:
+        """Wait until so many workers have done these steps."""
+        await self.until(lambda: all(len(self.done[step]) >= workers for step in steps))
+
+
+async def feed(run: WorkerRun, placement: Placement, first_step: int, batches: Batches) -> None:
+    """Begin batch after batch with the samples of this worker, if it has any."""
+    for source in placement.sources:
+        if source.worker == run.worker:
+            for step, (inputs, labels) in enumerate(batches, first_step):
+                rows = source.rows.scaled(len(labels), placement.batch_size)
+                mine = slice(rows.begin, rows.end)
+                await run.begin(step, len(labels), (inputs[mine].clone(),), labels[mine].clone())
+
+
+async def drive(
+    runs: Mapping[str, WorkerRun],
+    beside: Iterable[Coroutine[Any, Any, None]],
+    feeding: Iterable[Coroutine[Any, Any, None]],
+    ended: Coroutine[Any, Any, None],
+) -> None:
+    """Feed runs that compute until `ended` has. Raises what a run, or what is beside them, fails with."""
+    kept = [asyncio.create_task(one) for one in beside]
+    working = [*kept, *(run.failure for run in runs.values())]
+    fed, end = [asyncio.create_task(one) for one in feeding], asyncio.create_task(ended)
+    try:
+        await asyncio.wait({end, *working}, return_when=asyncio.FIRST_COMPLETED)
+        for task in working:
+            if task.done():
+                task.result()
+        await end
+    finally:
+        for task in (*kept, *fed, end):
+            task.cancel()
+        await asyncio.gather(*kept, *fed, end, return_exceptions=True)
 
 
 class LinkedSession:
@@ -53,16 +109,8 @@ class LinkedSession:
         """
         self.chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
         self.placement = placement
-        self._seconds = seconds
-        self._losses = iter(losses)
-        self._wires = wires
-        self._chunk_bytes = chunk_bytes
-        self.streams = 0
-        self.done: dict[int, list[StepDone]] = defaultdict(list)
-        """What the first worker has heard of each step."""
-        self.done_seconds: list[float] = []
-        """When that was of all workers, by step: moments of the loop."""
-        self._changed = asyncio.Event()
+        self._linking = Linking(seconds, losses, wires, chunk_bytes)
+        self._heard = Heard()
         model = facts_of(next(iter(self.chains.values())))
         how = method(backward)
         self.workers: dict[str, WorkerRun] = {}
@@ -76,103 +124,37 @@ class LinkedSession:
             wire = CrossingWire(placement, chain, told.optimizer, lambda _labels: None)
             compute = InlineWorker(seconds) if computing is None else computing(worker)
             threads = Threads(compute, InlineWorker(seconds))
-            listener = _Listener(self._hear) if not self.workers else WorkerListener()
+            listener = WorkerListener() if self.workers else self._heard
             self.workers[worker] = WorkerRun(wire, model, blocks, threads, listener)
-        self._links = [
-            (self.workers[link.dialer].links[link.listener], self.workers[link.listener].links[link.dialer])
-            for link in links(placement, model)
-        ]
+        self._links = links(placement, model)
 
-    async def train(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+    @property
+    def done(self) -> dict[int, list[StepDone]]:
+        """What the first worker has heard of each step."""
+        return self._heard.done
+
+    @property
+    def done_seconds(self) -> list[float]:
+        """When that was of all workers, by step: moments of the loop."""
+        return [second for _, second in sorted(self._heard.done_seconds.items())]
+
+    async def train(self, batches: Batches) -> None:
         """All batches, until every worker has done them."""
-        working = [asyncio.create_task(worker.run()) for worker in self.workers.values()]
-        working += [asyncio.create_task(self._keep_linked(near, far)) for near, far in self._links]
-        feeding = [asyncio.create_task(self.feed(worker, batches)) for worker in self._sources()]
-        ended = asyncio.create_task(self.all_done(len(batches)))
-        try:
-            await asyncio.wait({ended, *working}, return_when=asyncio.FIRST_COMPLETED)
-            for task in working:
-                if task.done():
-                    task.result()
-            await ended
-        finally:
-            for task in (*working, *feeding, ended):
-                task.cancel()
-            await asyncio.gather(*working, *feeding, ended, return_exceptions=True)
-
-    def _sources(self) -> list[str]:
-        return [source.worker for source in self.placement.sources]
-
-    async def feed(self, worker: str, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Begin all batches at a worker, which computes."""
-        whole = next(source.rows for source in self.placement.sources if source.worker == worker)
-        run = self.workers[worker]
-        for step, (inputs, labels) in enumerate(batches):
-            rows = whole.scaled(len(labels), self.placement.batch_size)
-            mine = slice(rows.begin, rows.end)
-            await run.begin(step, len(labels), (inputs[mine].clone(),), labels[mine].clone())
-
-    async def _keep_linked(self, near: LinkEnd, far: LinkEnd) -> None:
-        while True:
-            lost = asyncio.Event()
-            here, there = self._channels(near, far)
-            left = next(self._losses, None)
-            self.streams += 1
-            ends = [end.run(self._stream(end, channel, lost, left)) for end, channel in ((near, here), (far, there))]
-            try:
-                await run_together(*ends)
-            except UnreachableError:
-                continue
-
-    def _channels(self, near: LinkEnd, far: LinkEnd) -> tuple[Channel, Channel]:
-        if self._wires is None:
-            return loopback()
-        up, down = self._wires(far.peer, near.peer), self._wires(near.peer, far.peer)
-        return PacketChannel(down.read, up.write), PacketChannel(up.read, down.write)
-
-    def _stream(self, end: LinkEnd, channel: Channel, lost: asyncio.Event, left: int | None) -> LinkStream:
-        async def survive(work):
-            nonlocal left
-            if left is not None:
-                left -= 1
-                if left < 0:
-                    lost.set()
-            doing, losing = asyncio.ensure_future(work), asyncio.ensure_future(lost.wait())
-            try:
-                await asyncio.wait({doing, losing}, return_when=asyncio.FIRST_COMPLETED)
-                if lost.is_set():
-                    raise UnreachableError("the link was lost")
-                return doing.result()
-            finally:
-                for task in (doing, losing):
-                    task.cancel()
-
-        async def write(packet):
-            await asyncio.sleep(self._seconds())
-            await survive(channel.write(packet))
-
-        return Duplex(
-            LinkMessage,
-            PacketChannel(lambda: survive(channel.read()), write),
-            Assembler(end.accept, aligned_buffer),
-            self._chunk_bytes,
-            1 << 20,
-            lambda *_: None,
+        for run in self.workers.values():
+            run.start()
+        await drive(
+            self.workers,
+            self._linking.keep_all(self.workers, self._links),
+            [self.feed(worker, batches) for worker in self.workers],
+            self.all_done(len(batches)),
         )
+        for run in self.workers.values():
+            await run.stop()
 
-    def _hear(self, done: StepDone) -> None:
-        self.done[done.step].append(done)
-        if len(self.done[done.step]) == len(self.workers):
-            self.done_seconds.append(asyncio.get_running_loop().time())
-        self._changed.set()
+    async def feed(self, worker: str, batches: Batches) -> None:
+        """Begin all batches at a worker, which computes."""
+        await feed(self.workers[worker], self.placement, 0, batches)
 
     async def all_done(self, steps: int) -> None:
         """Wait until the first worker has heard that every worker has done so many steps."""
-        while any(len(self.done[step]) < len(self.workers) for step in range(steps)):
-            self._changed.clear()
-            await self._changed.wait()
-
-
-class _Listener(WorkerListener):
-    def __init__(self, hear: Callable[[StepDone], None]) -> None:
-        self.step_done = hear
+        await self._heard.all_done(range(steps), len(self.workers))

@@ -28,8 +28,6 @@ from shared.placement import (
     Update,
     check,
     program,
-    report_parents,
-    waits_for_all,
 )
 
 WORKERS = ("edge", "near", "far")
@@ -76,7 +74,7 @@ def placements(draw, model: ModelFacts, batch_sizes: st.SearchStrategy[int] = BA
         Source(worker, Rows(begin, end))
         for worker, (begin, end) in zip(chosen, draw(divisions(batch_size, len(chosen))), strict=True)
     ]
-    placement = Placement(
+    return Placement(
         version=0,
         blocks=blocks,
         batch_size=batch_size,
@@ -87,9 +85,6 @@ def placements(draw, model: ModelFacts, batch_sizes: st.SearchStrategy[int] = BA
         labels=draw(st.sampled_from([None, frozenset(holders[blocks - 1])])),
         staleness=draw(st.integers(0, 3)),
     )
-    telling = report_parents(placement, model)
-    assume(all(one.worker not in telling or waits_for_all(placement, model, one.worker) for one in sources))
-    return placement
 
 
 @st.composite

@@ -25,11 +25,14 @@ from shared.placement import (
     Tile,
     check,
     crossings,
+    first_worker,
     held_blocks,
     links,
     program,
+    reports_heard,
     stages,
     two_workers,
+    waits_for_all,
 )
 from tests.support.placements import EVERYBODY, WORKERS, Step, models, placements
 
@@ -78,9 +81,44 @@ def test_nothing_goes_to_a_worker_that_has_no_use_for_it(data):
         assert one.sender != one.receiver
         if one.cargo is Cargo.ERROR_GRADIENT:
             assert any(block.trainable for block in model.blocks[: one.index])
-    assert {(near, far) for link in links(placement, model) for near, far in [(link.dialer, link.listener)]} == {
-        tuple(sorted((one.sender, one.receiver), key=WORKERS.index)) for one in step.sent
-    }
+    needed = {tuple(sorted((one.sender, one.receiver), key=WORKERS.index)) for one in step.sent}
+    linked = {(link.dialer, link.listener) for link in links(placement, model)}
+    assert needed <= linked
+    for link in linked - needed:
+        alone = next(worker for worker in link if worker != first_worker(placement))
+        assert alone in {source.worker for source in placement.sources} | {tile.worker for tile in placement.tiles}
+        assert (alone, first_worker(placement)) not in _joined(needed), "who has another way to report needs none"
+
+
+def _joined(pairs):
+    """All pairs of workers between which there is a way, in both orders."""
+    joined = {*pairs, *((far, near) for near, far in pairs)}
+    for middle, near, far in product(WORKERS, WORKERS, WORKERS):
+        if (near, middle) in joined and (middle, far) in joined:
+            joined.add((near, far))
+    return joined
+
+
+@given(data=st.data(), training=st.booleans())
+def test_who_has_to_know_how_far_all_are_hears_it_from_one_of_them_each(data, training):
+    model = data.draw(models())
+    placement = data.draw(placements(model))
+    busy = {worker for worker in placement.workers if program(placement, model, worker, training=training)}
+    linked = {frozenset(link) for link in links(placement, model, training=training)}
+    sources = {source.worker for source in placement.sources}
+    to_hear = {first_worker(placement)}
+    to_hear |= {one for one in sources if not waits_for_all(placement, model, one, training=training)}
+    heard = {worker: reports_heard(placement, model, worker, training=training) for worker in placement.workers}
+    for worker, by_peer in heard.items():
+        names = [name for names in by_peer.values() for name in names]
+        assert len(names) == len(set(names)), "a report comes once"
+        assert worker not in names
+        if worker in to_hear:
+            assert busy - {worker} <= set(names)
+        for peer, those in by_peer.items():
+            assert frozenset((worker, peer)) in linked
+            passed_on = {name for other, some in heard[peer].items() if other != worker for name in some}
+            assert those <= passed_on | {peer}, "nobody says what he has not heard"
 
 
 @given(data=st.data(), samples=st.integers(1, 8))
@@ -188,7 +226,6 @@ REFUSED = [
         stacked(("edge", 0, 4), sources=(Source("edge", Rows(0, 4)), Source("edge", Rows(4, 8)))),
         "'edge' is named as a source twice",
     ),
-    (stacked(("edge", 0, 4), sources=(Source("near", WHOLE),)), "without knowing how far the others are"),
     (stacked(("edge", 0, 4), owners={4: "edge"}), "block 4 has an owner; the blocks are 0 to 3"),
     (stacked(("edge", 0, 4), owners={0: "other"}), "the owner of block 0 names worker 'other'"),
     (stacked(("far", 0, 4)), "raw samples would go from 'edge' to 'far'"),

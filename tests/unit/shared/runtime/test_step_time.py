@@ -116,10 +116,11 @@ class Paced(Worker):
     def __init__(self, seconds: list[float]) -> None:
         self._seconds = seconds
 
-    async def run(self, function, work: Work):
+    async def run(self, function, *works: Work):
         """See `Worker`."""
-        await asyncio.sleep(self._seconds[work.segment])
-        return function(work)
+        for work in works:
+            await asyncio.sleep(self._seconds[work.segment])
+        return function(*works)
 
 
 def placed(staleness: int, *tiles: Tile) -> Placement:

@@ -1,0 +1,107 @@
+"""Production links between runs of workers in one process, that may be lost at any packet."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from shared.codec import aligned_buffer
+from shared.concurrency.tasks import run_together
+from shared.errors import UnreachableError
+from shared.placement import Link
+from shared.runtime.link_end import LinkStream
+from shared.runtime.worker_run import WorkerRun
+from shared.transport.stream.channel import PacketChannel, loopback
+from shared.transport.stream.duplex import Duplex
+from shared.transport.stream.framing import Assembler
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage
+from tests.support.virtual import Wire
+
+CHUNK_BYTES = 256
+"""A feature takes several packets, so that a link can be lost in the middle of it."""
+Seconds = Callable[[], float]
+Channel = PacketChannel[LinkMessage, LinkMessage]
+
+
+class Linking:
+    """Keeps workers linked, over links that take no time or over wires."""
+
+    def __init__(
+        self,
+        seconds: Seconds = lambda: 0.0,
+        losses: Iterable[int] = (),
+        wires: Callable[[str, str], Wire] | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        """seconds: before each packet. losses: after how many packets each stream is lost, one after the other; then none is.
+
+        wires: by the sender and the receiver.
+        """
+        self._seconds = seconds
+        self._losses = iter(losses)
+        self._wires = wires
+        self._chunk_bytes = chunk_bytes
+        self.streams = 0
+
+    def keep_all(self, runs: Mapping[str, WorkerRun], linked: Iterable[Link]) -> list[Coroutine[Any, Any, None]]:
+        """What keeps each of the links between these runs up, for as long as it is awaited."""
+        return [self._keep(runs[link.dialer], runs[link.listener]) for link in linked]
+
+    async def _keep(self, near: WorkerRun, far: WorkerRun) -> None:
+        while True:
+            lost = asyncio.Event()
+            here, there = self._channels(near.worker, far.worker)
+            left = next(self._losses, None)
+            self.streams += 1
+            try:
+                await run_together(
+                    near.serve(far.worker, self._stream(near, far, here, lost, left)),
+                    far.serve(near.worker, self._stream(far, near, there, lost, left)),
+                )
+            except UnreachableError:
+                continue
+
+    def _channels(self, near: str, far: str) -> tuple[Channel, Channel]:
+        if self._wires is None:
+            return loopback()
+        up, down = self._wires(near, far), self._wires(far, near)
+        return PacketChannel(down.read, up.write), PacketChannel(up.read, down.write)
+
+    def _stream(
+        self, run: WorkerRun, peer: WorkerRun, channel: Channel, lost: asyncio.Event, left: int | None
+    ) -> LinkStream:
+        async def survive(work):
+            nonlocal left
+            if left is not None:
+                left -= 1
+                if left < 0:
+                    lost.set()
+            doing, losing = asyncio.ensure_future(work), asyncio.ensure_future(lost.wait())
+            try:
+                await asyncio.wait({doing, losing}, return_when=asyncio.FIRST_COMPLETED)
+                if lost.is_set():
+                    raise UnreachableError("the link was lost")
+                return doing.result()
+            finally:
+                for task in (doing, losing):
+                    task.cancel()
+
+        async def write(packet):
+            await asyncio.sleep(self._seconds())
+            await survive(channel.write(packet))
+
+        return Duplex(
+            LinkMessage,
+            PacketChannel(lambda: survive(channel.read()), write),
+            Assembler(run.links[peer.worker].accept, aligned_buffer),
+            self._chunk_bytes,
+            1 << 20,
+            lambda *_: None,
+        )
+
+
+def still_stream() -> LinkStream:
+    """A stream by which nothing ever comes."""
+    here, _ = loopback()
+    return Duplex(
+        LinkMessage, here, Assembler(lambda _frame: None, aligned_buffer), CHUNK_BYTES, 1 << 20, lambda *_: None
+    )
