@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from shared.model.random_state import generator_states
 from shared.placement import Cargo, Placement, Route, Rows, Source, Tile, crossings, first_worker, program
 from shared.training.step_log import StepLog, check_steps
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
-from tests.support.linked import drive, feed
+from tests.support.linked import drive
 from tests.support.linking import Seconds, still_stream
 from tests.support.placed import MODEL_FACTS, WIDTH, batch_of, built, chain_of, method, recipe, simulation, state_of
 from tests.support.placed_session import PlacedSession
