@@ -80,9 +80,9 @@ class _SessionSeries(Collector):
             labels=by_direction,
         )
         for session in self._sessions.built:
-            name, deployment = [session.id], session.training.deployment
+            name, deployment = [session.id], session.deployment
             attached.add_metric(name, session.attachment.attached)
-            steps.add_metric(name, session.training.next_step)
+            steps.add_metric(name, session.next_step)
             loss.add_metric(name, session.statistics.loss)
             cut.add_metric(name, deployment.cut)
             limit.add_metric(name, deployment.staleness)

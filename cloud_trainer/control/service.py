@@ -163,8 +163,8 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
     status.MergeFrom(
         pb.TrainerSessionStatus(
             model=session.request.model.factory,
-            step=session.training.next_step,
-            deployment=deployment_status(session.training.deployment, len(session.training.chain.blocks)),
+            step=session.next_step,
+            deployment=deployment_status(session.deployment, len(session.held.chain.blocks)),
             session_term=session.attachment.term,
             bytes_up=session.statistics.received_bytes,
             bytes_down=session.statistics.sent_bytes,

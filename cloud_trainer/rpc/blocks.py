@@ -46,16 +46,16 @@ class BlockReceiver:
                 self.session.take_block(tensor.key.block, block_state.deserialize(bytes(tensor.payload)))
             except (RuntimeError, TypeError, OverflowError) as cause:  # what torch makes of a shape that cannot be
                 raise ProtocolError(f"the state of block {tensor.key.block} cannot be loaded: {cause}") from cause
-            return block_state.digest(self.session.training.chain.blocks[tensor.key.block])
+            return block_state.digest(self.session.held.chain.blocks[tensor.key.block])
 
         return await lane.aside(take)
 
     def _accept(self, frame: Frame) -> None:
         index = self.session.check_arriving(frame.block)
-        training = self.session.training
-        limit = block_state.max_serialized_bytes(training.chain.blocks[index], training.recipe.optimizer)
-        judge(frame, ExpectedTensor(block_key(index), training.deployment.version, "raw", _check_bytes, limit))
-        self.session.memory.begin_upload(frame.tensor.encoded_bytes, training.deployment)
+        held, version = self.session.held, self.session.deployment.version
+        limit = block_state.max_serialized_bytes(held.chain.blocks[index], held.recipe.optimizer)
+        judge(frame, ExpectedTensor(block_key(index), version, "raw", _check_bytes, limit))
+        self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.batches)
         self._reserved_bytes += frame.tensor.encoded_bytes
 
 
@@ -67,17 +67,17 @@ def _check_bytes(tensor: TensorSpec) -> None:
 async def send_block(
     session: Session, block: int, chunk_bytes: int, lane: Lane, *, weights_only: bool
 ) -> AsyncIterator[Packet[DownloadBlockResponse]]:
-    """The state of one of the cloud's blocks, chunk by chunk."""
-    index = session.training.check_owned(block)
+    """The state of a block that is held here, chunk by chunk."""
+    index = session.check_owned(block)
 
     def serialized() -> bytes:
-        tensors = session.training.held.block_tensors(index)
+        tensors = session.held.block_tensors(index)
         if weights_only:
             tensors = block_state.without_optimizer(tensors)
         return block_state.serialize(tensors)
 
     data = await lane.aside(serialized)
     encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    tensor = to_wire(encoded, block_key(index), session.training.deployment.version)
+    tensor = to_wire(encoded, block_key(index), session.deployment.version)
     for frame, payload in chunks(tensor, chunk_bytes):
         yield Packet(DownloadBlockResponse(frame=frame), payload)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 
 from cloud_trainer.rpc.incoming_batches import IncomingBatches
-from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session import CutSession
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.codec import aligned_buffer
 from shared.errors import ProtocolError
@@ -16,14 +16,14 @@ from shared.wire.isthmus.v1.trainer_pb2 import EvaluateRequest, EvaluateResponse
 
 async def evaluate(
     requests: AsyncIterator[Packet[EvaluateRequest] | Damaged],
-    find_session: Callable[[str], Session],
+    find_session: Callable[[str], CutSession],
     max_tensor_bytes: int,
     threads: TrainerThreads,
 ) -> EvaluateResponse:
     """Evaluate the batches of one stream, numbered from 1. Raises IsthmusError for a batch that cannot be evaluated."""
     samples, loss_sum, correct = 0, 0.0, 0
     has_classes = True
-    session: Session | None = None
+    session: CutSession | None = None
     incoming: IncomingBatches | None = None
     async for received in requests:
         packet = undamaged(received)

@@ -5,7 +5,7 @@ Knows nothing of what carries the tensors; the assembler of a stream asks `accep
 
 from dataclasses import dataclass
 
-from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session import CutSession
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
 from shared.runtime import ExpectedTensor, judge
@@ -31,7 +31,7 @@ class IncomingBatches:
     The chunks of one batch's tensors may be mixed. A batch may be announced once the one before it is whole.
     """
 
-    def __init__(self, session: Session, first_labels: TensorKey, max_tensor_bytes: int) -> None:
+    def __init__(self, session: CutSession, first_labels: TensorKey, max_tensor_bytes: int) -> None:
         """first_labels: key of the labels that come first, those of a step or those of batch 1 of an evaluation."""
         self._session = session
         self._labels_key = first_labels
@@ -68,7 +68,7 @@ class IncomingBatches:
         """Agree to the tensor that a frame announces. Raises as `judge` does; StatusError for labels of too many bytes."""
         tensor = judge(frame, self._expected())
         if self._labels_spec is None:
-            self._session.memory.take_labels(tensor.bytes, self._session.training.deployment)
+            self._session.memory.take_labels(tensor.bytes, self._session.batches)
             self._labels_spec = tensor
         else:
             self._announced_features += 1

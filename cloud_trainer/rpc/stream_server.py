@@ -15,7 +15,7 @@ from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.cloud_compute import CloudCompute
 from cloud_trainer.rpc.incoming_batches import EncodedBatch, IncomingBatches
 from cloud_trainer.sessions.cloud_batch import CloudBatch
-from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session import CutSession
 from shared.concurrency.tasks import run_together
 from shared.errors import ProtocolError
 from shared.model.features import Gradients
@@ -50,7 +50,7 @@ class StreamServer:
 
     def __init__(
         self,
-        session: Session,
+        session: CutSession,
         stream: Stream,
         incoming: IncomingBatches,
         compute: CloudCompute,

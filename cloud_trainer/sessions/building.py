@@ -3,20 +3,21 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 import torch
 from pydantic import ValidationError
 from torch import nn
 
-from cloud_trainer.sessions.cloud_training import CloudTraining
+from cloud_trainer.sessions.cloud_training import CloudTraining, batches_of
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
-from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session import CutSession
 from shared.errors import ConfigError, ProtocolError
 from shared.model.behaviour import first_difference
 from shared.model.build import build_checked_chain, check_cut, parse_kwargs
-from shared.model.features import specs_bytes
+from shared.model.chain import Chain
 from shared.model.footprint import estimate_training_bytes, state_bytes, state_copy_bytes, training_bytes
 from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
@@ -42,6 +43,15 @@ def check_request(request: OpenSessionRequest) -> None:
         raise ProtocolError(f"what opens the session has {size} bytes; it may have {MAX_REQUEST_BYTES}")
 
 
+class OpenedModel(NamedTuple):
+    """The model of a session, as an edge has asked for it, and how it is trained."""
+
+    chain: Chain
+    recipe: Recipe
+    head: LossHead
+    memory: SessionMemory
+
+
 def build_session(
     request: OpenSessionRequest,
     session_id: str,
@@ -49,12 +59,33 @@ def build_session(
     limits: Limits,
     device: torch.device,
     step_log_folder: Path | None = None,
-) -> Session:
-    """Build a session from what the edge asks for, and check every part of that.
+) -> CutSession:
+    """Build a session of two workers at a cut from what the edge asks for, and check every part of that.
 
     device: what the cloud's blocks compute on. step_log_folder: where every update is written down; None: nowhere.
 
     Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the edge's user will read.
+    """
+    deployment = request.deployment
+    limits.check_staleness(deployment.staleness, (deployment.codec, deployment.downlink_codec))
+    chain, recipe, head, memory = open_model(request, allowed, limits)
+    check_cut(deployment.cut, chain)
+    memory.check(batches_of(chain, deployment))
+    held = HeldBlocks(chain, recipe, device, range(deployment.cut, len(chain.blocks)))
+    step_log = step_log_of(step_log_folder, session_id)
+    training = CloudTraining(session_id, held, head, deployment, memory, step_log)
+    return CutSession(session_id, request, training, memory)
+
+
+def step_log_of(folder: Path | None, session_id: str) -> StepLog | None:
+    """Where every update of a session is written down. folder: None for nowhere. Raises StorageError."""
+    return None if folder is None else StepLog(folder, session_id, "trainer")
+
+
+def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limits) -> OpenedModel:
+    """Build the model that a session is about, and check every part of the request but what runs where.
+
+    Raises as `build_session` does.
     """
     if len(request.recipe_json) > _MAX_RECIPE_CHARACTERS:
         raise ConfigError(
@@ -74,7 +105,6 @@ def build_session(
         raise ProtocolError(
             f"the example batch {example.shape} has {example.bytes} bytes; it must have 1 to {limits.tensor_bytes}"
         )
-    limits.check_deployment(request.deployment)
     kwargs = parse_kwargs(request.model.kwargs_json)
     optimizer_size = partial(optimizer_bytes, config=recipe.optimizer)
     factory, build_limits = request.model.factory, limits.of_a_build
@@ -100,12 +130,9 @@ def build_session(
         check=check_built,
     )
     assert estimate is not None
-    check_cut(request.deployment.cut, chain)
     # A lost upload is held while it comes again.
     uploading = 2 * sum(block_state.max_serialized_bytes(block, recipe.optimizer) for block in chain.blocks)
-    features = list(map(specs_bytes, chain.features))
-    memory = SessionMemory(limits, estimate, state_copy_bytes(chain.module, optimizer_size), uploading, features)
-    memory.check(request.deployment)
+    memory = SessionMemory(limits, estimate, state_copy_bytes(chain.module, optimizer_size), uploading)
     names = [block.name for block in chain.blocks]
     if names != list(request.block_names):
         raise StatusError(
@@ -122,7 +149,4 @@ def build_session(
             f"block {names[index]!r} of {factory!r} computes something else on the trainer than on the edge, though it has the "
             "same name: both sides must have the same version of the model's code",
         )
-    held = HeldBlocks(chain, recipe, device, range(request.deployment.cut, len(chain.blocks)))
-    step_log = None if step_log_folder is None else StepLog(step_log_folder, session_id, "trainer")
-    training = CloudTraining(session_id, held, head, request.deployment, memory, step_log)
-    return Session(session_id, request, training, memory)
+    return OpenedModel(chain, recipe, head, memory)

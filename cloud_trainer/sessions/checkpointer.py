@@ -10,6 +10,8 @@ from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
+CheckpointRequest = pb.TakeCheckpoint | pb.CheckpointWorkerRequest
+
 
 class SessionCheckpointer:
     """Writes at most one checkpoint of a session at a time."""
@@ -28,7 +30,7 @@ class SessionCheckpointer:
         if (saving := self._saving.get(session_id)) is not None:
             await asyncio.wait({saving})
 
-    async def take(self, session: Session, wanted: pb.TakeCheckpoint, tell: Callable[[bool], Awaitable[None]]) -> None:
+    async def take(self, session: Session, wanted: CheckpointRequest, tell: Callable[[bool], Awaitable[None]]) -> None:
         """Copy the session's state; returns then, and the writing goes on.
 
         tell: called with whether it is written, at once with False while another checkpoint is being written. Raises
@@ -36,14 +38,14 @@ class SessionCheckpointer:
         """
         name = CheckpointName(wanted.name.lineage, wanted.name.step)
         pinned = [CheckpointName(wanted.shared.lineage, wanted.shared.step)] if wanted.HasField("shared") else []
-        if (session.training.lineage, session.training.next_step) != name:
+        if (session.lineage, session.next_step) != name:
             raise ProtocolError(
-                f"checkpoint {name} is asked for; the session is at {session.training.lineage}-{session.training.next_step}"
+                f"checkpoint {name} is asked for; the session is at {session.lineage}-{session.next_step}"
             )
         if session.id in self._saving:
             await tell(False)
             return
-        facts, state = await self._threads.compute_lane(session.id).aside(session.training.copy)
+        facts, state = await self._threads.compute_lane(session.id).aside(session.copy)
 
         async def save() -> None:
             written = False

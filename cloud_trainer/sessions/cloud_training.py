@@ -14,13 +14,13 @@ from torch import Tensor
 from cloud_trainer.sessions.answers import Answers
 from cloud_trainer.sessions.arriving import ArrivingBlocks
 from cloud_trainer.sessions.cloud_batch import CloudBatch, CloudStep, StepListener
-from cloud_trainer.sessions.memory import SessionMemory
+from cloud_trainer.sessions.memory import COPIES, Batches, SessionMemory
 from shared.checkpoint import Checkpoint
 from shared.errors import ProtocolError, StorageError
 from shared.execution.failures import translate_failures, translate_loss_failures
 from shared.model.build import check_cut
 from shared.model.chain import Chain
-from shared.model.features import Features, FeatureSpecs, Gradients
+from shared.model.features import Features, FeatureSpecs, Gradients, specs_bytes
 from shared.training import block_state
 from shared.training.block_state import element_bytes
 from shared.training.device import synchronise
@@ -88,9 +88,9 @@ class CloudTraining:
         return self.chain.gradients_return(self.deployment.cut)
 
     @property
-    def max_staleness(self) -> int:
-        """The largest K that the session may have at its cut."""
-        return self._memory.max_staleness(self.deployment)
+    def batches(self) -> Batches:
+        """What may be in flight."""
+        return batches_of(self.chain, self.deployment)
 
     def train(self, batch: CloudBatch, listener: StepListener) -> StepReport:
         """Do one step. The edge waits for the gradients, so the listener gets them before the cloud's own update.
@@ -195,7 +195,7 @@ class CloudTraining:
         try:
             deployment = json_format.ParseDict(checkpoint.facts["deployment"], Deployment())
             check_cut(deployment.cut, self.chain)
-            self._memory.permit(deployment)
+            self._permit(deployment)
         except (KeyError, TypeError, json_format.ParseError) as cause:
             raise StorageError(f"checkpoint {checkpoint.name}: its deployment cannot be read") from cause
         put_back(self.held, range(deployment.cut, len(self.chain.blocks)), checkpoint.data)
@@ -218,7 +218,7 @@ class CloudTraining:
                 f"deployment {after.version} at cut {after.cut} came; a later one than {before.version}, at cut {before.cut}, "
                 "could follow"
             )
-        self._memory.permit(after)
+        self._permit(after)
 
     def migrate(self, deployment: Deployment, next_step: int) -> None:
         """Move the cut, whole or not at all; a deployment that is in force already is no error.
@@ -229,7 +229,7 @@ class CloudTraining:
         if deployment == self.deployment:
             return
         check_cut(deployment.cut, self.chain)
-        self._memory.permit(deployment)
+        self._permit(deployment)
         missing = [
             index
             for index in range(deployment.cut, self.deployment.cut)
@@ -266,9 +266,15 @@ class CloudTraining:
             raise ProtocolError(f"block {block} is not in the cloud; {there}")
         return block
 
-    def block_digests(self) -> list[int]:
-        """Digests of all blocks, in order."""
-        return [block_state.digest(block) for block in self.chain.blocks]
+    def _permit(self, deployment: Deployment) -> None:
+        """See `SessionMemory.permit`."""
+        codecs = (deployment.codec, deployment.downlink_codec)
+        self._memory.permit(deployment.staleness, codecs, batches_of(self.chain, deployment))
+
+
+def batches_of(chain: Chain, deployment: Deployment) -> Batches:
+    """What may be in flight under a deployment, whose cut the chain has."""
+    return Batches(deployment.staleness + 1, COPIES * specs_bytes(chain.features[deployment.cut]))
 
 
 def _stage(held: HeldBlocks, deployment: Deployment) -> Stage:

@@ -10,20 +10,17 @@ from contextlib import ExitStack
 import grpc
 import structlog
 
+from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.registry import SessionRegistry
-from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session import CutSession, cut_session, refuse_placement
 from cloud_trainer.sessions.session_store import Record, SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import ProtocolError, StorageError
-from shared.transport.auth.callers import caller
 from shared.transport.rpc.status import StatusError
-from shared.version import NO_VERSION, PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
-_STORAGE_RETRY_SECONDS = 30.0
-"""When a disk that is full may have room again: an operator has to make it."""
 
 
 class Handshake:
@@ -33,21 +30,18 @@ class Handshake:
         self,
         sessions: SessionRegistry,
         store: SessionStore,
+        fencing: Fencing,
         threads: TrainerThreads,
-        build: Callable[[pb.OpenSessionRequest, str], Awaitable[Session]],
+        build: Callable[[pb.OpenSessionRequest, str], Awaitable[CutSession]],
     ) -> None:
         """build: makes a session again from the request that opened it."""
         self._sessions = sessions
         self._store = store
+        self._fencing = fencing
         self._threads = threads
         self._build = build
-        self._attaching: set[str] = set()
 
-    def __contains__(self, session_id: str) -> bool:
-        """Whether an attach of this session is under way."""
-        return session_id in self._attaching
-
-    async def attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[Session, pb.Attached]:
+    async def attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[CutSession, pb.Attached]:
         """Fence the session for this edge alone. Returns it with the answer. Raises StatusError or ProtocolError; see `Train`.
 
         uses: the session counts as used until this is closed, so that nobody takes its place before the stream is served.
@@ -55,33 +49,19 @@ class Handshake:
         check_version(attach.protocol_version)
         if len(attach.checkpoints) > MAX_NAMED:
             raise ProtocolError(f"{len(attach.checkpoints)} checkpoints are named; {MAX_NAMED} can be")
-        session_id = attach.session_id
-        if session_id in self._attaching:
-            raise StatusError(
-                grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being attached just now; try again"
-            )
-        self._attaching.add(session_id)
-        try:
+        with self._fencing.alone(attach.session_id):
             session, answer = await self._attach(attach, uses)
-        finally:
-            self._attaching.discard(session_id)
-        if self._sessions.find(session_id) is session:
-            return session, answer
-        if session.forgotten:
-            await self._store.forget(session_id)  # the fence has written its record again
-            raise self._sessions.not_found(session_id)
-        raise StatusError(
-            grpc.StatusCode.UNAVAILABLE, f"session {session_id} was given up while it was being attached; try again"
-        )
+        await self._fencing.check_kept(session)
+        return session, answer
 
-    async def _attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[Session, pb.Attached]:
+    async def _attach(self, attach: pb.Attach, uses: ExitStack) -> tuple[CutSession, pb.Attached]:
         session, record, shared = await self._examine(attach, uses)
         if session is None:
             self._sessions.reserve(
                 attach.session_id
             )  # before the term is stored: where there is no room, nothing is written
         try:
-            await self._fence(attach, record)
+            await self._fencing.take(attach.session_id, record, attach.session_term)
         except BaseException:
             if session is None:
                 self._sessions.release(attach.session_id)
@@ -101,29 +81,14 @@ class Handshake:
 
     async def _examine(
         self, attach: pb.Attach, uses: ExitStack
-    ) -> tuple[Session | None, Record, Sequence[CheckpointName]]:
+    ) -> tuple[CutSession | None, Record, Sequence[CheckpointName]]:
         """The session if it is in memory, its record, and the checkpoints that both sides have. Changes nothing.
 
         Raises StatusError for an edge that may not attach, or with which there is nothing to go on from.
         """
-        subject = caller().subject
-        self._sessions.check_owner(attach.session_id)
-        session: Session | None = None
-        if self._sessions.find(attach.session_id) is not None:
-            session = uses.enter_context(self._sessions.using(attach.session_id))
-            record = Record(session.request, session.attachment.term, subject)
-        else:
-            record = await self._stored_record(attach.session_id, subject)
-        if attach.session_term <= record.session_term:
-            raise StatusError(
-                grpc.StatusCode.ABORTED,
-                f"session {attach.session_id} was attached with term {record.session_term} before term "
-                f"{attach.session_term} came: another agent has it",
-            )
-        if session is not None and session.measured:
-            raise StatusError(
-                grpc.StatusCode.FAILED_PRECONDITION, f"session {session.id} was measured, which has changed its weights"
-            )
+        found, record = await self._fencing.examine(attach.session_id, attach.session_term, uses)
+        refuse_placement(record.request)
+        session = None if found is None else cut_session(found)
         named = {CheckpointName(name.lineage, name.step) for name in attach.checkpoints}
         shared = [name for name in await self._store.names(attach.session_id) if name in named]
         if session is None and not named:
@@ -135,47 +100,21 @@ class Handshake:
             )
         return session, record, shared
 
-    async def _fence(self, attach: pb.Attach, record: Record) -> None:
-        """Store the term before anything is done under it. Raises StatusError."""
-        try:
-            if await self._store.fence(attach.session_id, record, attach.session_term):
-                return
-        except StorageError as failure:
-            _log.warning(
-                "session not attached: its term cannot be kept", session=attach.session_id, reason=str(failure)
-            )
-            raise StatusError(
-                grpc.StatusCode.UNAVAILABLE,
-                f"session {attach.session_id} cannot be attached now: the trainer cannot write what keeps other agents out "
-                "of it; is its disk full?",
-                _STORAGE_RETRY_SECONDS,
-            ) from failure
-        raise StatusError(
-            grpc.StatusCode.ABORTED,
-            f"session {attach.session_id} was attached with term {attach.session_term} or a later one: another agent has it",
-        )
-
-    async def _may_continue(self, session: Session | None, attach: pb.Attach) -> bool:
+    async def _may_continue(self, session: CutSession | None, attach: pb.Attach) -> bool:
         """Whether training may be able to go on from memory; while a stream is attached, only its end can tell."""
         return session is not None and (
             session.attachment.attached
             or await self._threads.compute_lane(session.id).run(session.training.continues, attach)
         )
 
-    async def _stored_record(self, session_id: str, subject: str) -> Record:
-        record = await self._store.record(session_id)
-        if record is None or record.subject != subject:
-            raise self._sessions.not_found(session_id)
-        return record
-
     async def _restore(
         self,
         attach: pb.Attach,
         record: Record,
-        session: Session | None,
+        session: CutSession | None,
         shared: Sequence[CheckpointName],
         uses: ExitStack,
-    ) -> tuple[Session, pb.Attached]:
+    ) -> tuple[CutSession, pb.Attached]:
         """Restore the newest checkpoint that both sides have and that is whole."""
         for name in shared:
             try:
@@ -192,7 +131,7 @@ class Handshake:
             except BaseException:
                 self._sessions.remove(session)  # half-loaded, it is of no use
                 raise
-            digests = await self._threads.compute_lane(session.id).aside(session.training.block_digests)
+            digests = await self._threads.compute_lane(session.id).aside(session.block_digests)
             _log.info("session restored", session=session.id, checkpoint=str(name), term=attach.session_term)
             return session, pb.Attached(
                 next_step=session.training.next_step,
@@ -206,20 +145,12 @@ class Handshake:
             "state that the edge has in memory",
         )
 
-    async def _rebuilt(self, session_id: str, record: Record, uses: ExitStack) -> Session:
+    async def _rebuilt(self, session_id: str, record: Record, uses: ExitStack) -> CutSession:
         """Build the session again, in the place that is reserved for it."""
-        self._sessions.add(await self._build(record.request, session_id))
-        return uses.enter_context(self._sessions.using(session_id))
-
-
-def check_version(version: int) -> None:
-    """Refuse an edge that speaks another version of the contract. Raises StatusError."""
-    if version != PROTOCOL_VERSION:
-        raise StatusError(
-            grpc.StatusCode.FAILED_PRECONDITION,
-            f"the edge speaks protocol version {version}; this trainer speaks {PROTOCOL_VERSION}",
-            wanted=version == NO_VERSION,
-        )
+        session = await self._build(record.request, session_id)
+        self._sessions.add(session)
+        uses.enter_context(self._sessions.using(session_id))
+        return session
 
 
 def _listed(names: Sequence[CheckpointName]) -> str:

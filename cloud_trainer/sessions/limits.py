@@ -1,5 +1,6 @@
 """What the operator lets one session ask for."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import grpc
@@ -8,7 +9,6 @@ from shared.codec import codec_by_name
 from shared.errors import ProtocolError
 from shared.model.budget import BuildLimits
 from shared.transport.rpc.status import StatusError
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,11 @@ class Limits:
                 f"{self.session_bytes} to one (server.max_session_bytes)",
             )
 
-    def check_deployment(self, deployment: Deployment) -> None:
+    def check_staleness(self, staleness: int, codecs: Iterable[str]) -> None:
         """Refuse a K beyond the limit. Raises ProtocolError, and ConfigError for an unknown codec."""
-        if deployment.staleness > self.staleness:
+        if staleness > self.staleness:
             raise ProtocolError(
-                f"a staleness of {deployment.staleness} is more than this trainer's limit of {self.staleness} "
-                "(server.max_staleness)"
+                f"a staleness of {staleness} is more than this trainer's limit of {self.staleness} (server.max_staleness)"
             )
-        for name in (deployment.codec, deployment.downlink_codec):
+        for name in codecs:
             codec_by_name(name)

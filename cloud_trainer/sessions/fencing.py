@@ -1,0 +1,115 @@
+"""Who may have a session: one agent at a time, the one with the highest term, which is stored before anything is done under it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import grpc
+import structlog
+
+from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session_store import Record, SessionStore
+from shared.errors import StorageError
+from shared.transport.auth.callers import caller
+from shared.transport.rpc.status import StatusError
+from shared.version import NO_VERSION, PROTOCOL_VERSION
+
+_log = structlog.get_logger(__name__)
+_STORAGE_RETRY_SECONDS = 30.0
+"""When a disk that is full may have room again: an operator has to make it."""
+
+
+class Fencing:
+    """The fences of one trainer's sessions. Used on the event loop."""
+
+    def __init__(self, sessions: SessionRegistry, store: SessionStore) -> None:
+        self._sessions = sessions
+        self._store = store
+        self._attaching: set[str] = set()
+
+    def __contains__(self, session_id: str) -> bool:
+        """Whether somebody attaches this session, or builds it again, just now."""
+        return session_id in self._attaching
+
+    @contextmanager
+    def alone(self, session_id: str) -> Iterator[None]:
+        """Nobody else attaches the session, or builds it again, meanwhile. Raises StatusError where somebody does."""
+        if session_id in self._attaching:
+            raise StatusError(
+                grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being attached just now; try again"
+            )
+        self._attaching.add(session_id)
+        try:
+            yield
+        finally:
+            self._attaching.discard(session_id)
+
+    async def find(self, session_id: str, uses: ExitStack) -> tuple[Session | None, Record]:
+        """The caller's session if it is in memory, and its record. uses: the session counts as used until this is closed.
+
+        Raises StatusError where there is none.
+        """
+        subject = caller().subject
+        self._sessions.check_owner(session_id)
+        if self._sessions.find(session_id) is not None:
+            session = uses.enter_context(self._sessions.using(session_id))
+            return session, Record(session.request, session.attachment.term, subject)
+        record = await self._store.record(session_id)
+        if record is None or record.subject != subject:
+            raise self._sessions.not_found(session_id)
+        return None, record
+
+    async def examine(self, session_id: str, session_term: int, uses: ExitStack) -> tuple[Session | None, Record]:
+        """As `find`, for an agent that attaches it with this term. Changes nothing.
+
+        Raises StatusError for an agent that may not, and for a session that was measured.
+        """
+        session, record = await self.find(session_id, uses)
+        if session_term <= record.session_term:
+            raise StatusError(
+                grpc.StatusCode.ABORTED,
+                f"session {session_id} was attached with term {record.session_term} before term {session_term} came: "
+                "another agent has it",
+            )
+        if session is not None:
+            session.check_unmeasured()
+        return session, record
+
+    async def take(self, session_id: str, record: Record, session_term: int) -> None:
+        """Store the term before anything is done under it. Raises StatusError."""
+        try:
+            if await self._store.fence(session_id, record, session_term):
+                return
+        except StorageError as failure:
+            _log.warning("session not attached: its term cannot be kept", session=session_id, reason=str(failure))
+            raise StatusError(
+                grpc.StatusCode.UNAVAILABLE,
+                f"session {session_id} cannot be attached now: the trainer cannot write what keeps other agents out "
+                "of it; is its disk full?",
+                _STORAGE_RETRY_SECONDS,
+            ) from failure
+        raise StatusError(
+            grpc.StatusCode.ABORTED,
+            f"session {session_id} was attached with term {session_term} or a later one: another agent has it",
+        )
+
+    async def check_kept(self, session: Session) -> None:
+        """Refuse a session that was closed or given up while it was being attached. Raises StatusError."""
+        if self._sessions.find(session.id) is session:
+            return
+        if session.forgotten:
+            await self._store.forget(session.id)  # the fence has written its record again
+            raise self._sessions.not_found(session.id)
+        raise StatusError(
+            grpc.StatusCode.UNAVAILABLE, f"session {session.id} was given up while it was being attached; try again"
+        )
+
+
+def check_version(version: int) -> None:
+    """Refuse an edge that speaks another version of the contract. Raises StatusError."""
+    if version != PROTOCOL_VERSION:
+        raise StatusError(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"the edge speaks protocol version {version}; this trainer speaks {PROTOCOL_VERSION}",
+            wanted=version == NO_VERSION,
+        )
