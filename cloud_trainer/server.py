@@ -72,7 +72,7 @@ class TrainerServer:
         sys.setswitchinterval(SWITCH_SECONDS)
         config = self._config.server
         options = server_options(config.max_message_bytes, self._config.link.keepalive_seconds)
-        self._gate = build_gate(self._config, self.metrics)
+        self._gate = build_gate(self._config, self.metrics, self.service.link_rpc.find_ticket)
         server = grpc.aio.server(options=options, interceptors=[self._gate])
         controlling = handlers_of(CONTROL, self._control, "the trainer", self.metrics.failed)
         server.add_generic_rpc_handlers((handlers(self.service, self.metrics, self.device_watch), controlling))
@@ -114,9 +114,9 @@ class TrainerServer:
         self._watching.cancel()
         await self._set_health(serving=False)
         if self.device_watch.failure is None:  # without a device no checkpoint can be taken
-            await self.service.train_rpc.stop(self._config.server.stop_seconds)
+            await self.service.stop(self._config.server.stop_seconds)
         await asyncio.gather(*(server.stop(STOP_GRACE_SECONDS) for server in self._servers), self._local.aclose())
-        if ended := self.service.close(STOP_GRACE_SECONDS):
+        if ended := await self.service.close(STOP_GRACE_SECONDS):
             return ended
         _log.warning("a computation goes on and is given up", waited_seconds=STOP_GRACE_SECONDS)
         return ended

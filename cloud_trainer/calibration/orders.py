@@ -7,7 +7,7 @@ import grpc
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from cloud_trainer.config import StandInConfig, TrainerConfig
-from cloud_trainer.sessions.handshake import check_version
+from cloud_trainer.sessions.fencing import check_version
 from cloud_trainer.sessions.limits import Limits
 from shared.codec import FeedbackMode, codec_by_name
 from shared.config import OneOf, Section

@@ -13,7 +13,7 @@ from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.methods import SERVICE
 from shared.config import is_loopback
 from shared.errors import ConfigError, IsthmusError, one_line
-from shared.transport.auth.callers import Authenticator
+from shared.transport.auth.callers import Authenticator, FindTicket
 from shared.transport.auth.gate import Gate
 from shared.transport.auth.rate import RateLimit
 from shared.transport.auth.reloaded import Reloaded
@@ -26,6 +26,7 @@ _LOGGED_PER_SECOND = 0.1
 """Refusals of one host that are logged in the long run: a stranger must not fill the disk. All are counted."""
 
 CHECK = f"/{health.SERVICE_NAME}/Check"
+LINK = f"/{SERVICE}/Link"
 SCOPES: dict[str, Scope | None] = {
     f"/{SERVICE}/OpenSession": Scope.TRAIN,
     f"/{SERVICE}/Train": Scope.TRAIN,
@@ -34,6 +35,13 @@ SCOPES: dict[str, Scope | None] = {
     f"/{SERVICE}/DownloadBlock": Scope.TRAIN,
     f"/{SERVICE}/MeasureStage": Scope.TRAIN,
     f"/{SERVICE}/TrainCopy": Scope.TRAIN,
+    LINK: Scope.TRAIN,
+    f"/{SERVICE}/JoinSession": Scope.TRAIN,
+    f"/{SERVICE}/RestoreWorker": Scope.TRAIN,
+    f"/{SERVICE}/DialPeers": Scope.TRAIN,
+    f"/{SERVICE}/CheckpointWorker": Scope.TRAIN,
+    f"/{SERVICE}/JoinEvaluation": Scope.TRAIN,
+    f"/{SERVICE}/CommitPlacement": Scope.CONTROL,
     f"/{SERVICE}/CommitMigration": Scope.CONTROL,
     f"/{SERVICE}/CloseSession": Scope.CONTROL,
     f"/{SERVICE}/GetSession": Scope.READ,
@@ -50,14 +58,17 @@ SCOPES: dict[str, Scope | None] = {
 }
 
 
-def build_gate(config: TrainerConfig, metrics: TrainerMetrics) -> Gate:
-    """The gate of this trainer. Raises ConfigError when it would be open to others without having been told to be."""
+def build_gate(config: TrainerConfig, metrics: TrainerMetrics, find_ticket: FindTicket) -> Gate:
+    """The gate of this trainer. find_ticket: who comes with a ticket, to open a link.
+
+    Raises ConfigError when it would be open to others without having been told to be.
+    """
     tokens = config.auth.tokens
     book = None
     if tokens is not None:
         # A file that cannot be read at the start, which may be a restart, ends nothing: once it is fixed it is read at once.
         book = Reloaded([tokens], lambda: read_tokens(tokens), TokenBook(), "nobody new is admitted")
-    authenticator = Authenticator(book, certificates=config.tls.ca is not None)
+    authenticator = Authenticator(book, certificates=config.tls.ca is not None, tickets={LINK: find_ticket})
     metrics.watch_token_file(lambda: authenticator.failure is not None)
     _check_exposure(config, asks=authenticator.asks)
     logged = RateLimit(_LOGGED_PER_SECOND, time.monotonic)

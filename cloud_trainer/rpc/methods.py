@@ -11,6 +11,7 @@ from cloud_trainer.sessions.device_watch import DeviceWatch
 from shared.transport.rpc.refusing import Context, refusing
 from shared.transport.stream.packets import deserializer, message_deserializer, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 
 SERVICE = "isthmus.v1.TrainerService"
 
@@ -27,6 +28,7 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
         return refusing(watch.watched(call), "the trainer", metrics.failed)
 
     unary, up = grpc.unary_unary_rpc_method_handler, grpc.stream_unary_rpc_method_handler
+    down, placed = grpc.unary_stream_rpc_method_handler, service.placed_calls
 
     def message(request: Any) -> dict[str, Any]:
         return {"request_deserializer": message_deserializer(request), "response_serializer": _to_bytes}
@@ -44,17 +46,23 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
             "CloseSession": unary(method(service.close_session), **message(pb.CloseSessionRequest)),
             "Evaluate": up(method(service.evaluate), **packets(pb.EvaluateRequest, _to_bytes)),
             "UploadBlock": up(method(service.upload_block), **packets(pb.UploadBlockRequest, _to_bytes)),
-            "DownloadBlock": grpc.unary_stream_rpc_method_handler(
+            "DownloadBlock": down(
                 method(service.download_block),
                 request_deserializer=message_deserializer(pb.DownloadBlockRequest),
                 response_serializer=serialize,
             ),
-            "TrainCopy": grpc.unary_stream_rpc_method_handler(
-                method(service.copies.train_copy), **message(pb.TrainCopyRequest)
-            ),
+            "TrainCopy": down(method(service.copies.train_copy), **message(pb.TrainCopyRequest)),
             "Train": grpc.stream_stream_rpc_method_handler(
                 method(service.train_rpc.train), **packets(pb.TrainRequest, serialize)
             ),
+            "Link": grpc.stream_stream_rpc_method_handler(
+                method(service.link_rpc.link), **packets(LinkMessage, serialize)
+            ),
+            "JoinSession": unary(method(placed.join_session), **message(pb.JoinSessionRequest)),
+            "RestoreWorker": unary(method(placed.restore_worker), **message(pb.RestoreWorkerRequest)),
+            "CommitPlacement": unary(method(placed.commit_placement), **message(pb.CommitPlacementRequest)),
+            "CheckpointWorker": down(method(placed.checkpoint_worker), **message(pb.CheckpointWorkerRequest)),
+            "JoinEvaluation": down(method(placed.join_evaluation), **message(pb.JoinEvaluationRequest)),
         },
     )
 

@@ -1,8 +1,9 @@
 """The RPCs of `TrainerService`: each finds its session, hands over to what does the work, and turns errors into statuses."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import grpc
 import structlog
@@ -14,13 +15,18 @@ from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.blocks import BlockReceiver, send_block
 from cloud_trainer.rpc.evaluation import evaluate
+from cloud_trainer.rpc.link_rpc import LinkRpc
+from cloud_trainer.rpc.placed_calls import PlacedCalls
+from cloud_trainer.rpc.shutdown import Shutdown
 from cloud_trainer.rpc.train_rpc import TrainRpc
 from cloud_trainer.sessions.building import build_session, check_request
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
-from cloud_trainer.sessions.handshake import Handshake, check_version
+from cloud_trainer.sessions.fencing import Fencing, check_version
+from cloud_trainer.sessions.handshake import Handshake
 from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.placed import Joining, PlacedSession, build_worker
 from cloud_trainer.sessions.registry import SessionRegistry
-from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session import CutSession, Session, cut_session
 from cloud_trainer.sessions.session_store import Quota, Record, SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import Files, open_files
@@ -61,11 +67,19 @@ class TrainerService:
         checkpoints = config.checkpoints
         quota = Quota(checkpoints.max_sessions_per_subject, checkpoints.max_bytes_per_subject)
         self._store = SessionStore(_checkpoint_files(checkpoints), checkpoints.keep, quota)
-        self._forgetting: set[asyncio.Task[None]] = set()
-        self._handshake = Handshake(self.sessions, self._store, self._threads, self._build)
+        self._ending: set[asyncio.Task[None]] = set()
+        """Of sessions that have expired."""
+        self._fencing = Fencing(self.sessions, self._store)
         self._checkpointer = SessionCheckpointer(self._store, self._threads)
         self.copies = CopyTrainings(config, self._limits, device)
-        self.train_rpc = TrainRpc(config, self.sessions, self._handshake, self._checkpointer, self._threads, metrics)
+        self._shutdown = Shutdown(self.sessions, self._checkpointer)
+        handshake = Handshake(self.sessions, self._store, self._fencing, self._threads, self._build)
+        self.train_rpc = TrainRpc(
+            config, self.sessions, handshake, self._checkpointer, self._shutdown, self._threads, metrics
+        )
+        joining = Joining(self.sessions, self._store, self._fencing, self._threads, self._build_placed)
+        self.placed_calls = PlacedCalls(self.sessions, joining, self._checkpointer, self._threads)
+        self.link_rpc = LinkRpc(config.link, self.sessions, self._shutdown, metrics)
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:
         """The service that shows this trainer to operators and lets them act on it. stopping: set to stop the trainer."""
@@ -77,27 +91,42 @@ class TrainerService:
         await self._store.forget_abandoned(after_seconds, self._is_live)
 
     def _is_live(self, session_id: str) -> bool:
-        return session_id in self.sessions or session_id in self._handshake
+        return session_id in self.sessions or session_id in self._fencing
 
-    def close(self, seconds: float) -> bool:
+    async def stop(self, seconds: float) -> None:
+        """Have every agent end its batches and take a checkpoint. Returns when all have, or after so many seconds."""
+
+        async def say() -> None:
+            for session in self.sessions.built:
+                if isinstance(session, PlacedSession):
+                    session.say_stopping()
+            await self.train_rpc.say_stopping()
+
+        await self._shutdown.run(seconds, say)
+
+    async def close(self, seconds: float) -> bool:
         """End the threads; called when the server has stopped. Returns whether all computation ended in so many seconds."""
         self.sessions.close()
-        for forgetting in self._forgetting:
-            forgetting.cancel()
-        ended = self._threads.close(seconds)
+        for ending in self._ending:
+            ending.cancel()
+        deadline = time.monotonic() + seconds
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(session.end() for session in self.sessions.built))
+        ended = self._threads.close(max(deadline - time.monotonic(), 0.0))
         self._store.close()
         return ended
 
     async def open_session(self, request: pb.OpenSessionRequest, _context: Context) -> pb.OpenSessionResponse:
         """Build a session from what the edge asks for."""
         check_version(request.protocol_version)
-        self.train_rpc.check_open()
+        self._shutdown.check_open()
         check_request(request)
         session_id = self.sessions.reserve()
         try:
             await self._reserve_room(session_id)
-            session = await self._build(request, session_id)
-            digests = await self._threads.build(session.training.block_digests)
+            session = await self._built(request, session_id)
+            digests = await self._threads.build(session.block_digests)
             await self._store.keep_record(session_id, Record(request, 0, caller().subject))
         except BaseException:
             self.sessions.release(session_id)
@@ -105,14 +134,12 @@ class TrainerService:
         finally:
             self._store.release_room(session_id)
         self.sessions.add(session)
-        _log.info(
-            "session opened", session=session_id, model=request.model.factory, cut=session.training.deployment.cut
-        )
+        _log.info("session opened", session=session_id, model=request.model.factory, cut=session.deployment.cut)
         return pb.OpenSessionResponse(
             session_id=session_id,
             block_digests=digests,
             max_message_bytes=self._config.server.max_message_bytes,
-            max_staleness=session.training.max_staleness,
+            max_staleness=session.max_staleness,
         )
 
     async def _reserve_room(self, session_id: str) -> None:
@@ -131,7 +158,28 @@ class TrainerService:
             "(checkpoints.max_sessions_per_subject); close one that is not needed (cloud-trainer close)",
         )
 
-    async def _build(self, request: pb.OpenSessionRequest, session_id: str) -> Session:
+    async def _built(self, request: pb.OpenSessionRequest, session_id: str) -> Session:
+        if request.HasField("placement"):
+            return await self._build_placed(request, request.placement, session_id)
+        return await self._build(request, session_id)
+
+    async def _build_placed(
+        self, request: pb.OpenSessionRequest, placement: pb.Placement, session_id: str
+    ) -> PlacedSession:
+        config = self._config
+        built = await self._threads.build(
+            build_worker,
+            request,
+            placement,
+            session_id,
+            config.models.allowed,
+            self._limits,
+            self._device,
+            config.checkpoints.step_log,
+        )
+        return PlacedSession(session_id, request, built, self._threads, self._metrics)
+
+    async def _build(self, request: pb.OpenSessionRequest, session_id: str) -> CutSession:
         config = self._config
         return await self._threads.build(
             build_session,
@@ -149,9 +197,9 @@ class TrainerService:
         """Evaluate batches with the current weights."""
         with ExitStack() as uses:
 
-            def session_of(session_id: str) -> Session:
-                session = uses.enter_context(self.sessions.using(session_id))
-                uses.enter_context(session.memory.evaluation(session.training.deployment))
+            def session_of(session_id: str) -> CutSession:
+                session = cut_session(uses.enter_context(self.sessions.using(session_id)))
+                uses.enter_context(session.memory.evaluation(session.batches))
                 return session
 
             return await evaluate(requests, session_of, self._config.server.max_tensor_bytes, self._threads)
@@ -191,8 +239,8 @@ class TrainerService:
         self, request: pb.CommitMigrationRequest, _context: Context
     ) -> pb.CommitMigrationResponse:
         """Move the cut of a session."""
-        with self.sessions.using(request.session_id) as session:
-            lane = self._threads.compute_lane(session.id)
+        with self.sessions.using(request.session_id) as found:
+            session, lane = cut_session(found), self._threads.compute_lane(found.id)
             await lane.aside(session.migrate, request.deployment, request.next_step, request.fence)
         _log.info("cut moved", session=session.id, cut=session.training.deployment.cut, step=session.training.next_step)
         return pb.CommitMigrationResponse()
@@ -210,12 +258,12 @@ class TrainerService:
         """What a session is doing."""
         with self.sessions.using(request.session_id) as session:
             return pb.GetSessionResponse(
-                next_step=session.training.next_step,
+                next_step=session.next_step,
                 attached=session.attachment.attached,
-                deployment=session.training.deployment,
+                deployment=session.deployment,
                 received_bytes=session.statistics.received_bytes,
                 sent_bytes=session.statistics.sent_bytes,
-                max_staleness=session.training.max_staleness,
+                max_staleness=session.max_staleness,
             )
 
     async def close_session(self, request: pb.CloseSessionRequest, _context: Context) -> pb.CloseSessionResponse:
@@ -243,18 +291,22 @@ class TrainerService:
         if session is not None:
             self.sessions.remove(session)
             session.forgotten = not resumable
-            await session.attachment.end()
-            _log.info("session closed", session=session_id, step=session.training.next_step, resumable=resumable)
+            await session.end()
+            _log.info("session closed", session=session_id, step=session.next_step, resumable=resumable)
         await self._checkpointer.wait_for(session_id)
         if not resumable:
             await self._store.forget(session_id)
 
     def _expired(self, session: Session) -> None:
         _log.warning("session freed: nobody used it", session=session.id, attached_before=session.attachment.begun)
+        ending = asyncio.create_task(self._end_expired(session))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _end_expired(self, session: Session) -> None:
+        await session.end()
         if not session.attachment.begun:  # there is no checkpoint, so nobody can come back to it
-            forgetting = asyncio.create_task(self._store.forget(session.id))
-            self._forgetting.add(forgetting)
-            forgetting.add_done_callback(self._forgetting.discard)
+            await self._store.forget(session.id)
 
 
 def _checkpoint_files(config: TrainerCheckpointsConfig) -> Files | None:

@@ -1,12 +1,27 @@
-"""The attachment of a session: the term of the edge that attached last, and the task that serves its stream."""
+"""The attachment of a session: the term of the agent that has it, and the tasks that serve its streams."""
 
 import asyncio
 import time
+from typing import NamedTuple
 
 import grpc
 
+from shared.placement import AGENT
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Fence
+
+
+class StreamName(NamedTuple):
+    """Which stream of a session it is; a new one of the same name takes the place of the one before."""
+
+    worker: str = AGENT
+    """Who has dialled it."""
+    evaluation: int = 0
+    """The number of the evaluation that it is for; 0 for training."""
+
+
+TRAINING = StreamName()
+"""The agent's own stream in training."""
 
 
 class Attachment:
@@ -14,50 +29,64 @@ class Attachment:
 
     def __init__(self, session_id: str) -> None:
         self.term = 0
-        """The term of the edge that attached last; 0 before the first."""
+        """The term of the agent that attached last; 0 before the first."""
         self.lost_at: float | None = None
-        """When the edge was lost, by time.monotonic; None while it is attached, and after it has ended its stream itself."""
+        """When the last stream was lost, by time.monotonic; None while there is any, and after its peer has ended it itself."""
         self._session_id = session_id
-        self._serving: asyncio.Task[None] | None = None
+        self._serving: dict[StreamName, asyncio.Task[None]] = {}
 
     @property
     def begun(self) -> bool:
-        """Whether a training stream was ever attached."""
+        """Whether the session was ever attached."""
         return self.term > 0
 
     @property
     def attached(self) -> bool:
-        """Whether a training stream is attached."""
-        return self._serving is not None
+        """Whether any stream is attached."""
+        return bool(self._serving)
 
-    def attach(self, serving: "asyncio.Task[None]") -> None:
+    def attach(self, serving: "asyncio.Task[None]", name: StreamName = TRAINING) -> None:
         """Note that a stream is attached. serving: the task that serves it; cancelling it ends the stream."""
-        self._serving, self.lost_at = serving, None
+        self._serving[name], self.lost_at = serving, None
 
-    def detach(self, serving: "asyncio.Task[None]") -> bool:
-        """Note that a stream has ended. Returns whether it was the one that is attached."""
-        if self._serving is not serving:
-            return False
-        self._serving = None
-        if serving.cancelled() or serving.exception() is not None:
+    def detach(self, serving: "asyncio.Task[None]", name: StreamName = TRAINING) -> None:
+        """Note that a stream has ended; nothing happens where another has taken its place."""
+        if self._serving.get(name) is not serving:
+            return
+        del self._serving[name]
+        if not self._serving and (serving.cancelled() or serving.exception() is not None):
             self.lost_at = time.monotonic()
-        return True
 
     async def wait_until_ended(self) -> None:
-        """Wait until the stream that is attached, if any, has ended."""
-        if self._serving is not None:
-            await asyncio.wait({self._serving})
+        """Wait until the streams that are attached now, if any, have ended."""
+        if self._serving:
+            await asyncio.wait(set(self._serving.values()))
 
     async def end(self) -> None:
-        """End the stream that is attached, if any. When this returns, nothing that it brought is still being computed."""
-        if self._serving is not None:
-            self._serving.cancel()
+        """End the streams that are attached, if any. When this returns, nothing that they brought is still being taken."""
+        for serving in self._serving.values():
+            serving.cancel()
         await self.wait_until_ended()
 
+    async def end_one(self, name: StreamName) -> None:
+        """End one stream, if it is attached; when this returns, another may be attached at once."""
+        while (serving := self._serving.get(name)) is not None and not serving.done():
+            serving.cancel()
+            await asyncio.wait({serving})
+
+    async def end_evaluation(self, number: int) -> None:
+        """End the streams of an evaluation."""
+        for name in [name for name in self._serving if name.evaluation == number]:
+            await self.end_one(name)
+
     def check_fence(self, fence: Fence) -> None:
-        """Refuse a call of an edge that is not the one that attached last. Raises StatusError."""
+        """Refuse a call of an agent that is not the one that attached last. Raises StatusError."""
         if fence.session_term < self.term:
-            raise StatusError(
-                grpc.StatusCode.ABORTED,
-                f"session {self._session_id} was attached with term {self.term}; a call of term {fence.session_term} came",
-            )
+            raise self.refusal(fence.session_term)
+
+    def refusal(self, term: int) -> StatusError:
+        """What is said to a call of another term."""
+        return StatusError(
+            grpc.StatusCode.ABORTED,
+            f"session {self._session_id} was attached with term {self.term}; a call of term {term} came",
+        )

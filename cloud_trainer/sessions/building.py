@@ -50,6 +50,8 @@ class OpenedModel(NamedTuple):
     recipe: Recipe
     head: LossHead
     memory: SessionMemory
+    activation_bytes: int
+    """What autograd keeps of a batch, of all blocks."""
 
 
 def build_session(
@@ -68,7 +70,7 @@ def build_session(
     """
     deployment = request.deployment
     limits.check_staleness(deployment.staleness, (deployment.codec, deployment.downlink_codec))
-    chain, recipe, head, memory = open_model(request, allowed, limits)
+    chain, recipe, head, memory, _ = open_model(request, allowed, limits)
     check_cut(deployment.cut, chain)
     memory.check(batches_of(chain, deployment))
     held = HeldBlocks(chain, recipe, device, range(deployment.cut, len(chain.blocks)))
@@ -149,4 +151,4 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
             f"block {names[index]!r} of {factory!r} computes something else on the trainer than on the edge, though it has the "
             "same name: both sides must have the same version of the model's code",
         )
-    return OpenedModel(chain, recipe, head, memory)
+    return OpenedModel(chain, recipe, head, memory, estimate - state_bytes(chain.module, optimizer_size))

@@ -1,4 +1,7 @@
-"""Who may have a session: one agent at a time, the one with the highest term, which is stored before anything is done under it."""
+"""Who may have a session: one agent at a time, the one with the highest term.
+
+A term is stored before anything is done under it.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -27,10 +27,15 @@ _RETRY_SECONDS = 10.0
 class Batches(NamedTuple):
     """What may be in flight of a session."""
 
-    count: int
+    in_flight: int
     """How many batches."""
     each_bytes: int
     """What each takes at its worst, in all its copies, without its labels."""
+
+    @property
+    def total_bytes(self) -> int:
+        """What all of them take."""
+        return self.in_flight * self.each_bytes
 
 
 class SessionMemory:
@@ -123,7 +128,7 @@ class SessionMemory:
 
     def _total(self, batches: Batches) -> int:
         blocks = max(self._uploading_bytes + self._aside_bytes - self._state_copy_bytes, 0)
-        return self._model_bytes + (batches.count + self._evaluations) * self._of_each(batches.each_bytes) + blocks
+        return self._model_bytes + (batches.in_flight + self._evaluations) * self._of_each(batches.each_bytes) + blocks
 
     def _of_each(self, each_bytes: int) -> int:
         return each_bytes + COPIES * self._label_bytes

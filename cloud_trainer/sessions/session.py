@@ -36,9 +36,7 @@ class SessionStatistics:
 class Session(ABC):
     """One session from its opening to its end, whatever shares the work in it."""
 
-    def __init__(
-        self, session_id: str, request: OpenSessionRequest, held: HeldBlocks, memory: SessionMemory
-    ) -> None:
+    def __init__(self, session_id: str, request: OpenSessionRequest, held: HeldBlocks, memory: SessionMemory) -> None:
         """request: the one that opened the session."""
         self.id = session_id
         self.request = request
@@ -106,7 +104,7 @@ class Session(ABC):
             raise ProtocolError(f"there is no block {block}; the model has {count} blocks, from 0")
         return block
 
-    def check_named(, session_id: str) -> None:
+    def check_named(self, session_id: str) -> None:
         """Refuse a message that names another session than the stream that it came on. Raises ProtocolError."""
         if session_id != self.id:
             raise ProtocolError(f"a message for session {session_id[:40]!r} came on a stream of session {self.id!r}")

@@ -25,7 +25,7 @@ from cloud_trainer.sessions.cloud_batch import CloudStep
 from cloud_trainer.sessions.cloud_training import CloudTraining
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
-from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session import CutSession
 from edge_agent.data import Batch
 from edge_agent.data.prefetch import Prefetcher
 from edge_agent.experiment.workers import Workers
@@ -40,7 +40,7 @@ from shared.codec import FeedbackMode, codec_by_name
 from shared.concurrency.tasks import run_together
 from shared.errors import IsthmusError
 from shared.model.chain import Chain, build_chain
-from shared.model.features import Features, Gradients, specs_bytes
+from shared.model.features import Features, Gradients
 from shared.model.random_state import random_state
 from shared.tensor_wire import slot_codec, to_wire
 from shared.training.held_blocks import HeldBlocks
@@ -232,11 +232,11 @@ class VirtualSplit(RunListener):
         self.stage = Stage(self.held, 0, agreed.cut)
         self.module = self.held.chain.module
         head, chain = LossHead(RECIPE.loss, None), make_chain()
-        memory = SessionMemory(LIMITS, 0, 0, 1 << 30, list(map(specs_bytes, chain.features)))
+        memory = SessionMemory(LIMITS, 0, 0, 1 << 30)
         held = HeldBlocks(chain, RECIPE, CPU, range(agreed.cut, len(chain.blocks)))
         self.training = _RecordedTraining("s", held, head, agreed, memory)
         self.training.record = self.record
-        self.session = Session("s", OpenSessionRequest(), self.training, memory)
+        self.session = CutSession("s", OpenSessionRequest(), self.training, memory)
         self._cloud_workers = InlineWorker(delays.cloud), InlineWorker(delays.codec)
         self._workers = Workers(
             InlineWorker(delays.edge), InlineWorker(delays.codec), InlineWorker(delays.load), InlineWorker()

@@ -11,9 +11,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cloud_trainer.server import serve
-from cloud_trainer.sessions import failures
 from edge_agent import run_training
 from shared.errors import DeviceError, ExitCode, IsthmusError
+from shared.execution import failures
 from tests.support.commands import MLP
 from tests.support.peers.strangers import path_of
 from tests.support.running import edge_config, held_port, trainer_config

@@ -293,7 +293,7 @@ async def test_what_opens_a_session_is_no_larger_than_what_is_worth_keeping():
 
 async def test_no_session_is_opened_once_the_trainer_is_about_to_stop():
     async with running_trainer() as server, RawPeer(server.address) as peer:
-        await server.service.train_rpc.stop(0.0)
+        await server.service.stop(0.0)
         end = await peer.unary("OpenSession", open_request().SerializeToString())
         assert end.code is Code.UNAVAILABLE
         assert end.details == "the trainer is about to stop; try again"

@@ -51,7 +51,7 @@ async def trainer_with(method, handler, real=None):
         yield f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
-        assert real.service.close(STOP_GRACE_SECONDS), "nothing computes any more"
+        assert await real.service.close(STOP_GRACE_SECONDS), "nothing computes any more"
 
 
 def training(*answers, after_steps=0, then_reads=0):

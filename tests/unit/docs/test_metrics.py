@@ -27,10 +27,8 @@ class OpenSession:
     id = "5e55"
     attachment = SimpleNamespace(attached=True)
     statistics = SessionStatistics(1000, 200, 0.5, 8e6)
-    training = SimpleNamespace(
-        next_step=7,
-        deployment=Deployment(version=1, cut=2, staleness=3, codec="uniform4", downlink_codec="fp32"),
-    )
+    next_step = 7
+    deployment = Deployment(version=1, cut=2, staleness=3, codec="uniform4", downlink_codec="fp32")
 
 
 class HeldSessions:

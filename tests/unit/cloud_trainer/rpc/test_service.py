@@ -34,4 +34,4 @@ async def test_a_session_that_is_being_built_again_keeps_what_is_on_disk_of_it(t
         await service.close_session(request, None)
         assert files.folders() == ([session_id] if resumable else [])
     finally:
-        service.close(10)
+        await service.close(10)

@@ -37,10 +37,10 @@ def test_it_goes_on_with_the_deployment_of_the_checkpoint(session):
 
 
 def test_it_goes_on_without_a_block_where_the_checkpoint_has_none(session):
-    held = session.training.block_digests()
+    held = session.block_digests()
     session.training.restore(Checkpoint(CheckpointName(1, 7), {"deployment": RIGHT | {"cut": 3}}, to_bytes({})), 5)
     assert copy_state(session.training.held) == {}
-    assert session.training.block_digests() == held
+    assert session.block_digests() == held
     with pytest.raises(ProtocolError, match="block 2 is not in the cloud; none is"):
         session.training.check_owned(2)
     session.migrate(Deployment(version=3, cut=3, codec="fp32", downlink_codec="fp32"), 7, Fence(session_term=9))

@@ -1,0 +1,106 @@
+"""The call `Link`: opens a link of a session with a placement and serves it until who dials ends it."""
+
+import grpc
+
+from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.rpc.serving import ServedStream, first_packet, serve_attached
+from cloud_trainer.rpc.shutdown import Shutdown
+from cloud_trainer.sessions.attachment import StreamName
+from cloud_trainer.sessions.fencing import check_version
+from cloud_trainer.sessions.placed import PlacedSession, placed_session
+from cloud_trainer.sessions.registry import SessionRegistry
+from shared.config import LinkConfig
+from shared.errors import ProtocolError
+from shared.placement import AGENT
+from shared.runtime.worker_run import WorkerRun
+from shared.telemetry.logs import bind_session
+from shared.transport.auth.callers import NO_SUCH_TICKET, Caller, PeerLink, caller
+from shared.transport.auth.tokens import Scope
+from shared.transport.rpc.refusing import Context
+from shared.transport.rpc.status import StatusError
+from shared.transport.stream.packets import Packet
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpened, LinkOpening
+
+
+class LinkRpc:
+    """All links on which others dial this trainer."""
+
+    def __init__(
+        self, config: LinkConfig, sessions: SessionRegistry, shutdown: Shutdown, metrics: TrainerMetrics
+    ) -> None:
+        self._link = config
+        self._sessions = sessions
+        self._shutdown = shutdown
+        self._metrics = metrics
+
+    def find_ticket(self, ticket: str) -> Caller | None:
+        """Who comes with a ticket: it counts as the owner of the session, and may do no more than that link needs."""
+        for _, owner, session in self._sessions.owned:
+            if isinstance(session, PlacedSession) and (found := session.tickets.find(ticket)) is not None:
+                return Caller(owner, frozenset({Scope.TRAIN}), found)
+        return None
+
+    async def link(self, _requests: object, context: Context) -> None:
+        """Open a link and serve it to its end."""
+        first: Packet[LinkMessage] = await first_packet(context)
+        opening = first.message.opening
+        if first.message != LinkMessage(opening=opening) or first.payload:
+            raise ProtocolError("a link begins with a message that opens it and does nothing else")
+        check_version(opening.protocol_version)
+        self._shutdown.check_open()
+        with self._sessions.using(opening.session_id) as found:
+            session = placed_session(found)
+            bind_session(session.id)
+            name = StreamName(opening.worker, opening.evaluation)
+            await session.attachment.end_one(name)
+            run = self._run_for(session, opening)
+            opened = LinkOpened(next_ticket=_take_ticket(session, opening))
+            # From here on without a pause: what was checked holds until the stream is attached.
+            await serve_attached(session, name, self._serve(session, run, name, opened, context), self._sessions)
+
+    def _run_for(self, session: PlacedSession, opening: LinkOpening) -> WorkerRun:
+        """The steps that the link is for. Raises StatusError where there is no such link now."""
+        if opening.session_term != session.attachment.term or not session.attachment.begun:
+            raise session.attachment.refusal(opening.session_term)
+        run = session.run_of(opening.evaluation)
+        if opening.worker not in session.dialers(training=not opening.evaluation):
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"worker {opening.worker[:40]!r} does not dial {session.name!r} under placement "
+                f"{session.placement.version}",
+            )
+        return run
+
+    async def _serve(
+        self, session: PlacedSession, run: WorkerRun, name: StreamName, opened: LinkOpened, context: Context
+    ) -> None:
+        served: ServedStream[LinkMessage, LinkMessage] = ServedStream(
+            context, LinkMessage, run.links[name.worker].accept, self._link, self._metrics
+        )
+
+        async def serve() -> None:
+            await served.stream.write(LinkMessage(opened=opened))
+            try:
+                await run.serve(name.worker, served.stream)
+            finally:
+                if name.worker == AGENT:
+                    session.statistics.downlink_bits_per_second = served.stream.link.bits_per_second or 0.0
+
+        await served.run(serve())
+
+
+def _take_ticket(session: PlacedSession, opening: LinkOpening) -> str:
+    """The ticket for the same link once more; empty for the agent, who needs none. Raises StatusError."""
+    shown = caller().ticket
+    if shown is None:
+        if opening.worker != AGENT:
+            raise StatusError(
+                grpc.StatusCode.UNAUTHENTICATED,
+                f"worker {opening.worker[:40]!r} is no agent, so it dials with a ticket",
+            )
+        return ""
+    link = PeerLink(session.id, session.attachment.term, opening.worker, opening.evaluation)
+    following = session.tickets.take(shown, link)
+    if following is None:
+        raise StatusError(grpc.StatusCode.UNAUTHENTICATED, NO_SUCH_TICKET)
+    return following

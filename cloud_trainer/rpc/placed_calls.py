@@ -1,0 +1,107 @@
+"""The calls about a session with a placement, but for its links."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TypeVar
+
+import grpc
+import structlog
+
+from cloud_trainer.sessions.checkpointer import SessionCheckpointer
+from cloud_trainer.sessions.placed import Joining, placed_session
+from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.threads import TrainerThreads
+from shared.checkpoint import CheckpointName
+from shared.telemetry.logs import bind_session
+from shared.transport.rpc.refusing import Context
+from shared.transport.rpc.status import StatusError
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class PlacedCalls:
+    """The answers. What each promises and refuses is said in protos/isthmus/v1/trainer.proto."""
+
+    def __init__(
+        self,
+        sessions: SessionRegistry,
+        joining: Joining,
+        checkpointer: SessionCheckpointer,
+        threads: TrainerThreads,
+    ) -> None:
+        self._sessions = sessions
+        self._joining = joining
+        self._checkpointer = checkpointer
+        self._threads = threads
+
+    async def join_session(self, request: pb.JoinSessionRequest, _context: Context) -> pb.JoinSessionResponse:
+        """Make the caller the session's only agent."""
+        return await self._joining.join(request)
+
+    async def restore_worker(self, request: pb.RestoreWorkerRequest, _context: Context) -> pb.RestoreWorkerResponse:
+        """Go back to a checkpoint."""
+        return await self._joining.restore(request)
+
+    async def commit_placement(
+        self, request: pb.CommitPlacementRequest, _context: Context
+    ) -> pb.CommitPlacementResponse:
+        """Put another placement into force."""
+        with self._sessions.using(request.session_id) as found:
+            session = placed_session(found)
+            bind_session(session.id)
+            session.check_joined(request.fence)
+            placement = await self._threads.build(session.judge.read, request.placement)
+
+            async def commit() -> None:
+                async with session.changing(request.fence):
+                    await session.commit(placement, request.next_step)
+
+            await _to_the_end(commit())
+            _log.info("placement committed", version=placement.version, step=session.next_step)
+            return pb.CommitPlacementResponse(tickets=session.issue_tickets())
+
+    async def checkpoint_worker(self, request: pb.CheckpointWorkerRequest, context: Context) -> None:
+        """Take a checkpoint: say when the state is copied, and then whether it was written."""
+        ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        async def tell(written: bool) -> None:
+            ended.set_result(written)
+
+        with self._sessions.using(request.session_id) as found:
+            session = placed_session(found)
+            bind_session(session.id)
+            async with session.changing(request.fence):
+                session.check_at(CheckpointName(request.name.lineage, request.name.step))
+                await self._checkpointer.take(session, request, tell)
+            await context.write(pb.CheckpointWorkerResponse())
+            await context.write(pb.CheckpointWorkerResponse(written=await ended))
+
+    async def join_evaluation(self, request: pb.JoinEvaluationRequest, context: Context) -> None:
+        """Take part in an evaluation until the caller ends this call."""
+        with self._sessions.using(request.session_id) as found:
+            session = placed_session(found)
+            bind_session(session.id)
+            async with session.changing(request.fence):
+                evaluation = await session.begin_evaluation(request.evaluation)
+            try:
+                tickets = session.issue_tickets(evaluation.number)
+                await context.write(pb.JoinEvaluationResponse(tickets=tickets))
+                await evaluation.wait_until_ended()
+            finally:
+                await session.end_evaluation(evaluation)
+            raise StatusError(
+                grpc.StatusCode.ABORTED,
+                f"evaluation {evaluation.number} of session {session.id} was ended by another call",
+            )
+
+
+async def _to_the_end(work: Coroutine[object, object, T]) -> T:
+    """Do some work to its end, even where its caller goes away in the middle of it."""
+    doing = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await asyncio.wait({doing})
+        raise

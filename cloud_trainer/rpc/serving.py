@@ -1,0 +1,125 @@
+"""What every stream has that this trainer serves: its first message, its watch, its place in the session, and its end."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Generic, TypeVar
+
+import grpc
+import structlog
+
+from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.sessions.attachment import StreamName
+from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session import Session
+from shared.codec import aligned_buffer
+from shared.config import LinkConfig
+from shared.errors import ProtocolError, one_line
+from shared.runtime import StallWatch
+from shared.transport.rpc.refusing import Context
+from shared.transport.rpc.status import StatusError
+from shared.transport.stream.channel import PacketChannel
+from shared.transport.stream.duplex import Duplex, Envelope
+from shared.transport.stream.framing import Assembler, WireTensor
+from shared.transport.stream.packets import Damaged, Packet, undamaged
+from shared.wire.isthmus.v1.tensor_pb2 import Frame
+
+_log = structlog.get_logger(__name__)
+Out = TypeVar("Out", bound=Envelope)
+In = TypeVar("In", bound=Envelope)
+
+
+async def first_packet(context: Context) -> Packet[In]:
+    """The first message of a stream. Raises ProtocolError where there is none."""
+    received: Packet[In] | Damaged | None = await _read(context)
+    if received is None:
+        raise ProtocolError("the stream ended before it said what it is")
+    return undamaged(received)
+
+
+class ServedStream(Generic[Out, In]):
+    """One stream, from the answer to its first message on."""
+
+    def __init__(
+        self,
+        context: Context,
+        outgoing: type[Out],
+        accept: Callable[[Frame], None],
+        link: LinkConfig,
+        metrics: TrainerMetrics,
+    ) -> None:
+        """outgoing: the type of this end's messages. accept: judges what the peer announces."""
+        self._stall_seconds = link.stall_seconds
+        self._outgoing = outgoing
+        self._downlink = metrics.phase_seconds["downlink"]
+        self.stream: Duplex[Out, In] = Duplex(
+            outgoing,
+            PacketChannel(functools.partial(_read, context), context.write),
+            assembler=Assembler(accept, aligned_buffer),
+            chunk_bytes=link.chunk_bytes,
+            window_bytes=link.window_bytes,
+            on_delivered=self._note_delivered,
+        )
+
+    async def run(self, work: Awaitable[None]) -> None:
+        """Do the work of the stream to its end. It is given up, with this task, when the peer is silent for too long."""
+        serving = asyncio.current_task()
+        assert serving is not None, "a coroutine runs in a task"
+        watch = StallWatch(lambda: self.stream.quiet_seconds, self._stall_seconds, lambda _seconds: serving.cancel())
+        try:
+            await work
+        finally:
+            watch.stop()
+        # A lost peer looks at first like one that has ended its stream; a last word tells them apart, for it cannot be sent.
+        await self.stream.write(self._outgoing())
+
+    def _note_delivered(self, _tensor: WireTensor, seconds: float, _arrival: int) -> None:
+        self._downlink.observe(seconds)
+
+
+async def serve_attached(
+    session: Session, name: StreamName, work: Coroutine[object, object, None], sessions: SessionRegistry
+) -> None:
+    """Serve a stream as one of its session, until its peer or somebody else ends it.
+
+    Raises what `work` raises, and a StatusError where somebody else has ended it.
+    """
+    serving = asyncio.create_task(work)
+    session.attachment.attach(serving, name)
+    term, who = session.attachment.term, {"session": session.id, "worker": name.worker}
+    _log.info("edge attached", **who, term=term, step=session.next_step)
+    try:
+        await asyncio.wait({serving})
+        if serving.cancelled():
+            raise _refusal_of_ended(session, term, sessions)
+        serving.result()
+    finally:
+        serving.cancel()
+        await asyncio.wait({serving})
+        _log.info("edge detached", **who, step=session.next_step, reason=_reason(serving))
+        session.attachment.detach(serving, name)
+
+
+def _refusal_of_ended(session: Session, term: int, sessions: SessionRegistry) -> StatusError:
+    if session.attachment.term != term:
+        return StatusError(
+            grpc.StatusCode.ABORTED,
+            f"session {session.id} was attached with term {session.attachment.term}; this stream is of another",
+        )
+    if sessions.find(session.id) is not session:
+        code = grpc.StatusCode.NOT_FOUND if session.forgotten else grpc.StatusCode.ABORTED
+        return StatusError(code, f"session {session.id} was closed while it trained")
+    return StatusError(grpc.StatusCode.UNAVAILABLE, "nothing was heard of what was sent; attach again")
+
+
+def _reason(serving: "asyncio.Task[None]") -> str:
+    """Why a stream that was served has ended."""
+    if serving.cancelled():
+        return "the stream was given up"
+    failure = serving.exception()
+    return "the edge has ended the stream" if failure is None else one_line(str(failure) or type(failure).__name__)
+
+
+async def _read(context: Context) -> Packet[In] | Damaged | None:
+    packet = await context.read()
+    return None if packet is grpc.aio.EOF else packet

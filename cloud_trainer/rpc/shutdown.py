@@ -1,0 +1,39 @@
+"""The end of a trainer: it takes nothing new, and its agents have a while to take a checkpoint and to leave."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import grpc
+
+from cloud_trainer.sessions.checkpointer import SessionCheckpointer
+from cloud_trainer.sessions.registry import SessionRegistry
+from shared.transport.rpc.status import StatusError
+
+
+class Shutdown:
+    """Whether the trainer is about to stop."""
+
+    def __init__(self, sessions: SessionRegistry, checkpointer: SessionCheckpointer) -> None:
+        self.begun = False
+        self._sessions = sessions
+        self._checkpointer = checkpointer
+
+    def check_open(self) -> None:
+        """Refuse to begin or resume a training once the trainer is about to stop. Raises StatusError."""
+        if self.begun:
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, "the trainer is about to stop; try again")
+
+    async def run(self, seconds: float, say: Callable[[], Awaitable[None]]) -> None:
+        """Have every agent end its batches and take a checkpoint. Returns when all have, or after so many seconds.
+
+        say: tells all of them.
+        """
+        self.begun = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await say()
+                while attached := [each.attachment for each in self._sessions.built if each.attachment.attached]:
+                    await asyncio.gather(*(attachment.wait_until_ended() for attachment in attached))
+                    await asyncio.sleep(0)
+                await self._checkpointer.wait_for_all()

@@ -1,0 +1,64 @@
+"""Builds a worker's part of a session from what an agent asks for, and checks every part of that before it costs memory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from cloud_trainer.sessions.building import open_model, step_log_of
+from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.placed.judging import PlacementJudge, read_placement
+from shared.codec import FeedbackMode
+from shared.errors import ConfigError, ProtocolError
+from shared.execution.blocks import Method
+from shared.placement import Placement, held_blocks
+from shared.training.held_blocks import HeldBlocks
+from shared.training.policies import POLICIES
+from shared.training.step_log import StepLog
+from shared.wire.isthmus.v1.trainer_pb2 import Deployment, OpenSessionRequest
+from shared.wire.isthmus.v1.trainer_pb2 import Placement as PlacementMessage
+
+
+class BuiltWorker(NamedTuple):
+    """What a worker needs to begin."""
+
+    placement: Placement
+    held: HeldBlocks
+    method: Method
+    judge: PlacementJudge
+    step_log: StepLog | None
+
+
+def build_worker(
+    request: OpenSessionRequest,
+    placement: PlacementMessage,
+    session_id: str,
+    allowed: Sequence[str],
+    limits: Limits,
+    device: torch.device,
+    step_log_folder: Path | None = None,
+) -> BuiltWorker:
+    """Build what a worker needs under a placement, for a session that was opened with `request`.
+
+    device: what its blocks compute on. step_log_folder: where every update is written down; None: nowhere.
+
+    Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the agent's user will read.
+    """
+    if request.deployment != Deployment():
+        raise ProtocolError("a session is opened with a deployment or with a placement, and this one comes with both")
+    if request.backward not in POLICIES:
+        raise ConfigError(f"backward is {request.backward[:40]!r}; it must be one of {', '.join(POLICIES)}")
+    if request.feedback not in list(FeedbackMode):
+        raise ConfigError(f"feedback is {request.feedback[:40]!r}; it must be one of {', '.join(FeedbackMode)}")
+    # What is no placement at all, or asks for too much, is refused before a model is built for it.
+    batch_size = request.example.shape[0] if request.example.shape else 0
+    wanted = read_placement(placement, len(request.block_names), batch_size)
+    limits.check_staleness(wanted.staleness, wanted.codecs.values())
+    chain, recipe, head, memory, activation_bytes = open_model(request, allowed, limits)
+    graph_bytes = activation_bytes if POLICIES[request.backward].keeps_graphs else 0
+    judge = PlacementJudge(request.worker, chain, recipe, limits, memory, graph_bytes)
+    judge.check(wanted)
+    held = HeldBlocks(chain, recipe, device, held_blocks(wanted, request.worker))
+    method = Method(head, request.backward, FeedbackMode(request.feedback))
+    return BuiltWorker(wanted, held, method, judge, step_log_of(step_log_folder, session_id))

@@ -1,0 +1,124 @@
+"""How an agent gets a session with a placement: it joins, and restores a checkpoint where not every worker is whole."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+
+import grpc
+import structlog
+
+from cloud_trainer.sessions.fencing import Fencing, check_version
+from cloud_trainer.sessions.placed.session import PlacedSession, placed_session, refuse_deployment
+from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session_store import Record, SessionStore
+from cloud_trainer.sessions.threads import TrainerThreads
+from shared.checkpoint import MAX_NAMED, Checkpoint, CheckpointName
+from shared.errors import StorageError
+from shared.transport.rpc.status import StatusError
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+BuildAgain = Callable[[pb.OpenSessionRequest, pb.Placement, str], Awaitable[PlacedSession]]
+"""Makes a session from the request that opened it, under a placement."""
+
+
+class Joining:
+    """Joins and restores, one at a time of a session."""
+
+    def __init__(
+        self,
+        sessions: SessionRegistry,
+        store: SessionStore,
+        fencing: Fencing,
+        threads: TrainerThreads,
+        build: BuildAgain,
+    ) -> None:
+        self._sessions = sessions
+        self._store = store
+        self._fencing = fencing
+        self._threads = threads
+        self._build = build
+
+    async def join(self, request: pb.JoinSessionRequest) -> pb.JoinSessionResponse:
+        """See `TrainerService.JoinSession`. Raises StatusError."""
+        check_version(request.protocol_version)
+        session_id, term = request.session_id, request.session_term
+        with ExitStack() as uses:
+            with self._fencing.alone(session_id):
+                found, record = await self._fencing.examine(session_id, term, uses)
+                refuse_deployment(record.request)
+                names = await self._store.names(session_id)
+                await self._fencing.take(session_id, record, term)
+                session = None if found is None else placed_session(found)
+                if session is not None:
+                    await session.join(term)
+            checkpoints = [pb.CheckpointName(lineage=name.lineage, step=name.step) for name in names[:MAX_NAMED]]
+            _log.info("session joined", session=session_id, term=term, in_memory=session is not None)
+            if session is None:
+                return pb.JoinSessionResponse(checkpoints=checkpoints)
+            await self._fencing.check_kept(session)
+            return pb.JoinSessionResponse(
+                whole=session.whole,
+                lineage=session.lineage,
+                placement_version=session.placement.version,
+                next_step=session.next_step,
+                checkpoints=checkpoints,
+                tickets=session.issue_tickets() if session.whole else [],
+            )
+
+    async def restore(self, request: pb.RestoreWorkerRequest) -> pb.RestoreWorkerResponse:
+        """See `TrainerService.RestoreWorker`. Raises StatusError, and as opening does."""
+        session_id, name = request.session_id, CheckpointName(request.checkpoint.lineage, request.checkpoint.step)
+        with ExitStack() as uses:
+            with self._fencing.alone(session_id):
+                found, record = await self._fencing.find(session_id, uses)
+                refuse_deployment(record.request)
+                _check_term(session_id, request.fence, record)
+                checkpoint = await self._loaded(session_id, name)
+                if found is None:
+                    session = await self._built_again(request, record, uses)
+                    placement = session.placement
+                else:
+                    session = placed_session(found)
+                    placement = await self._threads.build(session.judge.read, request.placement)
+                async with session.changing(request.fence):
+                    try:
+                        await session.restore(checkpoint, placement, request.fence.session_term)
+                    except BaseException:
+                        self._sessions.remove(session)  # half-loaded, it is of no use
+                        await session.end()
+                        raise
+            await self._fencing.check_kept(session)
+            digests = await self._threads.compute_lane(session_id).aside(session.block_digests)
+            _log.info("session restored", session=session_id, checkpoint=str(name), term=session.attachment.term)
+            return pb.RestoreWorkerResponse(block_digests=digests, tickets=session.issue_tickets())
+
+    async def _loaded(self, session_id: str, name: CheckpointName) -> Checkpoint:
+        try:
+            return await self._store.load(session_id, name)
+        except StorageError as failure:
+            _log.warning("checkpoint not restored", session=session_id, checkpoint=str(name), reason=str(failure))
+            raise StatusError(
+                grpc.StatusCode.NOT_FOUND, f"checkpoint {name} of session {session_id} is not here, or is damaged"
+            ) from failure
+
+    async def _built_again(self, request: pb.RestoreWorkerRequest, record: Record, uses: ExitStack) -> PlacedSession:
+        """The session, built again under the placement that is asked for."""
+        session_id = request.session_id
+        self._sessions.reserve(session_id)
+        try:
+            session = await self._build(record.request, request.placement, session_id)
+        except BaseException:
+            self._sessions.release(session_id)
+            raise
+        session.attachment.term = request.fence.session_term
+        self._sessions.add(session)
+        uses.enter_context(self._sessions.using(session_id))
+        return session
+
+
+def _check_term(session_id: str, fence: pb.Fence, record: Record) -> None:
+    if fence.session_term != record.session_term or not fence.session_term:
+        raise StatusError(
+            grpc.StatusCode.ABORTED,
+            f"session {session_id} was attached with term {record.session_term}; a call of term {fence.session_term} came",
+        )

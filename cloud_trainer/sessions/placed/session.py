@@ -1,0 +1,335 @@
+"""A session that was opened with a placement: the worker that this trainer is in it, and what the agent asks of that."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from torch import Tensor
+
+from cloud_trainer.sessions.arriving import ArrivingBlocks
+from cloud_trainer.sessions.memory import Batches
+from cloud_trainer.sessions.placed.building import BuiltWorker
+from cloud_trainer.sessions.placed.evaluation import Evaluation
+from cloud_trainer.sessions.placed.figures import WorkerFigures
+from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.threads import TrainerThreads
+from cloud_trainer.sessions.tickets import Tickets
+from shared.checkpoint import Checkpoint, CheckpointName
+from shared.errors import ProtocolError
+from shared.execution.model_facts import facts_of
+from shared.model.spec import TensorSpec
+from shared.placement import (
+    AGENT,
+    Cargo,
+    Crossing,
+    Placement,
+    Route,
+    crossings,
+    gradient_crossings,
+    held_blocks,
+    links,
+    moves,
+)
+from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
+from shared.runtime.worker_listener import WorkerListener
+from shared.runtime.worker_run import Threads, WorkerRun
+from shared.telemetry.metrics import TrainingMetrics
+from shared.training import block_state
+from shared.training.held_state import copy_state, put_back
+from shared.training.losses import check_labels
+from shared.transport.rpc.status import StatusError
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+
+class PlacedSession(Session):
+    """Made on the event loop, and used there, but for what says that it computes."""
+
+    def __init__(
+        self,
+        session_id: str,
+        request: pb.OpenSessionRequest,
+        built: BuiltWorker,
+        threads: TrainerThreads,
+        metrics: TrainingMetrics,
+    ) -> None:
+        super().__init__(session_id, request, built.held, built.judge.memory)
+        self.judge = built.judge
+        self.tickets = Tickets(session_id)
+        self.name = request.worker
+        """The worker that this trainer is."""
+        self._lane = threads.compute_lane(session_id)
+        self._lineage = 0
+        self._step_log = built.step_log
+        self._model = facts_of(built.held.chain)
+        self._arriving = ArrivingBlocks(self.memory)
+        self._changing = asyncio.Lock()
+        self._last_evaluation = 0
+        self._evaluation: Evaluation | None = None
+        figures = WorkerFigures(self.name, self.statistics, metrics, self._arriving.forget)
+        setup = WorkerSetup(
+            worker=self.name,
+            held=built.held,
+            method=built.method,
+            threads=Threads(self._lane, threads.codec_lane(session_id)),
+            check_labels=self._check_labels,
+            listener=figures,
+            step_log=built.step_log,
+        )
+        self._worker = PlacedWorker(setup, built.placement)
+
+    @property
+    def placement(self) -> Placement:
+        """What is in force."""
+        return self._worker.placement
+
+    @property
+    def whole(self) -> bool:
+        """Whether all is in memory that is needed to go on."""
+        return not self._worker.run.has_failed
+
+    @property
+    def next_step(self) -> int:
+        """See `Session`."""
+        return self._worker.run.next_step
+
+    @property
+    def lineage(self) -> int:
+        """See `Session`."""
+        return self._lineage
+
+    @property
+    def deployment(self) -> pb.Deployment:
+        """See `Session`: the blocks of the agent count as the cut, and the codecs are those of what crosses here first."""
+        placement = self.placement
+        return pb.Deployment(
+            version=placement.version,
+            cut=len(held_blocks(placement, AGENT)) if AGENT in placement.workers else 0,
+            staleness=placement.staleness,
+            codec=self._codec(one for one in crossings(placement) if one.receiver == self.name),
+            downlink_codec=self._codec(
+                one for one in gradient_crossings(placement, self._model) if one.sender == self.name
+            ),
+        )
+
+    @property
+    def batches(self) -> Batches:
+        """See `Session`."""
+        training = self.judge.batches(self.placement)
+        return (
+            training if self._evaluation is None else max(training, self._evaluated, key=lambda each: each.total_bytes)
+        )
+
+    @property
+    def _evaluated(self) -> Batches:
+        return self.judge.batches(self.placement, training=False)
+
+    def run_of(self, evaluation: int) -> WorkerRun:
+        """The steps of an evaluation, or of training (0). Raises StatusError where there is no such evaluation."""
+        if not evaluation:
+            return self._worker.run
+        if self._evaluation is None or self._evaluation.number != evaluation:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION, f"evaluation {evaluation} of session {self.id} is not under way"
+            )
+        return self._evaluation.run
+
+    def dialers(self, *, training: bool = True) -> list[str]:
+        """The workers that dial this one."""
+        every = links(self.placement, self._model, training=training)
+        return [link.dialer for link in every if link.listener == self.name]
+
+    def issue_tickets(self, evaluation: int = 0) -> list[pb.Ticket]:
+        """What lets other trainers dial this one, for an evaluation or for training (0)."""
+        trainers = [worker for worker in self.dialers(training=not evaluation) if worker != AGENT]
+        issued = self.tickets.issue(self.attachment.term, trainers, evaluation)
+        return [pb.Ticket(worker=worker, ticket=ticket) for worker, ticket in issued.items()]
+
+    def say_stopping(self) -> None:
+        """Tell the agent that this trainer is about to stop."""
+        self._worker.run.say_stopping()
+
+    def copy(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """See `Session`. Computes."""
+        return {}, copy_state(self.held)
+
+    def check_arriving(self, block: int) -> int:
+        """See `Session`."""
+        self.check_index(block)
+        static = block_state.is_static(self.held.chain.blocks[block])
+        if self.attachment.begun and not static and self._updates(block):
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"block {block} cannot be replaced now: once session {self.id} trains, only blocks can be brought that "
+                f"{self.name!r} does not update",
+            )
+        return block
+
+    def take_block(self, index: int, tensors: block_state.BlockTensors) -> None:
+        """See `Session`. Computes."""
+        block = self.held.chain.blocks[index]
+        if self.attachment.begun and not block_state.is_static(block):
+            self.held.check_block(index, tensors)
+            self._arriving.put(index, tensors)
+        elif index in self.held.indices:
+            self.held.load_block(index, tensors)
+        else:
+            block_state.restore(block, None, None, tensors)
+
+    def check_owned(self, block: int) -> int:
+        """See `Session`."""
+        if block not in self.held.indices:
+            raise ProtocolError(f"worker {self.name!r} does not hold block {block}; it holds {list(self.held.indices)}")
+        return block
+
+    def check_joined(self, fence: pb.Fence) -> None:
+        """Refuse a call of an agent that is not the one that joined last. Raises StatusError."""
+        if fence.session_term != self.attachment.term or not self.attachment.begun:
+            raise self.attachment.refusal(fence.session_term)
+
+    @asynccontextmanager
+    async def changing(self, fence: pb.Fence) -> AsyncIterator[None]:
+        """Nobody else changes what is in force meanwhile. Raises StatusError for an agent that did not join last."""
+        async with self._changing:
+            self.check_joined(fence)
+            yield
+
+    async def join(self, session_term: int) -> None:
+        """Another agent has the session from now on, whose term is stored; all that was begun for the one before ends."""
+        self.attachment.term = session_term
+        async with self._changing:
+            await self._end_all()
+            self._last_evaluation = 0
+
+    def check_at(self, name: CheckpointName) -> None:
+        """Refuse a checkpoint of another state than the one of now. Raises StatusError."""
+        at = CheckpointName(self.lineage, self.next_step)
+        if name != at or self._worker.run.in_flight or not self.whole:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"checkpoint {name} is asked for; {self.name!r} is at {at}, with {self._under_way} under way",
+            )
+
+    async def commit(self, placement: Placement, next_step: int) -> None:
+        """Put a judged placement into force, whole or not at all; one that is in force already is no error.
+
+        Called inside `changing`. Raises StatusError where it cannot follow, and as `HeldBlocks.hold` does.
+        """
+        if placement == self.placement:
+            return
+        self._check_follows(placement, next_step)
+        await self._end_all()
+        self._check_follows(placement, next_step)  # what came until then may have begun another step
+        wanted = held_blocks(placement, self.name)
+        arriving = {index: state for index, state in self._arriving.blocks.items() if index in wanted}
+        await self._lane.aside(self.held.hold, wanted, arriving)
+        self._arriving.forget()
+        await self._worker.place(placement, next_step)
+
+    async def restore(self, checkpoint: Checkpoint, placement: Placement, lineage: int) -> None:
+        """Go on from a checkpoint under a judged placement, which begins a new lineage. Called inside `changing`.
+
+        Raises an IsthmusError when it does not fit; the session must not be used after that.
+        """
+        await self._end_all()
+        await self._worker.stop()
+        await self._lane.aside(put_back, self.held, held_blocks(placement, self.name), checkpoint.data)
+        self._arriving.forget()
+        self._lineage = lineage
+        if self._step_log is not None:
+            self._step_log.rolled_back(checkpoint.name.step)
+        await self._worker.place(placement, checkpoint.name.step)
+
+    async def begin_evaluation(self, number: int) -> Evaluation:
+        """Take part in an evaluation; an earlier one ends. Called inside `changing`. Raises StatusError."""
+        if number <= self._last_evaluation:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"evaluation {number} is asked for; the last one was {self._last_evaluation}, and numbers rise",
+            )
+        if self._worker.run.in_flight or not self.whole:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION, f"no evaluation can begin while {self._under_way} is under way"
+            )
+        await self._end_evaluation()
+        self.memory.check(self._evaluated)
+        self._last_evaluation = number
+        self._evaluation = Evaluation(number, self._worker.evaluation(WorkerListener()))
+        return self._evaluation
+
+    async def end_evaluation(self, evaluation: Evaluation) -> None:
+        """End an evaluation, unless it has ended."""
+        if self._evaluation is evaluation:
+            await self._end_evaluation()
+
+    async def end(self) -> None:
+        """See `Session`."""
+        await self._end_all()
+        await self._worker.stop()
+
+    async def _end_all(self) -> None:
+        """End all links and what evaluates; the steps of training stay as they are."""
+        self.tickets.withdraw(0)
+        await self.attachment.end()
+        await self._end_evaluation()
+
+    async def _end_evaluation(self) -> None:
+        ended, self._evaluation = self._evaluation, None
+        if ended is not None:
+            self.tickets.withdraw(ended.number)
+            await self.attachment.end_evaluation(ended.number)
+            await ended.end()
+
+    @property
+    def _under_way(self) -> str:
+        steps = self._worker.run.in_flight
+        return f"step {', '.join(map(str, steps))}" if steps else "no step" if self.whole else "a step that has failed"
+
+    def _updates(self, block: int) -> bool:
+        return block in self.held.indices and self.placement.owner(block) == self.name
+
+    def _check_follows(self, placement: Placement, next_step: int) -> None:
+        before, run = self.placement, self._worker.run
+        missing = [
+            move.block
+            for move in moves(before, placement)
+            if move.receiver == self.name
+            and move.block not in self._arriving.blocks
+            and not block_state.is_static(self.held.chain.blocks[move.block])
+        ]
+        late = placement.version <= before.version or next_step != run.next_step
+        if late or missing or run.in_flight or not self.whole:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"placement {placement.version} at step {next_step} cannot follow placement {before.version} at step "
+                f"{run.next_step}, with {self._under_way} under way"
+                + (f" and without blocks {missing}" if missing else ""),
+            )
+
+    def _check_labels(self, labels: TensorSpec) -> None:
+        chain = self.held.chain
+        self.judge.check_tensor("a tensor of labels", labels.bytes)
+        check_labels(self.held.recipe.loss, chain.features[0], chain.output, labels)
+        self.memory.take_labels(labels.bytes, self.batches)
+
+    def _codec(self, arriving: Iterable[Crossing]) -> str:
+        """The codec of the first feature or error gradient of these; raw where there is none."""
+        routes = (Route(one.sender, one.receiver, one.cargo) for one in arriving if one.cargo is not Cargo.LABEL)
+        return next((self.placement.codecs.get(route, "raw") for route in routes), "raw")
+
+
+def placed_session(session: Session) -> PlacedSession:
+    """The session as one with a placement. Raises StatusError where it was opened with a deployment."""
+    refuse_deployment(session.request)
+    assert isinstance(session, PlacedSession), "a session is opened with a placement or with a deployment"
+    return session
+
+
+def refuse_deployment(request: pb.OpenSessionRequest) -> None:
+    """Refuse what is for sessions with a placement alone. Raises StatusError."""
+    if not request.HasField("placement"):
+        raise StatusError(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "the session was opened with a deployment; this call is for sessions that were opened with a placement",
+        )

@@ -1,0 +1,361 @@
+"""An agent of any placement, as small as one can be: what a test wants done is done, and nothing is done again by itself."""
+
+import asyncio
+import copy
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+
+import torch
+from torch import Tensor
+
+from shared.client.config import TrainerAddressConfig
+from shared.client.stream_call import StreamListener
+from shared.client.trainer import TrainerClient
+from shared.codec import codec_by_name
+from shared.config import LinkConfig
+from shared.execution.model_facts import facts_of
+from shared.model.build import build_checked_chain
+from shared.placement import AGENT, Placement, document_of, held_blocks, links, moves
+from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
+from shared.runtime.worker_listener import WorkerListener
+from shared.runtime.worker_run import Threads, WorkerRun
+from shared.tensor_wire import to_wire, wire_dtype
+from shared.training import block_state
+from shared.training.held_blocks import HeldBlocks
+from shared.training.held_state import copy_state, put_back, to_bytes
+from shared.training.losses import BatchLoss, whole_loss
+from shared.training.recipe import Recipe
+from shared.transport.stream.framing import block_key
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkOpening, StepDone
+from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
+from tests.support.placed import CPU, INPUTS, method, recipe
+from tests.support.virtual import InlineWorker
+
+Batches = Sequence[tuple[Tensor, Tensor]]
+DROPPING = "tests.support.placed:dropping"
+
+
+def message_of(placement: Placement) -> pb.Placement:
+    """A placement as an agent sends it."""
+    return pb.Placement(version=placement.version, document_json=json.dumps(document_of(placement)))
+
+
+class PlacedAgent:
+    """The worker "edge" of one session, and the session's ids and terms at its trainers. An async context."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        addresses: Mapping[str, str],
+        factory: str = DROPPING,
+        told: Recipe | None = None,
+        backward: str = "replay",
+    ) -> None:
+        """addresses: of the trainers, by their names as workers."""
+        self._factory, self._backward, self.recipe = factory, backward, told or recipe("adam")
+        self.example = torch.zeros(placement.batch_size, INPUTS)
+        self.chain = build_checked_chain(factory, {}, self.recipe.seed, self.example, inputs_may_cross=True)
+        self.initial = copy.deepcopy(self.chain.module)
+        """The model before any step."""
+        self.model = facts_of(self.chain)
+        self.trainers = {
+            name: TrainerClient(TrainerAddressConfig(address=address), LinkConfig())
+            for name, address in addresses.items()
+        }
+        self.sessions: dict[str, str] = {}
+        """The id that each trainer has given the session."""
+        self.term = self.lineage = self.evaluations = 0
+        self.done: dict[int, list[StepDone]] = defaultdict(list)
+        """What has been heard of each step."""
+        self.stopping: list[str] = []
+        """The workers that are about to stop."""
+        self.tickets: dict[str, dict[str, str]] = {}
+        """By the trainer that is dialled, and the worker that dials."""
+        self._heard = asyncio.Event()
+        self._serving: dict[str, asyncio.Task[None]] = {}
+        held = HeldBlocks(self.chain, self.recipe, CPU, held_blocks(placement, AGENT))
+        threads = Threads(InlineWorker(), InlineWorker())
+        setup = WorkerSetup(AGENT, held, method(backward), threads, lambda _labels: None, _Listener(self))
+        self.held, self.worker = held, PlacedWorker(setup, placement)
+        self._open_clients = AsyncExitStack()
+
+    async def __aenter__(self) -> "PlacedAgent":
+        for client in self.trainers.values():
+            await self._open_clients.enter_async_context(client)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.drop_links()
+        await self.worker.stop()
+        await self._open_clients.aclose()
+
+    @property
+    def placement(self) -> Placement:
+        """What is in force here."""
+        return self.worker.placement
+
+    @property
+    def fence(self) -> pb.Fence:
+        """Who asks."""
+        return pb.Fence(session_term=self.term)
+
+    def request(self, trainer: str) -> pb.OpenSessionRequest:
+        """What opens the session on a trainer."""
+        dtype, shape = wire_dtype(self.example.dtype), self.example.shape
+        return pb.OpenSessionRequest(
+            protocol_version=PROTOCOL_VERSION,
+            model=pb.Model(factory=self._factory, kwargs_json="{}"),
+            example=TensorHeader(shape=shape, dtype=dtype),
+            recipe_json=self.recipe.model_dump_json(),
+            block_names=[block.name for block in self.chain.blocks],
+            placement=message_of(self.placement),
+            worker=trainer,
+            backward=self._backward,
+            feedback="batch",
+        )
+
+    async def open(self) -> None:
+        """Open the session on every trainer."""
+        for name, client in self.trainers.items():
+            self.sessions[name] = (await client.open_session(self.request(name))).session_id
+
+    async def join(self) -> dict[str, pb.JoinSessionResponse]:
+        """Join all trainers with a higher term; what each says."""
+        self.term += 1
+        said = {
+            name: await client.join_session(self.sessions[name], self.term) for name, client in self.trainers.items()
+        }
+        self._keep_tickets(said)
+        return said
+
+    async def begin(self) -> None:
+        """Open, join and dial."""
+        await self.open()
+        await self.join()
+        await self.dial()
+
+    async def dial(self) -> None:
+        """Dial every link of this worker's own, and have the trainers dial each other's."""
+        for name in self._dialled(self.worker.run):
+            self._serving[name] = await self._linked(name, self.worker.run)
+
+    async def lose(self, trainer: str) -> None:
+        """Lose the link to a trainer in the middle of whatever it is doing, and dial it again."""
+        serving = self._serving.pop(trainer)
+        serving.cancel()
+        await asyncio.wait({serving})
+        self._serving[trainer] = await self._linked(trainer, self.worker.run)
+
+    async def train(self, first_step: int, batches: Batches) -> None:
+        """Batches from this step on, until every worker has done them. Raises what a link ends with."""
+        self.feeding = feeding = asyncio.create_task(self._feed(self.worker.run, first_step, batches))
+        try:
+            await self.heard(first_step + len(batches))
+        finally:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+
+    async def heard(self, step: int) -> None:
+        """Wait until every worker has done all steps before this one. Raises what a link ends with."""
+        while self.worker.run.oldest_step < step:
+            self._heard.clear()
+            hearing = asyncio.create_task(self._heard.wait())
+            await asyncio.wait({hearing, *self._serving.values()}, return_when=asyncio.FIRST_COMPLETED)
+            hearing.cancel()
+            for serving in list(self._serving.values()):
+                if serving.done():
+                    serving.result()
+
+    async def end_links(self) -> None:
+        """End all links, as an agent does with nothing under way."""
+        self.worker.run.end_links()
+        if self._serving:
+            await asyncio.gather(*self._serving.values())
+        self._serving.clear()
+
+    def drop_links(self) -> None:
+        """Leave the links without a word, as a process that dies."""
+        for serving in self._serving.values():
+            serving.cancel()
+        self._serving.clear()
+
+    async def commit(self, placement: Placement, next_step: int) -> None:
+        """End the links, move what has to move, put a placement into force everywhere, and dial again."""
+        await self.end_links()
+        arriving: dict[int, block_state.BlockTensors] = {}
+        for block, sender, receiver, whole in moves(self.placement, placement):
+            state = self.held.block_tensors(block) if sender == AGENT else await self.download(sender, block)
+            state = state if whole else block_state.without_optimizer(state)
+            if receiver == AGENT:
+                arriving[block] = state
+            else:
+                await self.upload(receiver, block, state)
+        said = {name: await self.commit_at(name, placement, next_step) for name in self.trainers}
+        self.held.hold(held_blocks(placement, AGENT), arriving)
+        await self.worker.place(placement, next_step)
+        self._keep_tickets(said)
+        await self.dial()
+
+    async def commit_at(self, trainer: str, placement: Placement, next_step: int) -> pb.CommitPlacementResponse:
+        """Ask one trainer to put a placement into force."""
+        request = pb.CommitPlacementRequest(
+            session_id=self.sessions[trainer],
+            fence=self.fence,
+            next_step=next_step,
+            placement=message_of(placement),
+        )
+        return await self.trainers[trainer].commit_placement(request)
+
+    async def download(self, trainer: str, block: int) -> block_state.BlockTensors:
+        """The state of a block that a trainer holds."""
+        most = block_state.max_serialized_bytes(self.chain.blocks[block], self.recipe.optimizer)
+        data = await self.trainers[trainer].download_block(self.sessions[trainer], block, most, weights_only=False)
+        return block_state.deserialize(bytes(data))
+
+    async def upload(self, trainer: str, block: int, state: block_state.BlockTensors) -> int:
+        """Bring a block to a trainer; returns its digest there."""
+        data = torch.frombuffer(bytearray(block_state.serialize(state)), dtype=torch.uint8)
+        tensor = to_wire(codec_by_name("raw").encode(data), block_key(block), self.placement.version)
+        return await self.trainers[trainer].upload_block(self.sessions[trainer], tensor, self.fence)
+
+    async def checkpoint(self, step: int) -> bytes:
+        """Have all workers take a checkpoint at this step, which all have reached; returns this worker's own."""
+        for name, client in self.trainers.items():
+            request = pb.CheckpointWorkerRequest(
+                session_id=self.sessions[name],
+                fence=self.fence,
+                name=pb.CheckpointName(lineage=self.lineage, step=step),
+            )
+            assert [written async for written in client.checkpoint_worker(request)] == [None, True]
+        return to_bytes(copy_state(self.held))
+
+    async def restore(self, lineage: int, step: int, own: bytes, placement: Placement) -> None:
+        """Go back to a checkpoint of all workers, under what was in force then."""
+        said = {
+            name: await client.restore_worker(
+                pb.RestoreWorkerRequest(
+                    session_id=self.sessions[name],
+                    fence=self.fence,
+                    checkpoint=pb.CheckpointName(lineage=lineage, step=step),
+                    placement=message_of(placement),
+                )
+            )
+            for name, client in self.trainers.items()
+        }
+        self.lineage = self.term
+        put_back(self.held, held_blocks(placement, AGENT), own)
+        self.done.clear()
+        await self.worker.place(placement, step)
+        self._keep_tickets(said)
+
+    async def evaluate(self, batches: Batches) -> list[BatchLoss]:
+        """What all workers together make of each batch with the weights of now."""
+        self.evaluations += 1
+        number, parts = self.evaluations, _Parts(len(batches))
+        run = self.worker.evaluation(parts)
+        async with AsyncExitStack() as joined:
+            for name, client in self.trainers.items():
+                request = pb.JoinEvaluationRequest(session_id=self.sessions[name], fence=self.fence, evaluation=number)
+                await joined.enter_async_context(client.evaluation(request))
+            serving = [await self._linked(name, run, number) for name in self._dialled(run)]
+            await self._feed(run, 0, batches)
+            ended = asyncio.create_task(parts.all_judged.wait())
+            await asyncio.wait({ended, *serving}, return_when=asyncio.FIRST_COMPLETED)
+            run.end_links()
+            await asyncio.gather(ended, *serving)
+            await run.stop()
+        return [whole_loss(of_batch) for _, of_batch in sorted(parts.found.items())]
+
+    async def state(self) -> dict[str, Tensor]:
+        """Parameters and buffers of the whole model, each block from where its owner has it."""
+        found: dict[str, Tensor] = {}
+        for index, block in enumerate(self.chain.blocks):
+            if (owner := self.placement.owner(index)) != AGENT:
+                block_state.restore(block, None, None, block_state.without_optimizer(await self.download(owner, index)))
+            found |= {
+                name: value.detach() for name, value in (block.named_parameters() | block.named_buffers()).items()
+            }
+        return found
+
+    async def close(self) -> None:
+        """Close the session everywhere."""
+        for name, client in self.trainers.items():
+            await client.close_session(self.sessions[name], self.fence, resumable=False)
+
+    def hear(self) -> None:
+        """Something has been heard."""
+        self._heard.set()
+
+    def _keep_tickets(
+        self, said: Mapping[str, pb.JoinSessionResponse] | Mapping[str, pb.CommitPlacementResponse]
+    ) -> None:
+        self.tickets = {
+            name: {ticket.worker: ticket.ticket for ticket in answer.tickets} for name, answer in said.items()
+        }
+
+    def _dialled(self, run: WorkerRun) -> list[str]:
+        own = [link.listener for link in links(self.placement, self.model) if link.dialer == AGENT]
+        return [name for name in own if name in run.links]
+
+    async def _linked(self, trainer: str, run: WorkerRun, evaluation: int = 0) -> "asyncio.Task[None]":
+        listener = StreamListener(
+            accept=run.links[trainer].accept,
+            owed=lambda: run.oldest_step if run.in_flight else None,
+            delivered=lambda *_: None,
+        )
+        opening = LinkOpening(
+            protocol_version=PROTOCOL_VERSION,
+            session_id=self.sessions[trainer],
+            session_term=self.term,
+            worker=AGENT,
+            evaluation=evaluation,
+        )
+        call, _ = await self.trainers[trainer].link(opening, listener)
+
+        async def serve() -> None:
+            try:
+                await run.serve(trainer, call.stream, call.end_writing)
+            finally:
+                call.cancel()
+
+        return asyncio.create_task(serve())
+
+    async def _feed(self, run: WorkerRun, first_step: int, batches: Batches) -> None:
+        rows = {source.worker: source.rows for source in self.placement.sources}[AGENT]
+        for step, (inputs, labels) in enumerate(batches, first_step):
+            mine = rows.scaled(len(labels), self.placement.batch_size)
+            part = slice(mine.begin, mine.end)
+            await run.begin(step, len(labels), (inputs[part].clone(),), labels[part].clone())
+
+
+class _Listener(WorkerListener):
+    def __init__(self, agent: PlacedAgent) -> None:
+        self._agent = agent
+
+    def step_done(self, done: StepDone, /) -> None:
+        self._agent.done[done.step].append(done)
+        self._agent.hear()
+
+    def peer_stops(self, worker: str, /) -> None:
+        self._agent.stopping.append(worker)
+        self._agent.hear()
+
+
+class _Parts(WorkerListener):
+    """The losses of an evaluation's batches, of every worker that computes any."""
+
+    def __init__(self, batches: int) -> None:
+        self.found: dict[int, list[BatchLoss]] = defaultdict(list)
+        self.all_judged = asyncio.Event()
+        self._batches = batches
+
+    def step_done(self, done: StepDone, /) -> None:
+        if done.samples:
+            correct = done.correct if done.HasField("correct") else None
+            self.found[done.step].append(BatchLoss(done.loss, correct, done.samples))
+        if len(self.found) == self._batches:
+            self.all_judged.set()
