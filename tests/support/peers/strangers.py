@@ -17,10 +17,11 @@ from shared.transport.auth.certificates import Identity, Signed, issue, make_aut
 from shared.transport.auth.tls import TlsFiles, channel_credentials
 from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token
 from shared.transport.rpc.call_status import CallStatus
-from shared.transport.stream.packets import serialize
+from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import control_pb2 as control
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening
 from tests.support.wire import SERVICE, attach, batch_packets, block_packets, open_request
 
 SERVER = Identity("trainer", ("localhost", "127.0.0.1"))
@@ -41,6 +42,7 @@ def message(method: str, session: str) -> bytes:
         "Train": lambda: attach(session),
         "Evaluate": lambda: serialize(batch_packets(pb.EvaluateRequest, 0, session_id=session)[0]),
         "UploadBlock": lambda: serialize(block_packets(session, 1, b"state")[0]),
+        "Link": lambda: serialize(Packet(LinkMessage(opening=opening(session)))),
     }
     if method.startswith(f"/{CONTROL}/"):
         request = GetMessageClass(METHODS[method].input_type)()
@@ -53,6 +55,12 @@ def message(method: str, session: str) -> bytes:
         "OpenSession": open_request(),
         "DownloadBlock": pb.DownloadBlockRequest(session_id=session, block=1),
         "CommitMigration": pb.CommitMigrationRequest(session_id=session, deployment=pb.Deployment(version=1, cut=2)),
+        "JoinSession": pb.JoinSessionRequest(session_id=session, session_term=1, protocol_version=PROTOCOL_VERSION),
+        "RestoreWorker": pb.RestoreWorkerRequest(session_id=session),
+        "CommitPlacement": pb.CommitPlacementRequest(session_id=session),
+        "DialPeers": pb.DialPeersRequest(session_id=session),
+        "CheckpointWorker": pb.CheckpointWorkerRequest(session_id=session),
+        "JoinEvaluation": pb.JoinEvaluationRequest(session_id=session, evaluation=1),
         "MeasureStage": pb.MeasureStageRequest(session_id=session, cut=1, repeats=1),
         "TrainCopy": pb.TrainCopyRequest(protocol_version=PROTOCOL_VERSION, epochs=1),
         "GetSession": pb.GetSessionRequest(session_id=session),
@@ -64,6 +72,11 @@ def message(method: str, session: str) -> bytes:
     }
     name = method.rpartition("/")[2]
     return streamed[name]() if name in streamed else plain[name].SerializeToString()
+
+
+def opening(session: str) -> LinkOpening:
+    """The first message of an agent's link."""
+    return LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=session, session_term=1, worker="edge")
 
 
 def names_a_session(method: str) -> bool:
