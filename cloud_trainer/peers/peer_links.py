@@ -13,6 +13,9 @@ from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1.link_pb2 import LinkOpening
 from shared.wire.isthmus.v1.trainer_pb2 import Peer
 
+Failure = asyncio.Future[None]
+"""Ends when something fails, with that."""
+
 
 class PeerLinks:
     """All links that a run dials under one placement and one term. Used on the event loop."""
@@ -51,20 +54,26 @@ class PeerLinks:
             for peer in peers
         ]
         self._keeping: asyncio.Task[None] | None = None
+        self.failure: Failure = asyncio.get_running_loop().create_future()
+        """Ends with what computing fails with, or with a StatusError (ABORTED) that names the peer whose link cannot be mended
+        by dialling again: the session is gone there, or another agent has joined it. The other links are ended by then.
+        `stop` cancels it.
+        """
 
     def dial(self) -> None:
         """Dial all of them, and again those that are lost, until `stop`."""
-        self._keeping = asyncio.create_task(run_together(*(link.keep_up() for link in self._links)))
-
-    @property
-    def failure(self) -> "asyncio.Task[None]":
-        """Ends with what computing fails with, or with a StatusError (ABORTED) that names the peer whose link cannot be mended
-        by dialling again: the session is gone there, or another agent has joined it. The other links are ended by then.
-        """
-        assert self._keeping is not None, "dialling comes first"
-        return self._keeping
+        self._keeping = asyncio.create_task(self._keep_up())
 
     async def stop(self) -> None:
         """End all links."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait({self._keeping})
         self.failure.cancel()
-        await asyncio.gather(self.failure, return_exceptions=True)
+
+    async def _keep_up(self) -> None:
+        try:
+            await run_together(*(link.keep_up() for link in self._links))
+        except Exception as failure:
+            self.failure.set_exception(failure)
+            self.failure.exception()  # whom it concerns looks when it is needed

@@ -52,16 +52,29 @@ class LinkRpc:
             session = placed_session(found)
             bind_session(session.id)
             name = StreamName(opening.worker, opening.evaluation)
+            self._run_for(session, opening)  # before the link that is open is ended for it
             await session.attachment.end_one(name)
             run = self._run_for(session, opening)
             opened = LinkOpened(next_ticket=_take_ticket(session, opening))
             # From here on without a pause: what was checked holds until the stream is attached.
-            await serve_attached(session, name, self._serve(session, run, name, opened, context), self._sessions)
+            await serve_attached(
+                session,
+                name,
+                self._serve(session, run, name, opened, context),
+                self._sessions,
+                lambda: session.failure_behind(opening.evaluation),
+            )
+            await session.note_ended(opening.evaluation)
 
     def _run_for(self, session: PlacedSession, opening: LinkOpening) -> WorkerRun:
-        """The steps that the link is for. Raises StatusError where there is no such link now."""
+        """The steps that the link is for.
+
+        Raises StatusError where there is no such link now, or not for this caller, and what a link behind it has failed with.
+        """
         if opening.session_term != session.attachment.term or not session.attachment.begun:
             raise session.attachment.refusal(opening.session_term)
+        if (failure := session.failure_behind(opening.evaluation)) is not None:
+            raise failure
         run = session.run_of(opening.evaluation)
         if opening.worker not in session.dialers(training=not opening.evaluation):
             raise StatusError(
@@ -69,6 +82,14 @@ class LinkRpc:
                 f"worker {opening.worker[:40]!r} does not dial {session.name!r} under placement "
                 f"{session.placement.version}",
             )
+        shown = caller().ticket
+        if shown is None and opening.worker != AGENT:
+            raise StatusError(
+                grpc.StatusCode.UNAUTHENTICATED,
+                f"worker {opening.worker[:40]!r} is no agent, so it dials with a ticket",
+            )
+        if shown is not None and shown.link != _link(session, opening):
+            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, NO_SUCH_TICKET)
         return run
 
     async def _serve(
@@ -89,18 +110,15 @@ class LinkRpc:
         await served.run(serve())
 
 
+def _link(session: PlacedSession, opening: LinkOpening) -> PeerLink:
+    return PeerLink(session.id, session.attachment.term, opening.worker, opening.evaluation)
+
+
 def _take_ticket(session: PlacedSession, opening: LinkOpening) -> str:
     """The ticket for the same link once more; empty for the agent, who needs none. Raises StatusError."""
-    shown = caller().ticket
-    if shown is None:
-        if opening.worker != AGENT:
-            raise StatusError(
-                grpc.StatusCode.UNAUTHENTICATED,
-                f"worker {opening.worker[:40]!r} is no agent, so it dials with a ticket",
-            )
+    if (shown := caller().ticket) is None:
         return ""
-    link = PeerLink(session.id, session.attachment.term, opening.worker, opening.evaluation)
-    following = session.tickets.take(shown, link)
+    following = session.tickets.take(shown, _link(session, opening))
     if following is None:
         raise StatusError(grpc.StatusCode.UNAUTHENTICATED, NO_SUCH_TICKET)
     return following

@@ -61,6 +61,7 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
             "JoinSession": unary(method(placed.join_session), **message(pb.JoinSessionRequest)),
             "RestoreWorker": unary(method(placed.restore_worker), **message(pb.RestoreWorkerRequest)),
             "CommitPlacement": unary(method(placed.commit_placement), **message(pb.CommitPlacementRequest)),
+            "DialPeers": unary(method(placed.dial_peers), **message(pb.DialPeersRequest)),
             "CheckpointWorker": down(method(placed.checkpoint_worker), **message(pb.CheckpointWorkerRequest)),
             "JoinEvaluation": down(method(placed.join_evaluation), **message(pb.JoinEvaluationRequest)),
         },

@@ -7,6 +7,7 @@ from typing import TypeVar
 import grpc
 import structlog
 
+from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.placed import Joining, placed_session
 from cloud_trainer.sessions.registry import SessionRegistry
@@ -30,11 +31,13 @@ class PlacedCalls:
         joining: Joining,
         checkpointer: SessionCheckpointer,
         threads: TrainerThreads,
+        dialer: PeerDialer,
     ) -> None:
         self._sessions = sessions
         self._joining = joining
         self._checkpointer = checkpointer
         self._threads = threads
+        self._dialer = dialer
 
     async def join_session(self, request: pb.JoinSessionRequest, _context: Context) -> pb.JoinSessionResponse:
         """Make the caller the session's only agent."""
@@ -61,6 +64,15 @@ class PlacedCalls:
             await _to_the_end(commit())
             _log.info("placement committed", version=placement.version, step=session.next_step)
             return pb.CommitPlacementResponse(tickets=session.issue_tickets())
+
+    async def dial_peers(self, request: pb.DialPeersRequest, _context: Context) -> pb.DialPeersResponse:
+        """Dial other trainers of the session."""
+        with self._sessions.using(request.session_id) as found:
+            session = placed_session(found)
+            bind_session(session.id)
+            async with session.changing(request.fence):
+                await session.dial(request.peers, request.evaluation, self._dialer)
+        return pb.DialPeersResponse()
 
     async def checkpoint_worker(self, request: pb.CheckpointWorkerRequest, context: Context) -> None:
         """Take a checkpoint: say when the state is copied, and then whether it was written."""

@@ -13,6 +13,7 @@ from cloud_trainer.calibration.service import CopyTrainings
 from cloud_trainer.config import TrainerCheckpointsConfig, TrainerConfig
 from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.rpc.blocks import BlockReceiver, send_block
 from cloud_trainer.rpc.evaluation import evaluate
 from cloud_trainer.rpc.link_rpc import LinkRpc
@@ -78,7 +79,8 @@ class TrainerService:
             config, self.sessions, handshake, self._checkpointer, self._shutdown, self._threads, metrics
         )
         joining = Joining(self.sessions, self._store, self._fencing, self._threads, self._build_placed)
-        self.placed_calls = PlacedCalls(self.sessions, joining, self._checkpointer, self._threads)
+        dialer = PeerDialer(config.peers, config.link, insecure=config.server.insecure)
+        self.placed_calls = PlacedCalls(self.sessions, joining, self._checkpointer, self._threads, dialer)
         self.link_rpc = LinkRpc(config.link, self.sessions, self._shutdown, metrics)
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:

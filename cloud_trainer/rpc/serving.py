@@ -78,11 +78,16 @@ class ServedStream(Generic[Out, In]):
 
 
 async def serve_attached(
-    session: Session, name: StreamName, work: Coroutine[object, object, None], sessions: SessionRegistry
+    session: Session,
+    name: StreamName,
+    work: Coroutine[object, object, None],
+    sessions: SessionRegistry,
+    failure: Callable[[], BaseException | None] = lambda: None,
 ) -> None:
     """Serve a stream as one of its session, until its peer or somebody else ends it.
 
-    Raises what `work` raises, and a StatusError where somebody else has ended it.
+    failure: why somebody else has, where something has failed. Raises what `work` raises, and that failure or a StatusError
+    where somebody else has ended it.
     """
     serving = asyncio.create_task(work)
     session.attachment.attach(serving, name)
@@ -91,7 +96,7 @@ async def serve_attached(
     try:
         await asyncio.wait({serving})
         if serving.cancelled():
-            raise _refusal_of_ended(session, term, sessions)
+            raise failure() or _refusal_of_ended(session, term, sessions)
         serving.result()
     finally:
         serving.cancel()

@@ -74,6 +74,16 @@ class Attachment:
             serving.cancel()
             await asyncio.wait({serving})
 
+    def is_attached_for(self, evaluation: int) -> bool:
+        """Whether any stream of an evaluation, or of training (0), is attached."""
+        return any(name.evaluation == evaluation for name in self._serving)
+
+    def give_up(self, evaluation: int) -> None:
+        """Begin to end the streams of an evaluation, or of training (0)."""
+        for name, serving in self._serving.items():
+            if name.evaluation == evaluation:
+                serving.cancel()
+
     async def end_evaluation(self, number: int) -> None:
         """End the streams of an evaluation."""
         for name in [name for name in self._serving if name.evaluation == number]:

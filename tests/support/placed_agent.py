@@ -140,8 +140,29 @@ class PlacedAgent:
 
     async def dial(self) -> None:
         """Dial every link of this worker's own, and have the trainers dial each other's."""
+        await self.dial_peers(self.tickets)
         for name in self._dialled(self.worker.run):
             self._serving[name] = await self._linked(name, self.worker.run)
+
+    async def dial_peers(self, tickets: Mapping[str, Mapping[str, str]], evaluation: int = 0) -> None:
+        """Have the trainers dial each other, for training or for an evaluation. tickets: as in `self.tickets`."""
+        peers: dict[str, list[pb.Peer]] = defaultdict(list)
+        for dialer, listener in links(self.placement, self.model, training=not evaluation):
+            if dialer != AGENT:
+                peers[dialer].append(
+                    pb.Peer(
+                        worker=listener,
+                        address=self.trainers[listener].address,
+                        session_id=self.sessions[listener],
+                        ticket=tickets[listener][dialer],
+                    )
+                )
+        for dialer, whom in peers.items():
+            await self.trainers[dialer].dial_peers(
+                pb.DialPeersRequest(
+                    session_id=self.sessions[dialer], fence=self.fence, peers=whom, evaluation=evaluation
+                )
+            )
 
     async def lose(self, trainer: str) -> None:
         """Lose the link to a trainer in the middle of whatever it is doing, and dial it again."""
@@ -169,6 +190,12 @@ class PlacedAgent:
             for serving in list(self._serving.values()):
                 if serving.done():
                     serving.result()
+
+    async def heard_stopping(self, worker: str) -> None:
+        """Wait until a worker has said that it is about to stop."""
+        while worker not in self.stopping:
+            self._heard.clear()
+            await self._heard.wait()
 
     async def end_links(self) -> None:
         """End all links, as an agent does with nothing under way."""
@@ -257,10 +284,13 @@ class PlacedAgent:
         self.evaluations += 1
         number, parts = self.evaluations, _Parts(len(batches))
         run = self.worker.evaluation(parts)
+        tickets: dict[str, dict[str, str]] = {}
         async with AsyncExitStack() as joined:
             for name, client in self.trainers.items():
                 request = pb.JoinEvaluationRequest(session_id=self.sessions[name], fence=self.fence, evaluation=number)
-                await joined.enter_async_context(client.evaluation(request))
+                ready = await joined.enter_async_context(client.evaluation(request))
+                tickets[name] = {ticket.worker: ticket.ticket for ticket in ready.tickets}
+            await self.dial_peers(tickets, number)
             serving = [await self._linked(name, run, number) for name in self._dialled(run)]
             await self._feed(run, 0, batches)
             ended = asyncio.create_task(parts.all_judged.wait())

@@ -1,16 +1,19 @@
 """A session that was opened with a placement: the worker that this trainer is in it, and what the agent asks of that."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 from torch import Tensor
 
+from cloud_trainer.peers.dialer import PeerDialer
+from cloud_trainer.peers.peer_links import PeerLinks
 from cloud_trainer.sessions.arriving import ArrivingBlocks
 from cloud_trainer.sessions.memory import Batches
 from cloud_trainer.sessions.placed.building import BuiltWorker
+from cloud_trainer.sessions.placed.dialling import Dialling
 from cloud_trainer.sessions.placed.evaluation import Evaluation
 from cloud_trainer.sessions.placed.figures import WorkerFigures
 from cloud_trainer.sessions.session import Session
@@ -67,6 +70,7 @@ class PlacedSession(Session):
         self._changing = asyncio.Lock()
         self._last_evaluation = 0
         self._evaluation: Evaluation | None = None
+        self._dialling = Dialling(self.attachment.give_up)
         figures = WorkerFigures(self.name, self.statistics, metrics, self._arriving.forget)
         setup = WorkerSetup(
             worker=self.name,
@@ -258,6 +262,23 @@ class PlacedSession(Session):
         self._evaluation = Evaluation(number, self._worker.evaluation(WorkerListener()))
         return self._evaluation
 
+    async def dial(self, peers: Sequence[pb.Peer], evaluation: int, dialer: PeerDialer) -> None:
+        """Dial other trainers, in place of those dialled before, for an evaluation or for training (0).
+
+        Called inside `changing`. Raises StatusError or ProtocolError as `PeerLinks` does; then nothing has changed.
+        """
+        links = PeerLinks(self.run_of(evaluation), peers, self.attachment.term, dialer, evaluation)
+        await self._dialling.dial(evaluation, links)
+
+    def failure_behind(self, evaluation: int) -> BaseException | None:
+        """Why the links that were dialled for an evaluation, or for training (0), cannot be kept up; None while they can."""
+        return self._dialling.failure(evaluation)
+
+    async def note_ended(self, evaluation: int) -> None:
+        """A link for an evaluation, or for training (0), was ended well; after the last one, those dialled here end."""
+        if not self.attachment.is_attached_for(evaluation):
+            await self._dialling.end(evaluation)
+
     async def end_evaluation(self, evaluation: Evaluation) -> None:
         """End an evaluation, unless it has ended."""
         if self._evaluation is evaluation:
@@ -272,6 +293,7 @@ class PlacedSession(Session):
         """End all links and what evaluates; the steps of training stay as they are."""
         self.tickets.withdraw(0)
         await self.attachment.end()
+        await self._dialling.end(0)
         await self._end_evaluation()
 
     async def _end_evaluation(self) -> None:
@@ -279,6 +301,7 @@ class PlacedSession(Session):
         if ended is not None:
             self.tickets.withdraw(ended.number)
             await self.attachment.end_evaluation(ended.number)
+            await self._dialling.end(ended.number)
             await ended.end()
 
     @property
