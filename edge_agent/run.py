@@ -18,13 +18,11 @@ from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
 from edge_agent.control import Controlled, Pinning, serving_control
+from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
 from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
-from edge_agent.placed.experiment import AnyExperiment, PlacedExperiment, build_experiment
-from edge_agent.placed.opening import open_placed, resume_placed
-from edge_agent.placed.run import PlacedRun
 from edge_agent.sessions.opening import open_session, resume_session
 from edge_agent.sessions.resuming import Resume, prepare
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder
@@ -131,7 +129,7 @@ class _Prepared(NamedTuple):
     """What is known before the trainer is asked."""
 
     config: EdgeConfig
-    experiment: AnyExperiment
+    experiment: Experiment
     profile: Profile | None
     start: Deployment | None
     """What a new session begins with, where that was planned."""
@@ -146,7 +144,7 @@ async def _prepare(config: EdgeConfig, resume: Resume | None) -> _Prepared:
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     folder = sessions_folder(config)
-    experiment, stored = await asyncio.to_thread(prepare, build_experiment, config, folder, resume)
+    experiment, stored = await asyncio.to_thread(prepare, Experiment, config, folder, resume)
     profile = await asyncio.to_thread(load_run_profile, experiment)
     start = await planned_start(experiment, profile) if profile is not None and stored is None else None
     if start is not None:
@@ -225,35 +223,28 @@ class _Runs:
                 _log.warning("the run begins again", reason=str(gone))
                 self._observer.began_again()
                 began_again, stored = True, None
-                experiment = await asyncio.to_thread(build_experiment, prepared.config)
+                experiment = await asyncio.to_thread(Experiment, prepared.config)
                 if prepared.start is not None:
                     experiment.begin_with(prepared.start)
 
     async def _open(
-        self, experiment: AnyExperiment, stored: StoredSession | None, folder: LocalFiles | None
-    ) -> TrainingRun | PlacedRun:
+        self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None
+    ) -> TrainingRun:
         config, workers, clients = experiment.config, self._workers, self._clients
         limits = [trainer.give_up_seconds for trainer in config.all_trainers if trainer.give_up_seconds is not None]
         retry = Retry(min(limits, default=None), self._observer.trainer_away)
         step_log, disk = config.checkpoints.step_log, workers.disk
         pause, observer, statistics = self._controlled.pause, self._observer, self._controlled.statistics
-        if isinstance(experiment, PlacedExperiment):
-            if stored is None:
-                placed = await open_placed(clients, experiment, workers, retry, folder, step_log)
-            else:
-                placed = await disk.run(resume_placed, stored, clients, experiment, workers, retry, step_log)
-            return PlacedRun(placed, pause, observer, statistics)
-        (client,) = clients.values()
         if stored is None:
-            session = await open_session(client, experiment, workers, retry, folder, step_log)
+            session = await open_session(clients, experiment, workers, retry, folder, step_log)
         else:
-            session = await disk.run(resume_session, stored, client, experiment, workers, retry, step_log)
+            session = await disk.run(resume_session, stored, clients, experiment, workers, retry, step_log)
         return TrainingRun(session, pause, observer, statistics)
 
     async def _train_in(
         self,
-        run: TrainingRun | PlacedRun,
-        experiment: AnyExperiment,
+        run: TrainingRun,
+        experiment: Experiment,
         decisions: DecisionLoop | None,
         *,
         resumed: bool,

@@ -16,8 +16,8 @@ import structlog
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import LinkProbe, LinkRates, make_link_probe
 from edge_agent.config import EngineSection
+from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
-from edge_agent.placed.experiment import AnyExperiment
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.codec import codec_bits, codec_of_bits
@@ -258,7 +258,7 @@ class DecisionLoop:
 
 
 def make_decision_loop(
-    experiment: AnyExperiment, profile: Profile | None, statistics: Statistics, metrics: EngineMetrics
+    experiment: Experiment, profile: Profile | None, statistics: Statistics, metrics: EngineMetrics
 ) -> DecisionLoop | None:
     """The decision loop of a run; None without a profile to decide by. Raises PlanError when that leaves nothing to choose."""
     if profile is None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import structlog
 
 from edge_agent.config import EngineSection
-from edge_agent.placed.experiment import AnyExperiment
+from edge_agent.experiment.building import Experiment
 from shared.codec import bit_widths, codec_bits, codec_family, codec_of_bits
 from shared.errors import ConfigError, ModelError, PlanError
 from shared.model.build import check_cut
@@ -15,7 +15,7 @@ from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
 _log = structlog.get_logger(__name__)
 
 
-def load_run_profile(experiment: AnyExperiment) -> Profile | None:
+def load_run_profile(experiment: Experiment) -> Profile | None:
     """The profile that `engine.profile` names, checked against the experiment; None where it names none.
 
     Warns where the profile was measured with other codecs than those that the engine may choose.
@@ -70,7 +70,7 @@ def uncalibrated_bits(profile: Profile, codec: str) -> tuple[int, ...]:
     return tuple(bits for bits in narrow if codec_family(codec_of_bits(bits, codec)) != profile.codec_family)
 
 
-def search_space(experiment: AnyExperiment, profile: Profile) -> SearchSpace:
+def search_space(experiment: Experiment, profile: Profile) -> SearchSpace:
     """The deployments that configuration and model let the engine choose from."""
     engine = experiment.config.engine
     return SearchSpace(

@@ -4,7 +4,7 @@ import structlog
 
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import probe_link
-from edge_agent.placed.experiment import AnyExperiment
+from edge_agent.experiment.building import Experiment
 from shared.codec import codec_of_bits
 from shared.planning import Profile, Rates, first_deployment
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
@@ -12,7 +12,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 _log = structlog.get_logger(__name__)
 
 
-async def planned_start(experiment: AnyExperiment, profile: Profile) -> Deployment | None:
+async def planned_start(experiment: Experiment, profile: Profile) -> Deployment | None:
     """The deployment to begin with; None where the configuration names a cut or a placement, or the link says nothing.
 
     Raises PlanError where nothing may be chosen.

@@ -58,8 +58,6 @@ def to_document(report: PlacementReport) -> dict[str, Any]:
         "schema": SCHEMA,
         "placement": document_of(report.placement),
         "blocks": list(report.block_names),
-        "runs": report.runs,
-        "note": report.note,
         "crossings": [
             {
                 "from": one.crossing.sender,

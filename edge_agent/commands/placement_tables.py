@@ -26,8 +26,6 @@ def render(report: PlacementReport, console: Console) -> None:
     console.print(transfers_table(report) if report.transfers else "nothing crosses in a step")
     console.print(memory_table(report.memory, placement.staleness))
     console.print(sights_table(report.sights, placement.blocks))
-    if report.note:
-        console.print(report.note, soft_wrap=True)
 
 
 def picture(report: PlacementReport, colours: dict[str, str]) -> Iterator[Text]:

@@ -1,45 +1,74 @@
-"""What this version trains: a workload on two workers, the blocks of it that are here, and its first deployment."""
+"""What is trained under a placement, and the blocks of it that are here."""
+
+from collections.abc import Mapping
+from dataclasses import replace
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.placing import placement_of
 from edge_agent.experiment.privacy import check_labels_may_leave
-from edge_agent.experiment.two_workers import deployment_of
 from edge_agent.experiment.workload import Workload
+from shared.errors import ConfigError
+from shared.execution.model_facts import facts_of
 from shared.model.build import check_cut
+from shared.placement import (
+    AGENT,
+    Cargo,
+    Permissions,
+    Placement,
+    Route,
+    check,
+    crossings,
+    gradient_crossings,
+    held_blocks,
+    two_workers,
+)
 from shared.training.device import choose_device, prepare_device
 from shared.training.held_blocks import HeldBlocks
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 
 class Experiment(Workload):
-    """Raises ConfigError, DataError or ModelError for what cannot be trained, or not by this version."""
+    """Raises ConfigError, DataError or ModelError for what cannot be trained."""
 
     def __init__(self, config: EdgeConfig, schedule_steps: int | None = None) -> None:
         """See `Workload`."""
         super().__init__(config, schedule_steps)
-        # This version's trainer computes the loss at every cut, so it gets the labels where all blocks are here too.
-        check_labels_may_leave(self.labels_that_are_inputs, [config.only_trainer.name], config.privacy)
-        chosen = config.deployment
-        self.deployment = deployment_of(placement_of(self), chosen.codec, chosen.downlink_codec)
+        self.placement = placement_of(self)
+        self.facts = facts_of(self.chain)
+        _check_source(self.placement)
+        self._check_labels(self.placement)
         device = choose_device(config.compute.device)
         prepare_device(device, deterministic=config.compute.deterministic)
-        self.held = HeldBlocks(self.chain, self.recipe, device, range(self.deployment.cut))
+        self.held = HeldBlocks(self.chain, self.recipe, device, held_blocks(self.placement, AGENT))
+
+    def check(self, placement: Placement) -> None:
+        """Refuse a placement that may not come into force. Raises ConfigError, DataError for labels that may not leave."""
+        check(placement, self.facts, Permissions(inputs_to=frozenset(self.config.privacy.inputs_to)))
+        self._check_labels(placement)
+
+    def _check_labels(self, placement: Placement) -> None:
+        labels_to = {one.receiver for one in crossings(placement) if one.cargo is Cargo.LABEL}
+        check_labels_may_leave(self.labels_that_are_inputs, sorted(labels_to), self.config.privacy)
+
+    @property
+    def deployment(self) -> Deployment:
+        """What two workers on one cut have of the placement."""
+        return deployment_of(self.placement, self.config.deployment.codec)
 
     def begin_with(self, deployment: Deployment) -> None:
-        """Begin with another deployment than the configuration's. Raises ModelError for a cut out of range."""
-        check_cut(deployment.cut, self.chain)
-        self.held.hold(range(deployment.cut), {})
-        self.deployment = deployment
+        """Begin with another deployment than the configuration's.
+
+        Raises ModelError for a cut out of range, ConfigError unless two workers are on one cut.
+        """
+        chosen = {Cargo.FEATURE: deployment.codec, Cargo.ERROR_GRADIENT: deployment.downlink_codec}
+        placed = at_cut(self.placement, deployment.cut, self, chosen)
+        self.placement = replace(placed, staleness=deployment.staleness)
+        self.held.hold(held_blocks(self.placement, AGENT), {})
 
     @property
     def trainers(self) -> tuple[str, ...]:
-        """The name of the trainer."""
-        return (self.config.only_trainer.name,)
-
-    @property
-    def largest_staleness(self) -> int:
-        """The largest limit K that the run is known to come to."""
-        return max(self.deployment.staleness, *(limit for _, limit in self.config.deployment.staleness_schedule))
+        """The trainers of the placement, nearest first."""
+        return tuple(name for name in self.placement.workers if name != AGENT)
 
     @property
     def staleness_changes(self) -> dict[int, int]:
@@ -47,3 +76,52 @@ class Experiment(Workload):
         schedule = self.config.deployment
         unit_steps = self.loader.steps_per_epoch if schedule.staleness_every == "epoch" else 1
         return {position * unit_steps: limit for position, limit in schedule.staleness_schedule[1:]}
+
+    def staleness_at(self, step: int) -> int:
+        """K at a step, as the configuration has it."""
+        passed = [limit for position, limit in self.staleness_changes.items() if position <= step]
+        return passed[-1] if passed else self.config.deployment.first_staleness
+
+
+def at_cut(before: Placement, cut: int, experiment: Experiment, codecs: Mapping[Cargo, str]) -> Placement:
+    """The placement of the same two workers at another cut. codecs: by what is sent.
+
+    Raises ModelError for a cut out of range, ConfigError where the placement is not of two workers on one cut or may not be.
+    """
+    check_cut(cut, experiment.chain)
+    if len(before.workers) != 2 or list(before.shared_blocks()) or before.labels is not None:
+        raise ConfigError("the placement is not of two workers on one cut, so there is no cut to move")
+    edge, trainer = before.workers
+    placed = two_workers(edge, trainer, cut, before.blocks, before.batch_size, staleness=before.staleness)
+    everything = (*crossings(placed), *gradient_crossings(placed, experiment.facts))
+    routes = {Route(one.sender, one.receiver, one.cargo) for one in everything if one.cargo in codecs}
+    return replace(
+        placed, version=before.version, codecs={route: codecs[route.cargo] for route in sorted(routes, key=str)}
+    )
+
+
+def _check_source(placement: Placement) -> None:
+    """Raises ConfigError where samples are anywhere but here."""
+    others = [source.worker for source in placement.sources if source.worker != AGENT]
+    if others or len(placement.sources) != 1:
+        raise ConfigError(
+            f"placement: {', '.join(others) or 'nobody'} is to have samples of its own; in this version all samples are on "
+            f"this device, so sources may be left out, or name {AGENT!r} alone"
+        )
+
+
+def deployment_of(placement: Placement, codec: str) -> Deployment:
+    """What figures of two workers show of a placement: the first blocks here, K, and the codecs of this device's link.
+
+    codec: where nothing crosses.
+    """
+    own = {block for tile in placement.tiles_of(AGENT) for block in tile.blocks}
+    cut = next((block for block in range(placement.blocks) if block not in own), placement.blocks)
+    names = {route.cargo: name for route, name in placement.codecs.items() if AGENT in (route.sender, route.receiver)}
+    return Deployment(
+        version=placement.version,
+        cut=cut,
+        staleness=placement.staleness,
+        codec=names.get(Cargo.FEATURE, codec),
+        downlink_codec=names.get(Cargo.ERROR_GRADIENT, codec),
+    )

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from edge_agent.experiment.placing import placement_of
 from edge_agent.experiment.privacy import check_labels_may_leave
-from edge_agent.experiment.two_workers import cut_of, note_on
 from edge_agent.experiment.workload import Workload
 from shared.execution.model_facts import facts_of
 from shared.model.chain import Block
@@ -94,10 +93,6 @@ class PlacementReport:
     transfers: tuple[Transfer, ...]
     memory: tuple[Memory, ...]
     sights: tuple[Sight, ...]
-    runs: bool
-    """Whether this version trains with it."""
-    note: str
-    """What a reader of the other figures should know of this version, if anything."""
 
 
 def report_on(workload: Workload) -> PlacementReport:
@@ -114,8 +109,6 @@ def report_on(workload: Workload) -> PlacementReport:
         transfers=tuple(_transfer(workload, placement, one) for one in everything),
         memory=tuple(_memory(workload, placement, model, worker) for worker in placement.workers),
         sights=tuple(_sight(placement, model, worker) for worker in placement.workers),
-        runs=cut_of(placement) is not None,
-        note=note_on(placement),
     )
 
 

@@ -73,7 +73,8 @@ class Profiler:
         blocks = len(self._experiment.chain.blocks)
         parts = await asyncio.to_thread(self._parts.load, self._identity())
         retry = Retry(0)  # a lost trainer ends the measurement, which goes on when asked again
-        session = await open_session(client, self._experiment, self._workers, retry)
+        trainer = self._experiment.config.only_trainer.name
+        session = await open_session({trainer: client}, self._experiment, self._workers, retry)
         try:
             async with session.keep_alive():
                 for cut in range(1, blocks + 1):
@@ -106,8 +107,13 @@ class Profiler:
         edge = await self._workers.compute.run(self._edge_seconds, cut)
         serial = await self._workers.compute.run(self._serial_seconds, cut)
         last = cut == len(self._experiment.chain.blocks)
-        cloud = [0.0] if last else await session.measure_cloud(cut, self._repeats)
+        cloud = [0.0] if last else await self._trainer_seconds(session, cut)
         return MeasuredCut(edge=tuple(edge), serial=tuple(serial), cloud=tuple(cloud))
+
+    async def _trainer_seconds(self, session: OpenSession, cut: int) -> list[float]:
+        """Seconds of steps of the blocks from `cut` on. The session cannot train afterwards."""
+        (member,) = session.members.values()
+        return await member.client.measure_stage(member.session_id, cut, self._repeats)
 
     def _edge_seconds(self, cut: int) -> list[float]:
         return measure_replay(self._stage(cut), self._experiment.chain.features[0], repeats=self._repeats)

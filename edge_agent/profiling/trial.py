@@ -5,29 +5,23 @@ Knows nothing of what the parts take alone.
 
 import statistics
 import time
-from typing import NoReturn
 
 from edge_agent.config import EdgeConfig
-from edge_agent.data.prefetch import Prefetcher
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.placement_config import PlacementSection
 from edge_agent.sessions.opening import open_session
-from edge_agent.training.edge_compute import EdgeCompute
+from edge_agent.training.links import Links
 from edge_agent.training.listener import RunListener
-from edge_agent.training.live_deployment import LiveDeployment
-from edge_agent.training.pipeline import Pipeline
+from edge_agent.training.recovery import rejoin
 from edge_agent.training.step_boundary import StepBoundary
-from edge_agent.training.training_stream import TrainingStream
-from edge_agent.training.window import Window
+from edge_agent.training.stretches import Stretches
+from edge_agent.training.tally import Tally
 from shared.client.retry import Retry
-from shared.client.stream_call import Stream
 from shared.client.trainer import TrainerClient
-from shared.codec import FeedbackMode
-from shared.errors import IsthmusError
-from shared.training.policies import Replay
+from shared.runtime.worker_run import WorkerRun
 from shared.transport.stream.framing import WireTensor
-from shared.wire.isthmus.v1.trainer_pb2 import StepReport, TrainResponse
+from shared.wire.isthmus.v1.trainer_pb2 import StepReport
 
 STALENESS = 5
 """Enough for the slowest phase to be what a step takes."""
@@ -55,10 +49,11 @@ async def turn_seconds(client: TrainerClient, config: EdgeConfig, cut: int, work
 
 
 class _Watch(RunListener):
-    """When steps were done, how long the edge's turns took, and how many gradients waited for it."""
+    """When steps were done, how long the edge's turns took, and for how many steps an error gradient waited for it."""
 
-    def __init__(self, window: Window) -> None:
-        self._window = window
+    def __init__(self) -> None:
+        self.run: WorkerRun | None = None
+        """The edge's worker, once there is one."""
         self.ends: list[float] = []
         self.turns: list[float] = []
         self.waiting: list[int] = []
@@ -66,8 +61,9 @@ class _Watch(RunListener):
 
     def step_reported(self, _report: StepReport, _samples: int, /) -> None:
         """A step is done."""
+        assert self.run is not None, "steps are done by a worker"
         self.ends.append(time.monotonic())
-        self.waiting.append(self._window.gradients_to_apply)
+        self.waiting.append(self.run.waiting["compute"])
 
     def downloaded(self, _tensor: WireTensor, _raw_bytes: int, /) -> None:
         """A turn of the edge begins."""
@@ -79,18 +75,7 @@ class _Watch(RunListener):
             self.turns.append(end_seconds - self._arrived)
 
 
-class _OneStream:
-    """Implements `edge_agent.training.pipeline.StreamSource`: a trial whose stream is lost has failed."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-
-    async def reattach(self, failure: IsthmusError) -> NoReturn:
-        """See `StreamSource`."""
-        raise failure
-
-
-def _ignore(_message: TrainResponse) -> None:
+def _ignore(*_news: object) -> None:
     pass
 
 
@@ -98,28 +83,29 @@ async def _train(
     client: TrainerClient, config: EdgeConfig, cut: int, staleness: int, codec: str, workers: Workers, steps: int
 ) -> _Watch:
     """Train a copy of the model over the real link for so many steps after the warm-up, and throw it away."""
-    deployment = {"cut": cut, "staleness": staleness, "codec": codec, "downlink_codec": "fp32"}
+    deployment = {"cut": cut, "staleness": staleness, "codec": codec, "downlink_codec": "fp32", "backward": "replay"}
     changed = config.deployment.model_copy(update=deployment)
     experiment = Experiment(config.model_copy(update={"deployment": changed, "placement": PlacementSection()}))
     stop_step = WARM_UP_STEPS + steps + staleness
-    window = Window()
-    watch = _Watch(window)
-    feedback = FeedbackMode(config.deployment.feedback)
-    compute = EdgeCompute(experiment.held, Replay, feedback, workers)
-    live = LiveDeployment(experiment.deployment, watch)
-    pipeline = Pipeline(compute, window, live, StepBoundary(), watch, _ignore)
-    session = await open_session(client, experiment, workers, Retry(0))
-    training_stream = TrainingStream(client, session.stored, workers.disk, window, watch)
+    watch = _Watch()
+    session = await open_session({config.only_trainer.name: client}, experiment, workers, Retry(0))
     try:
-        await training_stream.attach(window.position)
+        await rejoin(session, is_whole=True)
+        tally = Tally(watch, _ignore, _ignore)
+        worker = session.make_worker(tally)
         try:
-            async with Prefetcher(experiment.loader.iterate(0, stop_step), workers.load, pipeline.wake) as batches:
-                await pipeline.run(_OneStream(training_stream.stream), batches, stop_step)
-            await training_stream.end()
+            tally.begin(session.placement, experiment.facts, 0)
+            watch.run = worker.run
+            stretches = Stretches(session, worker, tally, StepBoundary())
+            async with (
+                Links(session, worker.run, watch) as links,
+                stretches.batches_from(0, stop_step) as batches,
+            ):
+                await stretches.do(links, batches, stop_step)
         finally:
+            await worker.stop()
             await workers.load.run(experiment.close)
     except BaseException:
-        training_stream.drop()
         await session.abandon()
         raise
     await session.close()

@@ -1,65 +1,86 @@
-"""An open session, and what the device asks of the trainer for it: evaluations, blocks up and home, another cut, its end."""
+"""An open session of a placement: this agent's part in it, and what it asks of the trainers that have another."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import NamedTuple
 
 import structlog
 import torch
 
-from edge_agent.data import EvaluationLoader
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.sessions.stored_session import StoredSession
+from shared.checkpoint import CheckpointName
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
-from shared.codec import codec_by_name
+from shared.codec import FeedbackMode, codec_by_name
+from shared.concurrency.tasks import gathered
 from shared.errors import IsthmusError, ProtocolError
+from shared.execution.blocks import Method
 from shared.model.chain import Block
-from shared.tensor_wire import encode_tensor, slot_codec, to_wire
+from shared.placement import AGENT, Placement, document_of, held_blocks, links
+from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
+from shared.runtime.worker_listener import WorkerListener
+from shared.runtime.worker_run import Threads
+from shared.tensor_wire import to_wire
 from shared.training import block_state
-from shared.training.losses import narrowed
-from shared.training.stage import Stage
+from shared.training.losses import LossHead, check_labels
 from shared.training.step_log import StepLog
-from shared.transport.stream.framing import TensorKey, WireTensor, block_key
+from shared.transport.stream.framing import block_key
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.tensor_pb2 import Role
 
 _log = structlog.get_logger(__name__)
 REMINDER_SECONDS = 15.0
-"""Well below the time that a trainer keeps a session without a call before it is attached (server.unattached_seconds)."""
+"""Well below the time that a trainer keeps a session without a call before it is joined (server.unattached_seconds)."""
 FAREWELL_SECONDS = 5.0
 """How long the end of a session may take. A trainer that does not hear of it frees the session by itself, later."""
 
+Tickets = Mapping[str, Sequence[pb.Ticket]]
+"""What the trainers let others dial them with, by the worker that listens."""
+
+
+class Member(NamedTuple):
+    """A trainer of the session, and the session by the id that it has given it."""
+
+    client: TrainerClient
+    session_id: str
+
 
 class OpenSession:
-    """A session that the trainer holds and this agent has; `opening` makes it.
+    """A session that this agent has opened on all trainers with a part in it. Used on the event loop.
 
-    Its calls wait for a trainer that is away as long as `retry` does; each can be repeated without harm.
+    Each of its calls is made once, and can be repeated without harm; `retry` waits for a trainer that is away.
     """
 
     def __init__(
         self,
         stored: StoredSession,
-        client: TrainerClient,
+        members: Mapping[str, Member],
         experiment: Experiment,
         workers: Workers,
         retry: Retry,
         step_log: StepLog | None = None,
     ) -> None:
-        """stored: what outlives the process. step_log: gets every applied gradient, where there is one."""
+        """members: by the name of the worker."""
         self.stored = stored
-        self.client = client
+        self.members = members
         self.experiment = experiment
         self.workers = workers
         self.retry = retry
         self.step_log = step_log
-        self._equal_blocks: set[int] = set()
-        """The static blocks, which training leaves as they are, that the trainer is known to have with the same weights."""
+        self.placement = experiment.placement
+        """What is in force."""
+        self.lineage = 0
+        """The term in which all workers last went back to a checkpoint; 0 before the first time."""
+        self._equal_blocks: dict[str, set[int]] = {name: set() for name in members}
+        """The static blocks, which training leaves as they are, that each trainer is known to have with our weights."""
 
     @property
     def id(self) -> str:
-        """The id that the trainer has given the session."""
+        """The id of the session on this device."""
         return self.stored.record.session_id
 
     @property
@@ -69,80 +90,165 @@ class OpenSession:
 
     @property
     def resumable(self) -> bool:
-        """Whether both sides have had a checkpoint of it."""
+        """Whether all workers have had a checkpoint of it."""
         return self.stored.shared is not None
 
     @property
     def first_step(self) -> int:
-        """The step that training goes on with, as far as this side knows before it is attached."""
+        """The step that training goes on with, as far as this device knows before it has joined."""
         return 0 if self.stored.shared is None else self.stored.shared.step
 
-    async def evaluate(self, test: EvaluationLoader, deployment: pb.Deployment) -> pb.EvaluateResponse:
-        """Evaluate `test` with the current weights, as deployed; nothing may be in flight."""
-        raw, stage = codec_by_name("raw"), Stage(self.experiment.held, 0, deployment.cut)
-
-        async def tensors() -> AsyncIterator[WireTensor]:
-            number, batches = 1, test.iterate()
-            while (batch := await self.workers.load.run(next, batches, None)) is not None:
-                labels = TensorKey(0, Role.ROLE_LABEL, batch=number)
-                yield to_wire(raw.encode(narrowed(batch.labels)), labels, deployment.version)
-                features = await self.workers.compute.run(stage.evaluate, (batch.inputs,))
-                for slot, feature in enumerate(features):
-                    codec = slot_codec(deployment.codec, feature.dtype)
-                    encoding = await encode_tensor(feature, codec, self.workers.codec)
-                    crossing = TensorKey(0, Role.ROLE_FEATURE, deployment.cut, slot, batch=number)
-                    yield to_wire(encoding, crossing, deployment.version)
-                number += 1
-
-        return await self.retry.run(lambda: self.client.evaluate(self.id, tensors()))
-
-    async def collect(self, cut: int) -> None:
-        """Bring the weights of the cloud's blocks [cut, L) home, so that the user's module is whole."""
-        for block in self.experiment.chain.blocks[cut:]:
-            tensors = await self.download_block(block, weights_only=True)
-            await self.workers.compute.run(block_state.restore, block, None, None, tensors)
-
-    async def download_block(self, block: Block, *, weights_only: bool) -> block_state.BlockTensors:
-        """Download the state of one of the cloud's blocks. Raises ProtocolError for bytes that are no state of a block."""
-        limit = block_state.max_serialized_bytes(block, self.experiment.recipe.optimizer)
-        data = await self.retry.run(
-            lambda: self.client.download_block(self.id, block.index, limit, weights_only=weights_only)
+    def make_worker(self, listener: WorkerListener) -> PlacedWorker:
+        """This device's worker, under the placement in force and from the first step. Called on the event loop."""
+        experiment, deployment = self.experiment, self.experiment.config.deployment
+        chain, loss = experiment.chain, experiment.recipe.loss
+        setup = WorkerSetup(
+            AGENT,
+            experiment.held,
+            Method(LossHead(loss, None), deployment.backward, FeedbackMode(deployment.feedback)),
+            Threads(self.workers.compute, self.workers.codec),
+            lambda labels: check_labels(loss, chain.features[0], chain.output, labels),
+            listener,
+            self.step_log,
         )
+        return PlacedWorker(setup, self.placement, self.first_step)
+
+    async def join(self) -> dict[str, pb.JoinSessionResponse]:
+        """Become the only agent of the session at every trainer, and hear what each could go on with.
+
+        Nothing is written on any side while a trainer does not answer.
+        """
+        await gathered(*(member.client.check_serving() for member in self.members.values()))
+        term = await self.workers.disk.run(self.stored.next_term)
+        answers = await gathered(
+            *(member.client.join_session(member.session_id, term) for member in self.members.values())
+        )
+        return dict(zip(self.members, answers, strict=True))
+
+    async def restore(self, name: CheckpointName, placement: Placement) -> Tickets:
+        """Have every trainer restore a checkpoint under the placement of that time; static blocks are as here then."""
+
+        async def restore(worker: str, member: Member) -> Sequence[pb.Ticket]:
+            answer = await member.client.restore_worker(
+                pb.RestoreWorkerRequest(
+                    session_id=member.session_id,
+                    fence=self.fence,
+                    checkpoint=pb.CheckpointName(lineage=name.lineage, step=name.step),
+                    placement=placement_message(placement),
+                )
+            )
+            await self.upload_differing(worker, list(answer.block_digests), placement, static_only=True)
+            return answer.tickets
+
+        found = await gathered(*(restore(worker, member) for worker, member in self.members.items()))
+        self.placement, self.lineage = placement, self.stored.session_term
+        return dict(zip(self.members, found, strict=True))
+
+    async def commit(self, placement: Placement, next_step: int) -> Tickets:
+        """Put a placement into force at every trainer. Where an answer was lost, ask again; that changes nothing more."""
+
+        async def commit(member: Member) -> Sequence[pb.Ticket]:
+            request = pb.CommitPlacementRequest(
+                session_id=member.session_id,
+                fence=self.fence,
+                next_step=next_step,
+                placement=placement_message(placement),
+            )
+            return (await member.client.commit_placement(request)).tickets
+
+        found = await gathered(*map(commit, self.members.values()))
+        return dict(zip(self.members, found, strict=True))
+
+    async def dial_peers(self, tickets: Tickets, evaluation: int = 0) -> None:
+        """Have the trainers dial each other, for training or for an evaluation. Without links among them nothing happens."""
+        peers: dict[str, list[pb.Peer]] = {}
+        for link in links(self.placement, self.experiment.facts, training=evaluation == 0):
+            if link.dialer == AGENT:
+                continue
+            ticket = next((one.ticket for one in tickets[link.listener] if one.worker == link.dialer), None)
+            if ticket is None:
+                raise ProtocolError(f"trainer {link.listener!r} gave no ticket for {link.dialer!r}, which dials it")
+            member = self.members[link.listener]
+            peer = pb.Peer(
+                worker=link.listener, address=member.client.address, session_id=member.session_id, ticket=ticket
+            )
+            peers.setdefault(link.dialer, []).append(peer)
+        await gathered(
+            *(
+                self.members[dialer].client.dial_peers(
+                    pb.DialPeersRequest(
+                        session_id=self.members[dialer].session_id, fence=self.fence, peers=whom, evaluation=evaluation
+                    )
+                )
+                for dialer, whom in peers.items()
+            )
+        )
+
+    async def download_block(self, worker: str, block: Block, *, weights_only: bool) -> block_state.BlockTensors:
+        """Download the state of a block from the trainer that holds it. Raises ProtocolError for bytes that are none."""
+        member = self.members[worker]
+        limit = block_state.max_serialized_bytes(block, self.experiment.recipe.optimizer)
+        data = await member.client.download_block(member.session_id, block.index, limit, weights_only=weights_only)
         return await self.workers.compute.run(block_state.deserialize, bytes(data))
 
-    async def upload_block(self, block: Block, tensors: block_state.BlockTensors, deployment_version: int) -> None:
-        """Bring the state of a block to the trainer."""
+    async def upload_block(
+        self, worker: str, block: Block, tensors: block_state.BlockTensors, placement_version: int
+    ) -> None:
+        """Bring the state of a block to a trainer."""
+        member = self.members[worker]
         data = await self.workers.compute.run(block_state.serialize, tensors)
         encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        tensor = to_wire(encoded, block_key(block.index), deployment_version)
-        await self.retry.run(lambda: self.client.upload_block(self.id, tensor, self.fence))
+        tensor = to_wire(encoded, block_key(block.index), placement_version)
+        await member.client.upload_block(member.session_id, tensor, self.fence)
         if block_state.is_static(block):
-            self._equal_blocks.add(block.index)
+            self._equal_blocks[worker].add(block.index)
 
-    def must_move(self, block: Block) -> bool:
-        """Whether a block that is to run at the trainer has to be uploaded: a static block that is there already has not."""
-        return block.index not in self._equal_blocks
+    def must_move(self, worker: str, block: Block) -> bool:
+        """Whether a block that a trainer is to run has to be uploaded: a static block that is there already has not."""
+        return block.index not in self._equal_blocks[worker]
 
-    async def commit_migration(self, next_step: int, deployment: pb.Deployment) -> None:
-        """Move the cut at the trainer. Where the answer is lost, ask again; that changes nothing more.
+    async def upload_differing(
+        self, worker: str, digests: list[int], placement: Placement, *, static_only: bool
+    ) -> None:
+        """Upload the blocks of a trainer that differ from ours by their digests.
 
-        Raises UnreachableError when that cannot be found out, RefusedError when the trainer keeps the old deployment.
+        static_only: leave out those that training changes, whose weights at the trainer are the right ones.
+        Raises ProtocolError for digests of another model.
         """
-        await self.retry.run(lambda: self.client.commit_migration(self.id, next_step, deployment, self.fence))
+        blocks, compute = self.experiment.chain.blocks, self.workers.compute
+        if len(digests) != len(blocks):
+            raise ProtocolError(
+                f"trainer {worker!r} sent digests of {len(digests)} blocks; the model has {len(blocks)}"
+            )
+        held = held_blocks(placement, worker)
+        for block in blocks:
+            is_static = block_state.is_static(block)
+            if not is_static and (static_only or block.index not in held):
+                continue
+            if await compute.run(block_state.digest, block) == digests[block.index]:
+                if is_static:
+                    self._equal_blocks[worker].add(block.index)
+            elif block.index in held:
+                _log.info("the trainer starts from other weights; uploading ours", block=block.name, trainer=worker)
+                await self.upload_block(worker, block, block_state.collect(block, None), placement.version)
 
-    async def measure_cloud(self, cut: int, repeats: int) -> list[float]:
-        """Measure `repeats` steps of the cloud's blocks at `cut`, in seconds. The session cannot train afterwards."""
-        return await self.client.measure_stage(self.id, cut, repeats)
+    async def collect(self) -> None:
+        """Bring the weights of the blocks that are elsewhere home, so that the user's module is whole."""
+        for block in self.experiment.chain.blocks:
+            if (owner := self.placement.owner(block.index)) != AGENT:
+                download = partial(self.download_block, owner, block, weights_only=True)
+                tensors = await self.retry.run(download)
+                await self.workers.compute.run(block_state.restore, block, None, None, tensors)
 
     @asynccontextmanager
     async def keep_alive(self) -> AsyncIterator[None]:
-        """Remind the trainer of the session while the block runs; without a call for a minute it would free the session."""
+        """Remind the trainers of the session while the block runs; without a call for a minute they would free it."""
 
         async def remind() -> None:
             while True:
                 await asyncio.sleep(REMINDER_SECONDS)
                 with suppress(IsthmusError):  # the next call that needs the session says what is wrong
-                    await self.client.get_session(self.id)
+                    await self.max_staleness()
 
         reminding = asyncio.create_task(remind())
         try:
@@ -150,58 +256,40 @@ class OpenSession:
         finally:
             reminding.cancel()
 
-    async def deployment(self) -> pb.Deployment:
-        """The deployment that the trainer holds."""
-        return (await self.retry.run(lambda: self.client.get_session(self.id))).deployment
-
     async def max_staleness(self) -> int:
-        """The largest K that the trainer allows the session. Raises UnreachableError, RefusedError."""
-        return (await self.client.get_session(self.id)).max_staleness
+        """The largest K that every trainer allows the session; no limit where there is no trainer."""
+        answers = await gathered(*(one.client.get_session(one.session_id) for one in self.members.values()))
+        return min((answer.max_staleness for answer in answers), default=2**31)
 
     async def close(self) -> None:
-        """End the session at the trainer for good. Tries once."""
-        await self.client.close_session(self.id, self.fence, resumable=False)
+        """End the session at every trainer for good. Tries once."""
+        await self._end(resumable=False)
 
     async def abandon(self) -> None:
-        """End the session after a failure; where both sides have a checkpoint, the trainer keeps its own."""
-        await abandon(self.client, self.id, self.fence, resumable=self.resumable)
+        """End the session after a failure; where all workers have a checkpoint, the trainers keep theirs.
 
-    async def upload_first(self, digests: list[int], cut: int) -> None:
-        """Upload every block of the cloud whose first weights at the trainer, of these digests, are not ours."""
-        await self._compare(digests)
-        for block in self.experiment.chain.blocks[cut:]:
-            await self._upload_differing(block, digests[block.index], 0)
-
-    async def upload_static(self, digests: list[int], cut: int, deployment_version: int) -> None:
-        """Upload every static block of the cloud, which no checkpoint holds, whose weights at the trainer are not ours.
-
-        A frozen block of the edge stays here: its weights may be the user's own, and the trainer does not run it.
+        An error of this call is dropped, because the first failure is what matters.
         """
-        await self._compare(digests)
-        for block in self.experiment.chain.blocks[cut:]:
-            if block_state.is_static(block):
-                await self._upload_differing(block, digests[block.index], deployment_version)
+        with suppress(IsthmusError, TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self._end(resumable=self.resumable)
 
-    async def _compare(self, digests: list[int]) -> None:
-        """Note which static blocks the trainer has with our weights. Raises ProtocolError for digests of another model."""
-        blocks = self.experiment.chain.blocks
-        if len(digests) != len(blocks):
-            raise ProtocolError(f"the trainer sent digests of {len(digests)} blocks; the model has {len(blocks)}")
-        self._equal_blocks = {
-            block.index
-            for block in blocks
-            if block_state.is_static(block)
-            and await self.workers.compute.run(block_state.digest, block) == digests[block.index]
-        }
-
-    async def _upload_differing(self, block: Block, digest: int, deployment_version: int) -> None:
-        if await self.workers.compute.run(block_state.digest, block) != digest:
-            _log.info("the trainer starts from other weights; uploading ours", block=block.name)
-            await self.upload_block(block, block_state.collect(block, None), deployment_version)
+    async def _end(self, *, resumable: bool) -> None:
+        await gathered(
+            *(
+                one.client.close_session(one.session_id, self.fence, resumable=resumable)
+                for one in self.members.values()
+            )
+        )
 
 
-async def abandon(client: TrainerClient, session_id: str, fence: pb.Fence, *, resumable: bool = False) -> None:
-    """End a session after a failure. An error of this call is dropped, because the first failure is what matters."""
+async def abandon_at(member: Member) -> None:
+    """End a session at one trainer, before it was joined, after a failure. An error of this call is dropped."""
     with suppress(IsthmusError, TimeoutError):
         async with asyncio.timeout(FAREWELL_SECONDS):
-            await client.close_session(session_id, fence, resumable=resumable)
+            await member.client.close_session(member.session_id, pb.Fence(), resumable=False)
+
+
+def placement_message(placement: Placement) -> pb.Placement:
+    """A placement as it travels."""
+    return pb.Placement(version=placement.version, document_json=json.dumps(document_of(placement)))

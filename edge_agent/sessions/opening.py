@@ -1,18 +1,21 @@
-"""Opening a session: the same blocks with equal weights on both sides, and on this device a record of it."""
+"""Opening a session of a placement: the same blocks with equal weights at every worker, and on this device a record of it."""
 
 import json
+import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
-from edge_agent.sessions.open_session import OpenSession, abandon
+from edge_agent.sessions.open_session import Member, OpenSession, abandon_at, placement_message
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.stored_session import StoredSession
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
+from shared.concurrency.tasks import gathered
 from shared.errors import ConfigError
 from shared.tensor_wire import wire_dtype
 from shared.training.step_log import StepLog
@@ -24,74 +27,100 @@ _log = structlog.get_logger(__name__)
 
 
 async def open_session(
-    client: TrainerClient,
+    clients: Mapping[str, TrainerClient],
     experiment: Experiment,
     workers: Workers,
     retry: Retry,
     folder: LocalFiles | None = None,
     step_log: Path | None = None,
 ) -> OpenSession:
-    """Open a session, and upload the cloud's blocks wherever the trainer's first weights are not ours.
+    """Open a session on these trainers, and upload the blocks wherever their first weights are not ours.
 
-    folder: where the agent keeps its sessions; None keeps nothing of this one. step_log: the folder for its log of steps.
-    Raises IsthmusError when that cannot be done; then neither side keeps anything of it.
+    clients: by the name of the worker. folder: where the agent keeps its sessions; None keeps nothing of this one.
+    step_log: the folder for its log of steps. Raises IsthmusError when that cannot be done; then no side keeps anything of it.
     """
-    response = await client.open_session(_request(experiment))
-    record = SessionRecord.begun_now(response.session_id, experiment)
-    files = folder.folder(record.session_id) if folder is not None else None
-    stored = await workers.disk.run(StoredSession, record, files, experiment.config.checkpoints.keep)
+    opened: dict[str, pb.OpenSessionResponse] = {}
+
+    async def open_at(worker: str, client: TrainerClient) -> None:
+        opened[worker] = await client.open_session(_request(experiment, worker))
+
     try:
+        await gathered(*(open_at(worker, client) for worker, client in clients.items()))
+        members = {worker: Member(client, opened[worker].session_id) for worker, client in clients.items()}
+        session_id = next(iter(members.values())).session_id if len(members) == 1 else secrets.token_hex(16)
+        ids = {worker: member.session_id for worker, member in members.items()}
+        record = SessionRecord.begun_now(session_id, experiment, ids)
+        files = folder.folder(session_id) if folder is not None else None
+        stored = await workers.disk.run(StoredSession, record, files, experiment.config.checkpoints.keep)
         log = await workers.disk.run(_open_log, step_log, record)
-        session = OpenSession(stored, client, experiment, workers, retry, log)
-        _check_limits(experiment, response)
-        await session.upload_first(list(response.block_digests), experiment.deployment.cut)
+        session = OpenSession(stored, members, experiment, workers, retry, log)
+        for worker, response in opened.items():
+            _check_limits(experiment, worker, response)
+        await gathered(
+            *(
+                session.upload_differing(worker, list(response.block_digests), experiment.placement, static_only=False)
+                for worker, response in opened.items()
+            )
+        )
         await workers.disk.run(stored.begin)
     except BaseException:
-        await abandon(client, record.session_id, pb.Fence())
+        for worker, response in opened.items():
+            await abandon_at(Member(clients[worker], response.session_id))
         raise
-    _log.info("session opened", session=session.id, cut=experiment.deployment.cut, steps=experiment.steps)
+    _log.info("session opened", session=session.id, workers=[*experiment.placement.workers], steps=experiment.steps)
     return session
 
 
 def resume_session(
     stored: StoredSession,
-    client: TrainerClient,
+    clients: Mapping[str, TrainerClient],
     experiment: Experiment,
     workers: Workers,
     retry: Retry,
     step_log: Path | None = None,
 ) -> OpenSession:
-    """Resume a stored session; attaching shows whether the trainer has it still. Blocks. Raises StorageError."""
+    """Resume a stored session; joining shows what the trainers have of it. Blocks. Raises StorageError, ConfigError."""
+    ids = stored.record.trainer_sessions
+    if ids.keys() != clients.keys():
+        raise ConfigError(
+            f"session {stored.record.session_id} is of the trainers {', '.join(ids) or 'none'}; the placement now has "
+            f"{', '.join(clients) or 'none'}"
+        )
+    members = {worker: Member(client, ids[worker]) for worker, client in clients.items()}
     log = _open_log(step_log, stored.record)
     _log.info("session resumed", session=stored.record.session_id, steps=experiment.steps)
-    return OpenSession(stored, client, experiment, workers, retry, log)
+    return OpenSession(stored, members, experiment, workers, retry, log)
 
 
 def _open_log(folder: Path | None, record: SessionRecord) -> StepLog | None:
     return None if folder is None else StepLog(folder, record.session_id, "edge")
 
 
-def _request(experiment: Experiment) -> pb.OpenSessionRequest:
+def _request(experiment: Experiment, worker: str) -> pb.OpenSessionRequest:
     config, chain, example = experiment.config, experiment.chain, experiment.example
     return pb.OpenSessionRequest(
         protocol_version=PROTOCOL_VERSION,
         model=pb.Model(factory=config.model.factory, kwargs_json=json.dumps(config.model.kwargs)),
         example=TensorHeader(shape=example.shape, dtype=wire_dtype(example.dtype)),
         recipe_json=experiment.recipe.model_dump_json(),
-        deployment=experiment.deployment,
         block_names=[block.name for block in chain.blocks],
         block_behaviours=[pb.BlockBehaviour(numbers=numbers) for numbers in chain.behaviours],
+        placement=placement_message(experiment.placement),
+        worker=worker,
+        backward=config.deployment.backward,
+        feedback=config.deployment.feedback,
     )
 
 
-def _check_limits(experiment: Experiment, response: pb.OpenSessionResponse) -> None:
+def _check_limits(experiment: Experiment, worker: str, response: pb.OpenSessionResponse) -> None:
     config = experiment.config
     if response.max_message_bytes < config.link.chunk_bytes:
         raise ConfigError(
-            f"link.chunk_bytes is {config.link.chunk_bytes}; the trainer takes at most {response.max_message_bytes}"
+            f"link.chunk_bytes is {config.link.chunk_bytes}; trainer {worker!r} takes at most {response.max_message_bytes}"
         )
-    if response.max_staleness < experiment.largest_staleness:
+    largest = max(limit for _, limit in config.deployment.staleness_schedule)
+    if response.max_staleness < largest:
         raise ConfigError(
-            f"deployment.staleness comes to {experiment.largest_staleness}; the trainer's limit is "
-            f"{response.max_staleness} (server.max_staleness)"
+            f"deployment.staleness comes to {largest}; the limit of trainer {worker!r} is {response.max_staleness} "
+            "(server.max_staleness)"
         )

@@ -1,29 +1,27 @@
-"""The checkpoints of a run: when one is due, how it is taken on both sides, and which one both sides have.
+"""The checkpoints of a run: when one is due, how it is taken at every worker, and which one all of them have.
 
-One is taken at a step boundary, with nothing in flight: the edge copies its half and asks the trainer for the other. It is
-shared once both halves are written. Used on the event loop.
+One is taken at a step boundary, with nothing in flight: every worker copies its part, and writes it while training goes on.
+It is shared once all parts are written. Used on the event loop.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import structlog
 
 from edge_agent.config import EdgeCheckpointsConfig
-from edge_agent.experiment.workers import Workers
-from edge_agent.sessions.stored_session import StoredSession
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.listener import RunListener
 from edge_agent.training.step_boundary import StepBoundary
-from edge_agent.training.training_stream import TrainingStream
 from shared.checkpoint import CheckpointName
-from shared.errors import IsthmusError, StoppedError, StorageError, UnreachableError
-from shared.training.held_blocks import HeldBlocks
+from shared.concurrency.tasks import gathered
+from shared.errors import IsthmusError, ProtocolError, StoppedError, StorageError, UnreachableError
 from shared.training.held_state import copy_state, to_bytes
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
+Ordered = list["asyncio.Future[CheckpointName]"]
 
 
 class Checkpointer:
@@ -32,14 +30,12 @@ class Checkpointer:
     def __init__(
         self,
         config: EdgeCheckpointsConfig,
-        stored: StoredSession,
-        workers: Workers,
+        session: OpenSession,
         boundary: StepBoundary,
         listener: RunListener,
     ) -> None:
         self._config = config
-        self._stored = stored
-        self._workers = workers
+        self._session = session
         self._boundary = boundary
         self._listener = listener
         self._asked = False
@@ -47,18 +43,10 @@ class Checkpointer:
         self._last_step = 0
         """The step from which on steps and seconds count."""
         self._timer: asyncio.TimerHandle | None = None
-        self._pending: CheckpointName | None = None
-        """The one that was taken and is not yet written, or refused, on both sides."""
-        self._ours: bool | None = None
-        """Whether the edge's half of it is written; None while that is not known."""
-        self._theirs: bool | None = None
-        """Whether the trainer's half of it is written; None while that is not known."""
-        self._saving: asyncio.Task[None] | None = None
-        """Writes the edge's half, or that the checkpoint is shared."""
-        self._ordered: list[asyncio.Future[CheckpointName]] = []
+        self._writing: asyncio.Task[None] | None = None
+        """Waits until all parts of the one that was taken last are written, or could not be."""
+        self._ordered: Ordered = []
         """Those who wait for the next checkpoint."""
-        self._taken_for: list[asyncio.Future[CheckpointName]] = []
-        """Those who wait for the one that is pending."""
         self.shared_at: float | None = None
         """When the newest one became shared, by time.time; None where that was in another process, or never."""
 
@@ -74,20 +62,18 @@ class Checkpointer:
         """Take no more checkpoints, and wait until the one that is being written is written."""
         if self._timer is not None:
             self._timer.cancel()
-        await self._wait_until_saved()
-        ended = StoppedError("the run ended before a checkpoint was taken")
-        _fail(self._ordered, ended)
-        _fail(self._taken_for, ended)
+        await self.wait_until_written()
+        _fail(self._ordered, StoppedError("the run ended before a checkpoint was taken"))
 
     @property
     def keeps(self) -> bool:
         """Whether there is a folder to keep checkpoints in."""
-        return self._stored.store is not None
+        return self._session.stored.store is not None
 
     async def order(self) -> CheckpointName:
         """Have one taken at the next boundary, and wait until it is shared.
 
-        Raises UnreachableError where the link is down or a side cannot write its half, StorageError where the record cannot be
+        Raises UnreachableError where a link is down or a worker cannot write its part, StorageError where the record cannot be
         written, and StoppedError where the run ends first.
         """
         ordered: asyncio.Future[CheckpointName] = asyncio.get_running_loop().create_future()
@@ -97,22 +83,22 @@ class Checkpointer:
 
     def ask(self) -> None:
         """Have the run come to a boundary soon, and take one there, whatever the configuration says."""
-        if self._stored.store is not None:
+        if self.keeps:
             self._asked = True
             self._boundary.request()
 
     def ask_here(self) -> None:
         """Take one at this boundary, at which the run stands already."""
-        self._asked = self._stored.store is not None
+        self._asked = self.keeps
 
     def next_stop_step(self, step: int, stop_step: int) -> int:
         """The step at which a stretch from `step` to `stop_step` has to end for a checkpoint.
 
         One that was asked for and could not be taken here is taken after the next step.
         """
-        if self._stored.store is None:
+        if not self.keeps:
             return stop_step
-        if self._asked and self._pending is None:
+        if self._asked and self._writing is None:
             return min(stop_step, step + 1)
         every = self._config.every_steps
         return stop_step if every is None else min(stop_step, (step // every + 1) * every)
@@ -121,119 +107,113 @@ class Checkpointer:
         """Whether one is to be taken at this boundary."""
         every = self._config.every_steps
         due = self._asked or (every is not None and step % every == 0)
-        return due and self._stored.store is not None and (step > self._last_step or bool(self._ordered))
+        return due and self.keeps and (step > self._last_step or bool(self._ordered))
 
-    async def take(self, step: int, training_stream: TrainingStream, held: HeldBlocks, facts: dict[str, Any]) -> None:
-        """Copy the edge's half and ask for the trainer's; both are written while training goes on.
+    async def take(self, step: int, facts: dict[str, Any]) -> None:
+        """Have every worker copy its part; all are written while training goes on.
 
-        facts: what the edge remembers with its half. Where the link is down or the last checkpoint is still being written, one
-        stays due.
+        facts: what this device remembers with its part. Where a trainer cannot be reached or the last checkpoint is still being
+        written, one stays due.
         """
-        store, name = self._stored.store, CheckpointName(training_stream.lineage, step)
-        if store is None:
-            return
+        stored, name = self._session.stored, CheckpointName(self._session.lineage, step)
         self._asked = True
-        if self._pending is not None:
+        if self._writing is not None:
             return
-        if self._stored.shared == name:
+        if stored.shared == name:
             self.count_from(step)
             _deliver(self._ordered, name)
             return
-        self._taken_for, self._ordered = self._ordered, []
-        state = await self._workers.compute.run(copy_state, held)
-        request = pb.TakeCheckpoint(name=pb.CheckpointName(lineage=name.lineage, step=step))
-        if (shared := self._stored.shared) is not None:
-            request.shared.CopyFrom(pb.CheckpointName(lineage=shared.lineage, step=shared.step))
+        ordered, self._ordered = self._ordered, []
+        parts = [self._part_of(worker, name) for worker in self._session.members]
         try:
-            await training_stream.stream.write(pb.TrainRequest(checkpoint=request))
+            await gathered(*(part.copied() for part in parts))
+            state = await self._session.workers.compute.run(copy_state, self._session.experiment.held)
         except IsthmusError as failure:
-            _log.warning("no checkpoint: the link is down", step=step, reason=str(failure))
-            _fail(self._taken_for, UnreachableError(f"no checkpoint was taken at step {step}: {failure}"))
+            _log.warning("no checkpoint was taken", step=step, reason=str(failure))
+            _fail(ordered, UnreachableError(f"no checkpoint was taken at step {step}: {failure}"))
             return
-        self._pending, self._ours, self._theirs = name, None, None
+        self._writing = asyncio.create_task(self._write(name, facts, state, parts, ordered))
+        self.count_from(step)
+
+    def _part_of(self, worker: str, name: CheckpointName) -> "_TrainersPart":
+        session = self._session
+        member, shared = session.members[worker], session.stored.shared
+        request = pb.CheckpointWorkerRequest(
+            session_id=member.session_id,
+            fence=session.fence,
+            name=pb.CheckpointName(lineage=name.lineage, step=name.step),
+        )
+        if shared is not None:
+            request.shared.CopyFrom(pb.CheckpointName(lineage=shared.lineage, step=shared.step))
+        return _TrainersPart(worker, member.client.checkpoint_worker(request))
+
+    async def wait_until_written(self) -> None:
+        """Wait until all parts of the one that was taken last are written, or could not be."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+
+    async def _write(
+        self,
+        name: CheckpointName,
+        facts: dict[str, Any],
+        state: dict[str, Any],
+        parts: list["_TrainersPart"],
+        ordered: Ordered,
+    ) -> None:
+        stored = self._session.stored
+        store, shared, disk = stored.store, stored.shared, self._session.workers.disk
+        assert store is not None, "without a folder none is taken"
 
         def write() -> None:
             store.save(name, facts, to_bytes(state))
             store.prune([] if shared is None else [shared])
 
-        self._saving = asyncio.create_task(self._save(write))
-        self.count_from(step)
-
-    def note_checkpointed(self, note: pb.Checkpointed) -> None:
-        """The trainer says whether its half is written."""
-        if self._pending == (note.name.lineage, note.name.step):
-            self._theirs = note.written
-            self._conclude()
-
-    def note_stream_lost(self) -> None:
-        """The stream is lost, and the trainer cannot say any more what became of its half: it counts as not written."""
-        if self._pending is not None and self._theirs is None:
-            self._theirs = False
-            self._conclude()
-
-    async def wait_until_written(self, training_stream: TrainingStream) -> None:
-        """Wait until both sides have written their halves of the pending one, or could not.
-
-        Reads the trainer's messages, which can be of this only. Raises IsthmusError where the link is lost.
-        """
-        while self._pending is not None and self._theirs is None:
-            event = await training_stream.stream.receive()
-            if event is None:
-                self.note_stream_lost()
-            elif event[0].HasField("checkpointed"):
-                self.note_checkpointed(event[0].checkpointed)
-        await self._wait_until_saved()
-
-    async def _wait_until_saved(self) -> None:
-        while self._saving is not None and not self._saving.done():
-            await asyncio.wait({self._saving})
-
-    async def _save(self, write: Callable[[], None]) -> None:
-        written = False
         try:
-            await self._workers.disk.run(write)
-            written = True
-        except StorageError as failure:
-            _log.warning("checkpoint not written", checkpoint=str(self._pending), reason=str(failure))
+            await gathered(disk.run(write), *(part.written() for part in parts))
+            await disk.run(stored.set_shared, name)
+            _log.info("checkpoint at every worker", step=name.step)
+            self.shared_at = time.time()
+            self._listener.checkpoint_shared()
+            _deliver(ordered, name)
+        except IsthmusError as failure:
+            _log.warning("checkpoint not written", checkpoint=str(name), reason=str(failure))
+            kind = StorageError if isinstance(failure, StorageError) else UnreachableError
+            _fail(ordered, kind(f"the checkpoint of step {name.step} was not written everywhere: {failure}"))
         finally:  # a defect is reported by the loop; this checkpoint must not keep the next ones from being taken
-            self._ours = written
-            self._conclude()
+            self._writing = None
+            if self._asked or self._ordered:
+                self._boundary.request()
 
-    def _conclude(self) -> None:
-        """Once both halves are written or refused: nothing is pending any more, and who waits for it hears what came of it."""
-        if self._pending is None or self._ours is None or self._theirs is None:
-            return
-        name, self._pending = self._pending, None
-        ordered, self._taken_for = self._taken_for, []
-        if self._asked or self._ordered:
-            self._boundary.request()
-        if self._ours and self._theirs:
-            _log.info("checkpoint on both sides", step=name.step)
-            self._saving = asyncio.create_task(self._record_shared(name, ordered))
-        else:
-            side = "this device" if not self._ours else "the trainer"
-            reason = f"the checkpoint of step {name.step} was not written on {side}; its log says why"
-            _fail(ordered, UnreachableError(reason))
 
-    async def _record_shared(self, name: CheckpointName, ordered: list[asyncio.Future[CheckpointName]]) -> None:
+class _TrainersPart:
+    """A trainer's part of a checkpoint."""
+
+    def __init__(self, worker: str, answers: Any) -> None:
+        """answers: of `TrainerClient.checkpoint_worker`."""
+        self._worker = worker
+        self._answers = answers
+
+    async def copied(self) -> None:
+        """Wait until the trainer has copied its part. Raises the IsthmusError that it refuses with."""
+        if await anext(self._answers, None) is not None:
+            raise ProtocolError(f"trainer {self._worker!r} did not say that it has copied its state")
+
+    async def written(self) -> None:
+        """Wait until the trainer has written its part. Raises UnreachableError where it could not."""
         try:
-            await self._workers.disk.run(self._stored.set_shared, name)
-        except StorageError as failure:
-            _log.warning("session's record not written", reason=str(failure))
-            _fail(ordered, failure)
-            return
-        self.shared_at = time.time()
-        self._listener.checkpoint_shared()
-        _deliver(ordered, name)
+            if not await anext(self._answers, None):
+                raise UnreachableError(f"trainer {self._worker!r} has not written its part; its log says why")
+        finally:
+            await self._answers.aclose()
 
 
-def _deliver(ordered: "list[asyncio.Future[CheckpointName]]", name: CheckpointName) -> None:
+def _deliver(ordered: Ordered, name: CheckpointName) -> None:
     while ordered:
         if not (waiting := ordered.pop()).done():  # who waited may have gone
             waiting.set_result(name)
 
 
-def _fail(ordered: "list[asyncio.Future[CheckpointName]]", failure: IsthmusError) -> None:
+def _fail(ordered: Ordered, failure: IsthmusError) -> None:
     while ordered:
         if not (waiting := ordered.pop()).done():
             waiting.set_exception(failure)

@@ -1,17 +1,20 @@
-"""Changes the deployment of a running session: K and codecs with the next batch, the cut as soon as nothing is in flight.
+"""Changes the placement of a running session: at the next step boundary, drained.
 
 The decision engine and an operator both go through here.
 """
 
+from dataclasses import replace
+
 import structlog
 
-from edge_agent.sessions.open_session import OpenSession
+from edge_agent.experiment.building import at_cut, deployment_of
+from edge_agent.sessions.open_session import OpenSession, Tickets
 from edge_agent.training.listener import RunListener
-from edge_agent.training.live_deployment import LiveDeployment
-from edge_agent.training.migration import migrate
+from edge_agent.training.placement_change import change_placement
 from edge_agent.training.step_boundary import StepBoundary
+from shared.codec import codec_by_name
 from shared.errors import IsthmusError
-from shared.model.build import check_cut
+from shared.placement import Cargo, Placement
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 _log = structlog.get_logger(__name__)
@@ -20,82 +23,90 @@ _log = structlog.get_logger(__name__)
 class Deployer:
     """Changes what an engine or an operator asks for. Used on the event loop."""
 
-    def __init__(
-        self, session: OpenSession, live: LiveDeployment, boundary: StepBoundary, listener: RunListener
-    ) -> None:
+    def __init__(self, session: OpenSession, boundary: StepBoundary, listener: RunListener) -> None:
         self._session = session
-        self._live = live
         self._boundary = boundary
         self._listener = listener
-        self._wanted_cut: int | None = None
+        self._wanted: Placement | None = None
         self._give_up_seconds: float | None = None
         self._is_moving = False
-        self._under_way: int | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """What is in force, or wanted."""
+        return self._wanted or self._session.placement
 
     @property
     def deployment(self) -> Deployment:
-        """What the next batch is started under."""
-        return self._live.now
+        """The same, as what two workers on one cut have of it."""
+        return deployment_of(self.placement, self._session.experiment.config.deployment.codec)
 
     @property
     def moving(self) -> bool:
-        """Whether a move was asked for and is not done or given up."""
-        return self._is_moving or self._wanted_cut is not None
+        """Whether blocks are to move, or move now."""
+        wanted = self._wanted
+        return self._is_moving or (wanted is not None and wanted.tiles != self._session.placement.tiles)
 
     @property
     def moving_to(self) -> int | None:
         """The cut that is being moved to, or that waits to be; None where none is."""
-        return self._under_way if self._wanted_cut is None else self._wanted_cut
+        return self.deployment.cut if self.moving else None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether another placement is to come into force."""
+        return self._wanted is not None
 
     def change(
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
     ) -> None:
-        """Change K or codecs; nothing is drained. Raises ConfigError for a codec that is not there."""
-        self._live.change(staleness=staleness, codec=codec, downlink_codec=downlink_codec)
+        """Change K, or the codecs of all features or all error gradients. Raises ConfigError for a codec that is not there."""
+        before = self.placement
+        chosen = {Cargo.FEATURE: codec, Cargo.ERROR_GRADIENT: downlink_codec}
+        for name in (codec, downlink_codec):
+            if name is not None:
+                codec_by_name(name)
+        codecs = {route: chosen.get(route.cargo) or name for route, name in before.codecs.items()}
+        staleness = before.staleness if staleness is None else staleness
+        if (codecs, staleness) != (before.codecs, before.staleness):
+            self._want(replace(before, codecs=codecs, staleness=staleness))
 
     def move(self, cut: int, give_up_seconds: float | None = None) -> None:
-        """Move the cut once the batches in flight are settled. Raises ModelError for a cut out of range.
+        """Move the cut of two workers. Raises ModelError for a cut out of range, ConfigError where there is no one cut.
 
         give_up_seconds: when the blocks are still under way after so long, the cut stays.
         """
-        check_cut(cut, self._session.experiment.chain)
-        self._wanted_cut, self._give_up_seconds = cut, give_up_seconds
-        self._boundary.request()
+        experiment, configured = self._session.experiment, self._session.experiment.config.deployment
+        codecs = {Cargo.FEATURE: configured.codec, Cargo.ERROR_GRADIENT: configured.downlink_codec}
+        codecs |= {route.cargo: name for route, name in self.placement.codecs.items()}
+        self._want(at_cut(self.placement, cut, experiment, codecs))
+        self._give_up_seconds = give_up_seconds
 
-    async def move_if_requested(self, next_step: int) -> bool:
-        """Make the move that was requested, if any, with nothing in flight. Returns whether the cut has changed.
+    async def change_now(self, next_step: int) -> Tickets:
+        """Put into force what is wanted, with nothing in flight and no link up. Raises the IsthmusError that it fails with.
 
-        The cut stays where nothing was to do, or where the move failed and both sides are as before. Raises IsthmusError
-        when nobody can tell what the trainer holds, or when it is not what it was.
+        Nothing is wanted any more then.
         """
-        self._is_moving = True
+        wanted, self._wanted = self._wanted, None
+        assert wanted is not None, "something is wanted"
+        moves_blocks = wanted.tiles != self._session.placement.tiles
+        self._is_moving = moves_blocks
         try:
-            return await self._move_now(next_step)
-        finally:
-            self._is_moving, self._under_way = False, None
-
-    async def _move_now(self, next_step: int) -> bool:
-        wanted, self._wanted_cut = self._wanted_cut, None
-        old = self._live.in_force
-        if wanted is None or wanted == old.cut:
-            return False
-        self._under_way = wanted
-        new = Deployment()
-        new.CopyFrom(self._live.now)
-        new.version, new.cut = new.version + 1, wanted
-        try:
-            seconds = await migrate(self._session, next_step, old, new, self._give_up_seconds)
+            tickets, seconds = await change_placement(self._session, wanted, next_step, self._give_up_seconds)
         except IsthmusError as failure:
-            try:
-                unchanged = await self._session.deployment() == old
-            except IsthmusError:
-                self._wanted_cut = wanted  # when it is known again where both sides are
-                raise
-            if not unchanged:
-                raise
-            self._listener.migration_failed()
-            _log.warning("the cut stays", cut=old.cut, wanted=wanted, reason=str(failure))
-            return False
-        self._live.redeploy(new)
-        self._listener.migrated(seconds)
-        return True
+            if moves_blocks:
+                self._listener.migration_failed()
+            _log.warning("the placement stays", wanted=wanted.version, reason=str(failure))
+            raise
+        finally:
+            self._is_moving, self._give_up_seconds = False, None
+        if moves_blocks:
+            self._listener.migrated(seconds)
+        return tickets
+
+    def _want(self, placement: Placement) -> None:
+        in_force = self._session.placement
+        self._wanted = replace(placement, version=in_force.version + 1)
+        if replace(placement, version=in_force.version) == in_force:
+            self._wanted = None
+        self._boundary.request()

@@ -1,212 +1,110 @@
-"""What follows from a lost stream: attach again, and go on where both sides were, or go back to a checkpoint of both.
+"""What follows when a session cannot go on as it is: all trainers are joined, and go on where they were, or from a checkpoint.
 
-A link may be lost as often as it likes. A step that the trainer refuses is tried once more, because damage on the way may
-have caused the refusal; a second refusal ends the run, because the trainer would refuse the step each time.
+The checkpoint is the newest that every worker has.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
-from edge_agent.sessions.open_session import OpenSession
-from edge_agent.training.checkpointer import Checkpointer
-from edge_agent.training.live_deployment import LiveDeployment
-from edge_agent.training.training_stream import TrainingStream
-from edge_agent.training.window import Position, Window
+from edge_agent.sessions.open_session import OpenSession, Tickets
 from shared.checkpoint import CheckpointName
-from shared.client.retry import Spacing
-from shared.client.stream_call import Stream
-from shared.errors import (
-    FencedError,
-    GoneError,
-    IsthmusError,
-    ProtocolError,
-    RefusedError,
-    SessionLostError,
-    StorageError,
-    UnreachableError,
-)
-from shared.model.build import check_cut
+from shared.errors import GoneError, SessionLostError, StorageError
+from shared.placement import AGENT, Placement, document_of, held_blocks, parse_placement
 from shared.training.held_state import put_back
-from shared.wire.isthmus.v1.trainer_pb2 import Attached, Deployment
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
-REFUSALS, FAILURES = 2, 4
-"""So many refusals without progress between them end the run, and so many streams that ended otherwise than by a lost link."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reattached:
-    """Both sides go on where they were, and each sends again what the other lacks."""
+class Rejoined:
+    """All workers go on where they were."""
 
-
-@dataclass(frozen=True, slots=True)
-class TrainerRestored:
-    """The stream is attached, and the trainer has restored a checkpoint that this side has, too, and restores next."""
-
-    checkpoint: CheckpointName
-    deployment: Deployment
-    block_digests: tuple[int, ...]
-    """The digest of each block of the model, as the trainer has it."""
+    tickets: Tickets
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """This side has restored the checkpoint that the trainer restored."""
+    """All workers have gone back to a checkpoint."""
 
+    tickets: Tickets
     step: int
-    facts: dict[str, Any]
-    """What `Checkpointer.take` was given to remember."""
+    facts: Mapping[str, Any]
+    """What this device remembered with it."""
 
 
-class Recovery:
-    """The link of one run, however often it is lost. Implements `edge_agent.training.pipeline.StreamSource`."""
+async def rejoin(session: OpenSession, *, is_whole: bool) -> Rejoined | Restored:
+    """Join every trainer, and go on from memory where that is possible, or from the newest checkpoint of all.
 
-    def __init__(
-        self,
-        session: OpenSession,
-        training_stream: TrainingStream,
-        window: Window,
-        live: LiveDeployment,
-        checkpointer: Checkpointer,
-    ) -> None:
-        self._session = session
-        self._training_stream = training_stream
-        self._window = window
-        self._live = live
-        self._checkpointer = checkpointer
-        self._attempts = _Attempts()
-        self._is_whole = False
-        """Whether the state in memory is the state of one step, so that training can go on from it."""
+    is_whole: whether training can go on from the state in memory. Raises GoneError where some worker has nothing to go on from,
+    and the IsthmusError that a call ends with.
+    """
+    answers = await session.join()
+    if is_whole and all(_goes_on(session, answer) for answer in answers.values()):
+        return Rejoined({worker: answer.tickets for worker, answer in answers.items()})
+    return await _restore_newest(session, answers)
 
-    @property
-    def stream(self) -> Stream:
-        """See `StreamSource`."""
-        return self._training_stream.stream
 
-    async def attach_first(self, *, resumed: bool) -> Reattached | TrainerRestored:
-        """Attach the first stream of a run. resumed: this process has no state but the checkpoints."""
-        self._is_whole = not resumed
-        return await self._attach()
+def _goes_on(session: OpenSession, answer: pb.JoinSessionResponse) -> bool:
+    """Whether a trainer has in memory what this device goes on from."""
+    at = session.lineage, session.placement.version
+    return answer.whole and (answer.lineage, answer.placement_version) == at
 
-    async def attach_to_restore(self) -> TrainerRestored:
-        """Attach, and have the trainer restore a checkpoint, because the state in memory must not be used."""
-        self._is_whole = False
-        outcome = await self._attach()
-        assert isinstance(outcome, TrainerRestored), "a trainer that goes on from memory was refused"
-        return outcome
 
-    async def reattach(self, failure: IsthmusError) -> Reattached | TrainerRestored:
-        """Attach again after `failure`; see `StreamSource`.
-
-        Where the trainer has refused a step and the session is gone after that, raises the refusal, because its reason can be
-        fixed. After any other failure, raises a GoneError with the failure as its cause.
-        """
-        self._training_stream.drop()
-        if not _can_be_mended(failure) or self._session.retry.give_up_seconds == 0:
-            raise failure
-        while True:
-            self._attempts.count(failure, self._position)
-            _log.warning("stream lost; attaching again", reason=str(failure))
-            await self._attempts.wait(self._position)
-            try:
-                return await self._attach()
-            except ProtocolError as again:
-                failure = again
-            except GoneError as gone:
-                if _is_refusal(failure):
-                    raise failure from None
-                raise gone from failure
-
-    async def restore(self, to: TrainerRestored) -> Restored | TrainerRestored:
-        """Restore the checkpoint that the trainer has restored.
-
-        Where it is damaged here, returns the older one that the trainer has restored since.
-        """
-        session, name = self._session, to.checkpoint
-        experiment, workers, stored = session.experiment, session.workers, session.stored
-        self._is_whole = False
-        # Nothing that was begun before the loss may still change the blocks.
-        await workers.compute.run(lambda: None)
-        assert stored.store is not None, "the trainer restores what it was offered"
+async def _restore_newest(session: OpenSession, answers: Mapping[str, pb.JoinSessionResponse]) -> Restored:
+    experiment, workers, stored = session.experiment, session.workers, session.stored
+    # Nothing that was begun before the loss may still change the blocks.
+    await workers.compute.run(_nothing)
+    named = [{CheckpointName(name.lineage, name.step) for name in answer.checkpoints} for answer in answers.values()]
+    damaged = set[CheckpointName]()
+    """What a trainer could not restore."""
+    while True:
+        ours = await workers.disk.run(stored.checkpoints)
+        common = [name for name in ours if name not in damaged and all(name in of_trainer for of_trainer in named)]
+        if not common:
+            raise GoneError(
+                f"session {session.id} cannot go on: there is no checkpoint that this device and every trainer have"
+            )
+        name = common[0]
+        assert stored.store is not None, "without a folder there are no checkpoints"
         try:
             checkpoint = await workers.disk.run(stored.store.load, name)
-            check_cut(to.deployment.cut, experiment.chain)
-            await workers.compute.run(put_back, experiment.held, range(to.deployment.cut), checkpoint.data)
+            placement = _placement_of(session, checkpoint.facts)
+            await workers.compute.run(put_back, experiment.held, held_blocks(placement, AGENT), checkpoint.data)
         except StorageError as failure:
             _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
             await workers.disk.run(stored.remove_damaged, name)
-            return await self.attach_to_restore()
-        await session.upload_static(list(to.block_digests), to.deployment.cut, to.deployment.version)
-        self._window.restart(name.step)
-        self._live.restart(to.deployment)
+            continue
+        try:
+            tickets = await session.restore(name, placement)
+        except SessionLostError as failure:
+            _log.warning("checkpoint not restored; an older one counts", checkpoint=str(name), reason=str(failure))
+            damaged.add(name)
+            continue
         if session.step_log is not None:
             session.step_log.rolled_back(name.step)
         await workers.disk.run(stored.set_shared, name)
-        self._checkpointer.count_from(name.step)
-        self._is_whole = True
-        _log.info("went back to a checkpoint", step=name.step, cut=to.deployment.cut)
-        return Restored(name.step, checkpoint.facts)
-
-    @property
-    def _position(self) -> Position | None:
-        """How far this side has come; None where the state in memory must not be used."""
-        return self._window.position if self._is_whole else None
-
-    async def _attach(self) -> Reattached | TrainerRestored:
-        position = self._position
-        attached: Attached = await self._session.retry.run(lambda: self._training_stream.attach(position))
-        self._checkpointer.note_stream_lost()  # what the trainer had still to say on the one before
-        if attached.HasField("restored"):
-            self._is_whole = False
-            name = CheckpointName(attached.restored.lineage, attached.restored.step)
-            return TrainerRestored(name, attached.deployment, tuple(attached.block_digests))
-        self._live.note_in_force(attached.deployment)
-        self._window.resume(attached.next_step)
-        return Reattached()
+        _log.info("went back to a checkpoint", step=name.step, placement=placement.version)
+        return Restored(tickets, name.step, checkpoint.facts)
 
 
-class _Attempts:
-    """Counts the failures that may end a run, and waits longer with every loss at one position.
-
-    Failures count until the run has got beyond all steps that were under way at the first one: after going back to a
-    checkpoint it may take many steps to come to the step that fails.
-    """
-
-    def __init__(self) -> None:
-        self._beyond: int | None = None
-        """The step whose report shows that the run has got beyond the first failure; None while nothing has failed."""
-        self._refusals = self._failures = 0
-        self._spacing = Spacing()
-
-    def count(self, failure: IsthmusError, position: Position | None) -> None:
-        """Count a failure; a lost link is none. Raises `failure` where no attempt may follow.
-
-        position: where the run stands; None with no state in memory.
-        """
-        if not isinstance(failure, ProtocolError) and not _is_refusal(failure):
-            return
-        if position is not None and self._beyond is not None and position.report_step >= self._beyond:
-            self._beyond, self._refusals, self._failures = None, 0, 0
-        if position is not None and self._beyond is None:
-            self._beyond = position.forward_step
-        self._failures += 1
-        self._refusals += _is_refusal(failure)
-        if self._refusals >= REFUSALS or self._failures >= FAILURES:
-            raise failure
-
-    async def wait(self, position: Position | None) -> None:
-        """Wait before the next attempt. The first attempt at a position does not wait."""
-        await self._spacing.wait(None if position is None else (position.gradient_step, position.report_step))
+def facts_of_placement(placement: Placement) -> dict[str, Any]:
+    """What a checkpoint remembers of the placement in force."""
+    return {"placement": document_of(placement), "placement_version": placement.version}
 
 
-def _is_refusal(failure: IsthmusError) -> bool:
-    """Whether the trainer has understood what came and refused it, as it would again."""
-    return isinstance(failure, RefusedError) and not isinstance(failure, SessionLostError)
+def _placement_of(session: OpenSession, facts: Mapping[str, Any]) -> Placement:
+    """The placement that was in force at a checkpoint. Raises StorageError."""
+    chain, batch_size = session.experiment.chain, session.experiment.config.data.batch_size
+    try:
+        placement = parse_placement(facts["placement"], "the checkpoint", len(chain.blocks), batch_size)
+        return replace(placement, version=int(facts["placement_version"]))
+    except (KeyError, TypeError, ValueError) as cause:
+        raise StorageError("a checkpoint does not say what was in force") from cause
 
 
-def _can_be_mended(failure: IsthmusError) -> bool:
-    """Whether the session may go on after `failure`, on another stream."""
-    passing = isinstance(failure, UnreachableError | ProtocolError | SessionLostError) or _is_refusal(failure)
-    return passing and not isinstance(failure, FencedError | GoneError)
+def _nothing() -> None:
+    pass

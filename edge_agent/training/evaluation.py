@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from edge_agent.data import EvaluationLoader
-from edge_agent.placed.linking import Links
-from edge_agent.placed.session import PlacedSession
+from edge_agent.sessions.open_session import OpenSession
+from edge_agent.training.links import Links
 from edge_agent.training.listener import RunListener
 from shared.errors import ProtocolError
 from shared.placement import program
@@ -31,7 +31,7 @@ class Evaluation(NamedTuple):
 class Evaluator:
     """The evaluations of one session."""
 
-    def __init__(self, session: PlacedSession, listener: RunListener) -> None:
+    def __init__(self, session: OpenSession, listener: RunListener) -> None:
         self._session = session
         self._listener = listener
         self._number = 0

@@ -9,26 +9,20 @@ from enum import Enum, auto
 
 import structlog
 
-from edge_agent.placed.attempts import Attempts, can_be_mended, is_refusal
-from edge_agent.placed.checkpointer import Checkpointer
-from edge_agent.placed.deployer import Deployer
-from edge_agent.placed.evaluation import Evaluator
-from edge_agent.placed.linking import Links
-from edge_agent.placed.recovery import Rejoined, Restored, facts_of_placement, rejoin
-from edge_agent.placed.session import PlacedSession, Tickets
-from edge_agent.placed.stretches import Stretches
-from edge_agent.placed.tally import Tally
+from edge_agent.sessions.open_session import OpenSession, Tickets
+from edge_agent.training.attempts import Attempts, can_be_mended, is_refusal
+from edge_agent.training.checkpointer import Checkpointer
+from edge_agent.training.deployer import Deployer
 from edge_agent.training.divergence import LossCheck
+from edge_agent.training.evaluation import Evaluator
+from edge_agent.training.links import Links
 from edge_agent.training.listener import Activity, CurrentActivity, RunListener
 from edge_agent.training.pause import Pause
-from shared.codec import FeedbackMode
+from edge_agent.training.recovery import Rejoined, Restored, facts_of_placement, rejoin
+from edge_agent.training.stretches import Stretches
+from edge_agent.training.tally import Tally
 from shared.errors import GoneError, IsthmusError
-from shared.execution.blocks import Method
-from shared.placement import AGENT
-from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.watching import watched
-from shared.runtime.worker_run import Threads
-from shared.training.losses import LossHead, check_labels
 
 _log = structlog.get_logger(__name__)
 
@@ -43,10 +37,10 @@ class _End(Enum):
     """A trainer is about to stop, or this run is."""
 
 
-class PlacedTraining:
+class TrainingLoop:
     """Trains in one session. Made and used on the event loop; `close` ends it."""
 
-    def __init__(self, session: PlacedSession, pause: Pause, listener: RunListener) -> None:
+    def __init__(self, session: OpenSession, pause: Pause, listener: RunListener) -> None:
         """pause: an operator's; knows the shutdown and the step boundary too."""
         experiment, config, boundary = session.experiment, session.experiment.config, pause.boundary
         self._session = session
@@ -59,7 +53,7 @@ class PlacedTraining:
         self.deployer = Deployer(session, boundary, listener)
         self._evaluator = Evaluator(session, listener)
         self._tally = Tally(listener, LossCheck(config.training.on_nan).check, self._note_stopping)
-        self._worker = PlacedWorker(_setup(session, self._tally), session.placement, session.first_step)
+        self._worker = session.make_worker(self._tally)
         self._tally.begin(session.placement, experiment.facts, session.first_step)
         self.stretches = Stretches(session, self._worker, self._tally, boundary)
         self._attempts = Attempts()
@@ -145,7 +139,9 @@ class PlacedTraining:
                     return end
                 if self._pause.requested:
                     with self.activity.during(Activity.PAUSED):
-                        await self._stay_paused(links)
+                        end = await self._stay_paused(links)
+                    if end is not None:
+                        return end
                 else:
                     await self.stretches.do(links, batches, self._next_stop_step())
                     self._listener.drained()
@@ -183,9 +179,15 @@ class PlacedTraining:
         _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy)
         self._evaluated_step = step
 
-    async def _stay_paused(self, links: Links) -> None:
-        """Stand still until the run is released, has to stop, or somebody wants something done at a boundary."""
-        await watched(self._pause.wait(), self._worker.run.failure, links.failure)
+    async def _stay_paused(self, links: Links) -> _End | None:
+        """Stand still until the run is released; what has to be done at a boundary is done meanwhile. See `_at_boundary`."""
+        _log.info("standing still")
+        while self._pause.requested:
+            await watched(self._pause.wait(), self._worker.run.failure, links.failure)
+            if (end := await self._at_boundary()) is not None:
+                return end
+        _log.info("going on")
+        return None
 
     async def _checkpoint(self) -> None:
         started = time.monotonic()
@@ -241,17 +243,3 @@ class PlacedTraining:
         _log.info("a trainer is about to stop", trainer=worker)
         self._trainer_stops = True
         self._boundary.request()
-
-
-def _setup(session: PlacedSession, tally: Tally) -> WorkerSetup:
-    experiment, deployment = session.experiment, session.experiment.config.deployment
-    chain, loss = experiment.chain, experiment.recipe.loss
-    return WorkerSetup(
-        AGENT,
-        experiment.held,
-        Method(LossHead(loss, None), deployment.backward, FeedbackMode(deployment.feedback)),
-        Threads(session.workers.compute, session.workers.codec),
-        lambda labels: check_labels(loss, chain.features[0], chain.output, labels),
-        tally,
-        session.step_log,
-    )

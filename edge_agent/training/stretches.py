@@ -4,10 +4,10 @@ import asyncio
 
 from edge_agent.data import Batch
 from edge_agent.data.prefetch import Prefetcher
-from edge_agent.placed.linking import Links
-from edge_agent.placed.session import PlacedSession
-from edge_agent.placed.tally import Tally
+from edge_agent.sessions.open_session import OpenSession
+from edge_agent.training.links import Links
 from edge_agent.training.step_boundary import StepBoundary
+from edge_agent.training.tally import Tally
 from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.watching import watched
 
@@ -15,7 +15,7 @@ from shared.runtime.watching import watched
 class Stretches:
     """Brings batches to this device's worker, and waits until all workers have done them. Used on the event loop."""
 
-    def __init__(self, session: PlacedSession, worker: PlacedWorker, tally: Tally, boundary: StepBoundary) -> None:
+    def __init__(self, session: OpenSession, worker: PlacedWorker, tally: Tally, boundary: StepBoundary) -> None:
         self._session = session
         self._worker = worker
         self._tally = tally

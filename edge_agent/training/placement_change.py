@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from edge_agent.placed.session import PlacedSession, Tickets
+from edge_agent.sessions.open_session import OpenSession, Tickets
 from shared.errors import UnreachableError
 from shared.placement import AGENT, BlockMove, Placement, held_blocks, moves
 from shared.training import block_state
@@ -21,7 +21,7 @@ AT_ONCE = 4
 
 
 async def change_placement(
-    session: PlacedSession, placement: Placement, next_step: int, give_up_seconds: float | None = None
+    session: OpenSession, placement: Placement, next_step: int, give_up_seconds: float | None = None
 ) -> tuple[Tickets, float]:
     """Put `placement` into force between two steps, with nothing in flight and no link up.
 
@@ -50,7 +50,7 @@ async def change_placement(
 
 
 async def _move_blocks(
-    session: PlacedSession, before: Placement, after: Placement
+    session: OpenSession, before: Placement, after: Placement
 ) -> Mapping[int, block_state.BlockTensors]:
     """Bring every trainer the blocks that it lacks. Returns the states of those that come here."""
     slots, arriving = asyncio.Semaphore(AT_ONCE), dict[int, block_state.BlockTensors]()
@@ -78,7 +78,7 @@ async def _move_blocks(
     return arriving
 
 
-async def _state_of(session: PlacedSession, one: BlockMove) -> block_state.BlockTensors:
+async def _state_of(session: OpenSession, one: BlockMove) -> block_state.BlockTensors:
     block = session.experiment.chain.blocks[one.block]
     if one.sender != AGENT:
         return await session.download_block(one.sender, block, weights_only=not one.whole)

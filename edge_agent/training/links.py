@@ -6,8 +6,8 @@ from typing import Self
 
 import structlog
 
-from edge_agent.placed.attempts import Attempts
-from edge_agent.placed.session import FAREWELL_SECONDS, PlacedSession
+from edge_agent.sessions.open_session import FAREWELL_SECONDS, OpenSession
+from edge_agent.training.attempts import Attempts
 from edge_agent.training.listener import RunListener
 from shared.client.stream_call import StreamListener
 from shared.client.trainer import LinkCall
@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 class Links:
     """All links of one run of this worker; they are kept up until the block is left. Made and used on the event loop."""
 
-    def __init__(self, session: PlacedSession, run: WorkerRun, listener: RunListener, evaluation: int = 0) -> None:
+    def __init__(self, session: OpenSession, run: WorkerRun, listener: RunListener, evaluation: int = 0) -> None:
         """evaluation: the number of the evaluation that they are for; 0 for training."""
         self._session = session
         self._run = run

@@ -1,1 +1,0 @@
-"""Training under any placement: this device and any number of trainers, as one session."""
