@@ -18,7 +18,7 @@ from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode, codec_by_name
 from shared.concurrency.tasks import gathered
-from shared.errors import IsthmusError, ProtocolError
+from shared.errors import BusyError, IsthmusError, ProtocolError
 from shared.execution.blocks import Method
 from shared.model.chain import Block
 from shared.placement import AGENT, Placement, document_of, held_blocks, links
@@ -75,6 +75,8 @@ class OpenSession:
         """What is in force."""
         self.lineage = 0
         """The term in which all workers last went back to a checkpoint; 0 before the first time."""
+        self._unused_term: int | None = None
+        """A term that was counted up and that a busy trainer has not taken; the next attempt uses it."""
         self._equal_blocks: dict[str, set[int]] = {name: set() for name in members}
         """The static blocks, which training leaves as they are, that each trainer is known to have with our weights."""
 
@@ -119,10 +121,16 @@ class OpenSession:
         Nothing is written on any side while a trainer does not answer.
         """
         await gathered(*(member.client.check_serving() for member in self.members.values()))
-        term = await self.workers.disk.run(self.stored.next_term)
-        answers = await gathered(
-            *(member.client.join_session(member.session_id, term) for member in self.members.values())
-        )
+        term = self._unused_term or await self.workers.disk.run(self.stored.next_term)
+        self._unused_term = None
+        try:
+            answers = await gathered(
+                *(member.client.join_session(member.session_id, term) for member in self.members.values())
+            )
+        except BusyError:
+            if len(self.members) == 1:  # of several, another may have taken it
+                self._unused_term = term
+            raise
         return dict(zip(self.members, answers, strict=True))
 
     async def restore(self, name: CheckpointName, placement: Placement) -> Tickets:

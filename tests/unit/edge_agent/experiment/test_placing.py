@@ -1,21 +1,16 @@
 """The placement that a configuration names: every form of it, what it may be, and what this version trains with."""
 
 import json
-from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.placing import placement_of
-from edge_agent.experiment.two_workers import cut_of, deployment_of, note_on
 from edge_agent.experiment.workload import Workload
 from shared.errors import ConfigError, ModelError
 from shared.execution.model_facts import facts_of
-from shared.placement import Cargo, Route, Rows, Source, Tile, two_workers
+from shared.placement import Cargo, Route, Rows, Source, Tile
 from tests.support.experiments import flags
-from tests.support.placements import models, placements
 from tests.support.running import edge_config
 
 CNN = flags("cnn", "sgd")
@@ -211,59 +206,3 @@ def test_a_placement_that_this_version_does_not_train_with_is_refused(more):
 def test_a_cut_out_of_range_is_still_the_models_business():
     with pytest.raises(ModelError, match="this model has 4 blocks"):
         placed("deployment.cut=9")
-
-
-@given(
-    workers=st.lists(st.sampled_from(["edge", "gpu"]), min_size=1, max_size=5), codec=st.sampled_from(["fp32", "fp16"])
-)
-def test_of_two_workers_only_those_on_one_cut_are_trained_with(workers, codec):
-    """A tile a block, so that what is one stretch of blocks has several tiles."""
-    blocks = len(workers)
-    one = two_workers("edge", "gpu", 1, blocks, 32)
-    placement = replace(one, tiles=tuple(Tile(worker, block, block + 1, WHOLE) for block, worker in enumerate(workers)))
-    cut = workers.count("edge")
-    if workers[0] == "edge" and workers == sorted(workers):
-        assert cut_of(placement) == cut
-        assert deployment_of(placement, codec, "fp32").codec == codec
-        assert bool(note_on(placement)) == (cut == blocks)
-    else:
-        assert cut_of(placement) is None
-        assert "refuses this placement" in note_on(placement)
-        with pytest.raises(ConfigError, match="two workers on one cut"):
-            deployment_of(placement, codec, "fp32")
-
-
-@given(data=st.data())
-def test_more_workers_than_two_or_divided_samples_are_not_trained_with(data):
-    assert cut_of(data.draw(placements(data.draw(models())))) is None
-
-
-@pytest.mark.parametrize(
-    "otherwise",
-    [
-        {"owners": {0: "gpu"}},
-        {"sources": (Source("gpu", WHOLE),)},
-        {"workers": ("gpu", "edge")},
-    ],
-)
-def test_other_owners_sources_or_a_trainer_first_are_not_trained_with(otherwise):
-    assert cut_of(replace(two_workers("edge", "gpu", 2, 4, 32), **otherwise)) is None
-
-
-@given(cut=st.integers(1, 6), blocks=st.integers(1, 6), staleness=st.integers(0, 3))
-def test_every_cut_of_two_workers_is_trained_with(cut, blocks, staleness):
-    placement = two_workers("edge", "gpu", min(cut, blocks), blocks, 8, staleness=staleness)
-    deployment = deployment_of(placement, "uniform4", "fp16")
-    assert (deployment.cut, deployment.staleness) == (min(cut, blocks), staleness)
-    assert (deployment.codec, deployment.downlink_codec) == ("uniform4", "fp16")
-
-
-def test_labels_that_are_said_to_stay_are_never_sent_to_a_trainer_that_has_no_blocks():
-    """This version's trainer computes the loss at every cut, so what says otherwise does not run."""
-    alone = two_workers("edge", "gpu", 4, 4, 32)
-    assert cut_of(alone) == 4
-    staying = replace(alone, labels=frozenset({"edge"}))
-    assert cut_of(staying) is None
-    assert "refuses this placement" in note_on(staying)
-    with pytest.raises(ConfigError, match="trains with two workers on one cut"):
-        deployment_of(staying, "fp32", "fp32")

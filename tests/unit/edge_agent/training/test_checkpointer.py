@@ -1,9 +1,9 @@
-"""When a checkpoint is due, and that it stays due where it could not be taken."""
+"""When a checkpoint is due, that it stays due where it could not be taken, and that it is shared once every part is written."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from edge_agent.config import EdgeCheckpointsConfig
 from edge_agent.training.checkpointer import Checkpointer
@@ -11,11 +11,10 @@ from edge_agent.training.listener import RunListener
 from edge_agent.training.step_boundary import StepBoundary
 from shared.checkpoint import CheckpointName
 from shared.errors import UnreachableError
-from shared.model.chain import build_chain
 from shared.training.held_blocks import HeldBlocks
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from tests.support.placed import CPU, built, chain_of, recipe
 from tests.support.virtual import InlineWorker
-from tests.support.virtual_split import RECIPE, small_network
 
 
 class Stored:
@@ -34,46 +33,79 @@ class Stored:
         self.shared = name
 
 
-class Link:
-    """A stream that takes what is written, unless it is down."""
+class Trainer:
+    """Copies and writes its part, unless it cannot be reached or its disk is full."""
 
     def __init__(self):
-        self.lineage, self.stream, self.down, self.asked = 0, self, False, []
+        self.down, self.full, self.asked = False, False, []
 
-    async def write(self, message):
+    async def checkpoint_worker(self, request):
         if self.down:
             raise UnreachableError("the link is down")
-        self.asked.append(message.checkpoint.name.step)
+        self.asked.append(request.name.step)
+        yield None
+        yield not self.full
 
 
 @pytest.fixture
-def held():
-    chain = build_chain(small_network(), torch.randn(4, 6))
-    return HeldBlocks(chain, RECIPE, torch.device("cpu"), range(2))
+def stored():
+    return Stored()
 
 
-async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_stays_due(held):
-    stored, link, boundary = Stored(), Link(), StepBoundary()
-    inline = InlineWorker()
-    checkpointer = Checkpointer(
-        EdgeCheckpointsConfig(every_seconds=3600.0),
-        stored,
-        SimpleNamespace(compute=inline, disk=inline),
-        boundary,
-        RunListener(),
+@pytest.fixture
+def trainers():
+    return {"near": Trainer(), "far": Trainer()}
+
+
+@pytest.fixture
+def boundary():
+    return StepBoundary()
+
+
+@pytest.fixture
+async def checkpointer(stored, trainers, boundary):
+    inline, chain = InlineWorker(), chain_of(built("dropping"))
+    session = SimpleNamespace(
+        stored=stored,
+        lineage=0,
+        fence=pb.Fence(session_term=1),
+        members={name: SimpleNamespace(client=trainer, session_id=name) for name, trainer in trainers.items()},
+        workers=SimpleNamespace(compute=inline, disk=inline),
+        experiment=SimpleNamespace(held=HeldBlocks(chain, recipe("sgd"), CPU, range(2))),
     )
+    checkpointer = Checkpointer(EdgeCheckpointsConfig(every_seconds=3600.0), session, boundary, RunListener())
     checkpointer.count_from(0)
+    return checkpointer
+
+
+async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_stays_due(
+    checkpointer, stored, trainers, boundary
+):
     checkpointer.ask()
     assert boundary.requested
-    link.down = True
-    await checkpointer.take(5, link, held, {})
-    assert not stored.saved, "a half that the trainer knows nothing of must not be written"
+    trainers["far"].down = True
+    await checkpointer.take(5, {})
+    assert not stored.saved, "a part that a trainer knows nothing of must not be written"
     assert checkpointer.due(6)
     assert checkpointer.next_stop_step(5, 100) == 6, "at the next step, and not after another hour"
-    link.down = False
-    await checkpointer.take(6, link, held, {})
-    assert link.asked == [6]
+    trainers["far"].down = False
+    await checkpointer.take(6, {})
+    assert trainers["far"].asked == [6]
     assert not checkpointer.due(7)
-    checkpointer.note_checkpointed(pb.Checkpointed(name=pb.CheckpointName(step=6), written=True))
+    await checkpointer.stop()
+    assert stored.shared == CheckpointName(0, 6)
+
+
+async def test_a_checkpoint_of_which_a_part_is_not_written_is_not_shared(checkpointer, stored, trainers):
+    trainers["near"].full = True
+    ordered = asyncio.ensure_future(checkpointer.order())
+    await asyncio.sleep(0)
+    await checkpointer.take(5, {})
+    with pytest.raises(UnreachableError, match="'near' has not written its part"):
+        await ordered
+    assert stored.shared is None
+    trainers["near"].full = False
+    checkpointer.ask()
+    await checkpointer.take(6, {})
     await checkpointer.stop()
     assert stored.shared == CheckpointName(0, 6)
