@@ -121,8 +121,9 @@ class OpenSession:
         Nothing is written on any side while a trainer does not answer.
         """
         await gathered(*(member.client.check_serving() for member in self.members.values()))
-        term = self._unused_term or await self.workers.disk.run(self.stored.next_term)
-        self._unused_term = None
+        term, self._unused_term = self._unused_term, None
+        if term is None:
+            term = await self.workers.disk.run(self.stored.next_term)
         try:
             answers = await gathered(
                 *(member.client.join_session(member.session_id, term) for member in self.members.values())
