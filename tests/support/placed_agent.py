@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from shared.client.config import TrainerAddressConfig
+from shared.client.credentials import PLAIN, TrainerAccess
 from shared.client.stream_call import StreamListener
 from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
@@ -54,8 +55,9 @@ class PlacedAgent:
         factory: str = DROPPING,
         told: Recipe | None = None,
         backward: str = "replay",
+        access: TrainerAccess = PLAIN,
     ) -> None:
-        """addresses: of the trainers, by their names as workers."""
+        """addresses: of the trainers, by their names as workers. access: how it proves who it is to them."""
         self._factory, self._backward, self.recipe = factory, backward, told or recipe("adam")
         self.example = torch.zeros(placement.batch_size, INPUTS)
         self.chain = build_checked_chain(factory, {}, self.recipe.seed, self.example, inputs_may_cross=True)
@@ -63,7 +65,7 @@ class PlacedAgent:
         """The model before any step."""
         self.model = facts_of(self.chain)
         self.trainers = {
-            name: TrainerClient(TrainerAddressConfig(address=address), LinkConfig())
+            name: TrainerClient(TrainerAddressConfig(address=address), LinkConfig(), access=access)
             for name, address in addresses.items()
         }
         self.sessions: dict[str, str] = {}

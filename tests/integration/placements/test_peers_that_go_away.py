@@ -1,0 +1,103 @@
+"""Trainers behind a trainer that go away and come back, and trainers that ask each other who they are."""
+
+from contextlib import AsyncExitStack
+
+import pytest
+
+from shared.client.config import ClientTlsConfig, TrainerAddressConfig
+from shared.client.credentials import trainer_access
+from shared.errors import FencedError
+from shared.placement import AGENT, Placement, Rows, Source, Tile
+from shared.transport.auth.certificates import Identity, issue, make_authority
+from tests.support.peers.strangers import Doorkeeper
+from tests.support.placed import batch_of
+from tests.support.placed_agent import PlacedAgent
+from tests.support.plain import assert_same_bits
+from tests.support.plain_tiles import PlainTiles
+from tests.support.running import held_port, running_trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+WHOLE = Rows(0, 8)
+BEHIND = Placement(
+    0,
+    4,
+    8,
+    (AGENT, "near", "far"),
+    (Tile(AGENT, 0, 1, WHOLE), Tile("near", 1, 2, WHOLE), Tile("far", 2, 3, WHOLE), Tile("near", 3, 4, WHOLE)),
+    (Source(AGENT, WHOLE),),
+)
+"""The agent has no link to `far`."""
+ALLOWED = 'peers.allowed=["127.0.0.1:*"]'
+BATCHES = [batch_of(step, 8) for step in range(6)]
+
+
+def plain_state(agent):
+    plain = PlainTiles(list(agent.initial), BEHIND, agent.recipe)
+    for step, batch in enumerate(BATCHES):
+        plain.step(step, *batch)
+    return dict(agent.initial.state_dict())
+
+
+async def test_a_trainer_that_comes_back_without_the_session_is_joined_and_restored(tmp_path):
+    async with AsyncExitStack() as stack:
+        port = stack.enter_context(held_port())
+        near_flags = (ALLOWED, f"checkpoints.location={tmp_path / 'near'}")
+        far_flags = (f"server.listen=127.0.0.1:{port}", f"checkpoints.location={tmp_path / 'far'}")
+        near = await stack.enter_async_context(running_trainer(*near_flags))
+        agent = PlacedAgent(BEHIND, {"near": near.address, "far": f"127.0.0.1:{port}"})
+        async with running_trainer(*far_flags, "server.stop_seconds=0.01"):
+            await stack.enter_async_context(agent)
+            await agent.begin()
+            await agent.train(0, BATCHES[:3])
+            own = await agent.checkpoint(3)
+        async with running_trainer(*far_flags):
+            with pytest.raises(FencedError, match=r"worker 'far' cannot go on: .*there is no session"):
+                await agent.train(3, BATCHES[3:])
+            agent.drop_links()
+            said = await agent.join()
+            assert (said["near"].whole, said["far"].whole) == (True, False)
+            await agent.restore(0, 3, own, BEHIND)
+            await agent.dial()
+            await agent.train(3, BATCHES[3:])
+            assert_same_bits(plain_state(agent), await agent.state())
+            await agent.close()
+
+
+@pytest.fixture
+def door(tmp_path):
+    (tmp_path / "door").mkdir()
+    return Doorkeeper(tmp_path / "door")
+
+
+def access_of(door, folder):
+    """The agent's own certificate, and the token of the subject "ours"."""
+    issue(door.authority, Identity("pi-7"), 1).write(folder / "agent.pem", folder / "agent.key")
+    tls = ClientTlsConfig(ca=folder / "door" / "ca.pem", certificate=folder / "agent.pem", key=folder / "agent.key")
+    return trainer_access(TrainerAddressConfig(token=door.tokens["ours"]), tls)
+
+
+async def trained(door, folder, *peers_tls):
+    """A session at trainers that ask for certificates and tokens. peers_tls: flags of the one that dials."""
+    issue(door.authority, Identity("near"), 1).write(folder / "near.pem", folder / "near.key")
+    async with (
+        running_trainer(*door.flags, ALLOWED, *peers_tls) as near,
+        running_trainer(*door.flags) as far,
+        PlacedAgent(BEHIND, {"near": near.address, "far": far.address}, access=access_of(door, folder)) as agent,
+    ):
+        await agent.begin()
+        try:
+            await agent.train(0, BATCHES)
+            return plain_state(agent), await agent.state()
+        finally:
+            await agent.close()
+
+
+async def test_a_trainer_with_a_ticket_and_a_certificate_needs_no_token(door, tmp_path):
+    own = (f"peers.tls.certificate={tmp_path / 'near.pem'}", f"peers.tls.key={tmp_path / 'near.key'}")
+    assert_same_bits(*await trained(door, tmp_path, f"peers.tls.ca={tmp_path / 'door' / 'ca.pem'}", *own))
+
+
+async def test_a_trainer_whose_certificate_somebody_else_has_signed_is_not_dialled(door, tmp_path):
+    make_authority("somebody's", 1).write(tmp_path / "theirs.pem", tmp_path / "theirs.key")
+    with pytest.raises(FencedError, match="worker 'far' cannot go on: no secure connection"):
+        await trained(door, tmp_path, f"peers.tls.ca={tmp_path / 'theirs.pem'}")
