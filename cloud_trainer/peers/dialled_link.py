@@ -10,7 +10,14 @@ import structlog
 from shared.client.retry import Spacing
 from shared.client.stream_call import StreamListener
 from shared.client.trainer import LinkCall, TrainerClient
-from shared.errors import BusyError, DamagedMessageError, IsthmusError, UnreachableError
+from shared.errors import (
+    BusyError,
+    ClosedError,
+    DamagedMessageError,
+    FencedError,
+    IsthmusError,
+    UnreachableError,
+)
 from shared.runtime.worker_run import WorkerRun
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.link_pb2 import LinkOpening, LinkPosition
@@ -40,7 +47,7 @@ class DialledLink:
     async def keep_up(self) -> None:
         """Dial, serve and dial again until this is cancelled, which ends the link.
 
-        Raises what computing fails with, and StatusError (ABORTED) for what dialling again cannot mend.
+        Raises what computing fails with, and StatusError for what dialling again cannot mend.
         """
         while True:
             retry_after_seconds = 0.0
@@ -52,7 +59,7 @@ class DialledLink:
                     self._run.failure.result()
                 if not self._may_pass(failure):
                     raise StatusError(
-                        grpc.StatusCode.ABORTED, f"the link to worker {self._peer!r} cannot go on: {failure}"
+                        _code(failure), f"the link to worker {self._peer!r} cannot go on: {failure}"
                     ) from failure
                 if isinstance(failure, UnreachableError | BusyError):
                     retry_after_seconds = failure.retry_after_seconds
@@ -93,3 +100,14 @@ class DialledLink:
             before, self._damaged_at = self._damaged_at, self._end.position
             return before != self._damaged_at
         return isinstance(failure, UnreachableError | BusyError)
+
+
+def _code(failure: IsthmusError) -> grpc.StatusCode:
+    """What the agent is told, so that it does what it would do if that trainer had told it so itself."""
+    match failure:
+        case FencedError():
+            return grpc.StatusCode.ABORTED
+        case ClosedError():
+            return grpc.StatusCode.NOT_FOUND
+        case _:  # all trainers have to be joined again, and have new tickets
+            return grpc.StatusCode.FAILED_PRECONDITION

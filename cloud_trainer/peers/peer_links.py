@@ -55,9 +55,11 @@ class PeerLinks:
         ]
         self._keeping: asyncio.Task[None] | None = None
         self.failure: Failure = asyncio.get_running_loop().create_future()
-        """Ends with what computing fails with, or with a StatusError (ABORTED) that names the peer whose link cannot be mended
-        by dialling again: the session is gone there, or another agent has joined it. The other links are ended by then.
-        `stop` cancels it.
+        """Ends with what computing fails with, or with a StatusError that names the peer whose link dialling again cannot mend.
+        The other links are ended by then. `stop` cancels it.
+
+        FAILED_PRECONDITION: the peer has lost the session or does not know the ticket; joining again may mend that. ABORTED,
+        NOT_FOUND: the peer has said that the session is not for this agent any more, or is closed for good.
         """
 
     def dial(self) -> None:

@@ -37,6 +37,7 @@ class LinkServer:
         self.address = ""
         self.opened = self.ended = 0
         self._run = run
+        self._lost_with = grpc.StatusCode.UNAVAILABLE
         self._losses = iter(losses)
         self._serving: set[asyncio.Task[Any]] = set()
 
@@ -65,12 +66,13 @@ class LinkServer:
         await asyncio.wait({serving})
         self._serving.discard(serving)
         if serving.cancelled():
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "lost")
+            await context.abort(self._lost_with, "lost")
         serving.result()
         self.ended += 1
 
-    def lose(self) -> None:
-        """Lose all links that are open."""
+    def lose(self, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
+        """End all links that are open, each with this status."""
+        self._lost_with = code
         for serving in self._serving:
             serving.cancel()
 

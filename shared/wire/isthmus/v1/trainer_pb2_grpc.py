@@ -187,9 +187,9 @@ class TrainerServiceServicer:
         concerns shared blocks, as the placement says, both ways. The first message says which link it is. Whoever is nearer to the
         edge dials: the agent with its own credentials, a trainer with a ticket in the header "authorization" ("Ticket ..."). A link
         that is lost is dialled again, and each end sends again what the other lacks. Who dials ends the link.
-        NOT_FOUND: no such session, or it is not in memory (join it). FAILED_PRECONDITION: another protocol version, or no such link
-        under the placement in force. ABORTED: the session was joined with another term since, or a worker behind this one has lost
-        its state, or a step failed on this trainer's device. UNAUTHENTICATED: a ticket that was used, or is of something else.
+        NOT_FOUND: no such session, or it is not in memory (join it). FAILED_PRECONDITION: another protocol version, no such link
+        under the placement in force, or a trainer behind this one has lost the session (join it). ABORTED: the session was joined
+        with another term since, or a step failed on this trainer's device; here or at a trainer behind this one. UNAUTHENTICATED: a ticket that was used, or is of something else.
         INVALID_ARGUMENT: something that no worker has to send under this placement. UNAVAILABLE: not now; try again. DATA_LOSS: a
         damaged message.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE

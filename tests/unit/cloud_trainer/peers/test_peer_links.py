@@ -176,15 +176,22 @@ async def test_damage_is_mended_once_and_what_is_damaged_again_at_the_same_place
 
 
 @pytest.mark.parametrize(
-    "code", [Code.NOT_FOUND, Code.UNAUTHENTICATED, Code.FAILED_PRECONDITION, Code.ABORTED, Code.PERMISSION_DENIED]
+    ("code", "told"),
+    [
+        (Code.NOT_FOUND, Code.FAILED_PRECONDITION),
+        (Code.UNAUTHENTICATED, Code.FAILED_PRECONDITION),
+        (Code.FAILED_PRECONDITION, Code.FAILED_PRECONDITION),
+        (Code.INTERNAL, Code.FAILED_PRECONDITION),
+        (Code.ABORTED, Code.ABORTED),
+    ],
 )
-async def test_what_dialling_again_cannot_mend_is_one_sentence_that_names_the_peer(code):
+async def test_what_dialling_again_cannot_mend_is_one_sentence_that_names_the_peer(code, told):
     async with standing() as chain:
         chain.servers["far"].refusal = (code, "it is gone")
         chain.dial_all()
         with pytest.raises(StatusError, match=r"the link to worker 'far' cannot go on: .*it is gone") as raised:
             await chain.train(batches())
-        assert raised.value.code is Code.ABORTED
+        assert raised.value.code is told
 
 
 async def test_a_peer_that_has_lost_its_session_in_the_middle_of_a_training_is_given_up():
@@ -196,6 +203,16 @@ async def test_a_peer_that_has_lost_its_session_in_the_middle_of_a_training_is_g
         far.lose()
         with pytest.raises(StatusError, match=r"worker 'far' cannot go on: .*there is no session"):
             await chain.train(batches())
+
+
+async def test_a_session_that_is_closed_for_good_at_a_peer_is_told_as_such():
+    async with standing() as chain:
+        chain.dial_all()
+        await chain.train(batches()[:1])
+        chain.servers["far"].lose(Code.NOT_FOUND)
+        with pytest.raises(StatusError, match="worker 'far' cannot go on") as raised:
+            await chain.train(batches())
+        assert raised.value.code is Code.NOT_FOUND
 
 
 async def test_a_ticket_that_is_used_elsewhere_first_ends_the_link():
