@@ -42,7 +42,8 @@ def _progress(session: pb.TrainerSessionStatus) -> list[str]:
     lines = [f"{state}, step {session.step}"]
     if session.HasField("deployment"):
         today = session.deployment
-        lines.append(f"cut {today.cut}, K {today.staleness_limit}, {today.bits} bits")
+        where = f"blocks {session.held_blocks}" if session.held_blocks else f"cut {today.cut}"
+        lines.append(f"{where}, K {today.staleness_limit}, {today.bits} bits")
     if session.checkpoint_steps:
         lines += ["checkpoints", ", ".join(map(str, session.checkpoint_steps))]
     return lines

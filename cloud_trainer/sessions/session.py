@@ -65,6 +65,11 @@ class Session(ABC):
         """What is in force, as far as a deployment says it."""
 
     @property
+    def shown_blocks(self) -> str:
+        """The blocks that are held under a placement, for people; empty for a session of two workers at a cut."""
+        return ""
+
+    @property
     @abstractmethod
     def batches(self) -> Batches:
         """What may be in flight."""

@@ -30,7 +30,7 @@ from shared.placement.programs import (
     Update,
     program,
 )
-from shared.placement.ranges import BlockRange, parse_range
+from shared.placement.ranges import BlockRange, parse_range, ranges_of
 from shared.placement.reports import report_parents, reports_heard
 from shared.placement.segments import answering_segments, segments, waits_for_all
 from shared.placement.tiles import AGENT, Cargo, Placement, Route, Rows, Source, Tile, two_workers
@@ -76,6 +76,7 @@ __all__ = [
     "parse_placement",
     "parse_range",
     "program",
+    "ranges_of",
     "report_parents",
     "reports_heard",
     "segments",

@@ -1,6 +1,7 @@
 """Ranges of blocks as people write them: `2:6` is blocks 2 to 5, and `6:` is block 6 and all after it."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 ALLOWED = "a range of blocks as 2:6, or 6: for all from block 6 on"
@@ -20,6 +21,15 @@ class BlockRange:
 
     def __str__(self) -> str:
         return f"{self.first}:{'' if self.stop is None else self.stop}"
+
+
+def ranges_of(blocks: Iterable[int]) -> list[BlockRange]:
+    """The fewest ranges that hold these blocks and no other, in order."""
+    found: list[BlockRange] = []
+    for block in sorted(blocks):
+        begins = found.pop().first if found and found[-1].stop == block else block
+        found.append(BlockRange(begins, block + 1))
+    return found
 
 
 def parse_range(text: str) -> BlockRange:

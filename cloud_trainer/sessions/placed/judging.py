@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import Batches, SessionMemory
+from shared.codec import codec_by_name
 from shared.errors import ConfigError, ProtocolError
 from shared.execution.model_facts import facts_of
 from shared.model.chain import Chain
@@ -26,7 +27,6 @@ from shared.placement import (
     weight_crossings,
 )
 from shared.runtime.crossing_wire import CrossingWire
-from shared.tensor_wire import most_bytes, slot_codec
 from shared.training import block_state
 from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -146,5 +146,6 @@ class PlacementJudge:
         for slot in wire.slots(one):
             spec = self.chain.features[one.index][slot]
             tensor = TensorSpec((one.rows.count, *spec.shape[1:]), spec.dtype)
-            total += tensor.bytes + most_bytes(tensor, slot_codec(wire.codec(one, spec.dtype), spec.dtype))
+            encoded = codec_by_name(wire.codec(one, spec.dtype)).encoded_bytes(tensor.shape, tensor.dtype)
+            total += tensor.bytes + max(tensor.bytes, encoded)
         return total

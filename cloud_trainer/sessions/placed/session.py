@@ -34,6 +34,7 @@ from shared.placement import (
     held_blocks,
     links,
     moves,
+    ranges_of,
 )
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.worker_listener import WorkerListener
@@ -116,6 +117,11 @@ class PlacedSession(Session):
                 one for one in gradient_crossings(placement, self._model) if one.sender == self.name
             ),
         )
+
+    @property
+    def shown_blocks(self) -> str:
+        """See `Session`."""
+        return ", ".join(map(str, ranges_of(self.held.indices))) or "none"
 
     @property
     def batches(self) -> Batches:

@@ -1153,6 +1153,7 @@ class TrainerSessionStatus(_message.Message):
     LOSS_FIELD_NUMBER: _builtins.int
     DOWNLINK_BITS_PER_SECOND_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
+    HELD_BLOCKS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Its id."""
     state: Global___TrainerSessionState.ValueType
@@ -1173,6 +1174,10 @@ class TrainerSessionStatus(_message.Message):
     """Mean loss of the last step; left out before it."""
     downlink_bits_per_second: _builtins.float
     """What the downlink was measured to carry; left out until it is known."""
+    held_blocks: _builtins.str
+    """The blocks that this trainer holds, as "2:6" is blocks 2 to 5, with commas between several such ranges, or "none"; only where the
+    session was opened with a placement. Its `deployment.cut` counts the blocks that the edge holds.
+    """
     @_builtins.property
     def deployment(self) -> Global___DeploymentStatus:
         """What is in force; left out where it is only kept."""
@@ -1196,10 +1201,11 @@ class TrainerSessionStatus(_message.Message):
         loss: _builtins.float | None = ...,
         downlink_bits_per_second: _builtins.float | None = ...,
         checkpoint_steps: _abc.Iterable[_builtins.int] | None = ...,
+        held_blocks: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "checkpoint_steps", b"checkpoint_steps", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "loss", b"loss", "model", b"model", "session_id", b"session_id", "session_term", b"session_term", "state", b"state", "step", b"step", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "checkpoint_steps", b"checkpoint_steps", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "held_blocks", b"held_blocks", "loss", b"loss", "model", b"model", "session_id", b"session_id", "session_term", b"session_term", "state", b"state", "step", b"step", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__downlink_bits_per_second: _TypeAlias = _typing.Literal["downlink_bits_per_second"]  # noqa: Y015
     _WhichOneofArgType__downlink_bits_per_second: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second"]  # noqa: Y015

@@ -248,8 +248,9 @@ class TrainerServiceServicer:
     def JoinEvaluation(self, request, context):
         """Has this worker take part in an evaluation, between two steps: it computes forward whatever comes by links of that
         evaluation. The first answer comes when it is ready; the evaluation lasts until the caller ends this call.
-        FAILED_PRECONDITION: a step is under way. RESOURCE_EXHAUSTED: another evaluation is under way. ABORTED: another agent has
-        joined since.
+        Another one that is under way ends.
+        FAILED_PRECONDITION: a step is under way. RESOURCE_EXHAUSTED: there is no memory for it. ABORTED: another agent has joined
+        since; after the first answer: another evaluation, placement or checkpoint has ended it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,12 +1,13 @@
 """Ranges of blocks: read as they are written, and anything else refused in a sentence."""
 
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.placement import BlockRange, parse_range
+from shared.placement import BlockRange, parse_range, ranges_of
 
 BLOCKS = st.integers(0, 999_999)
 
@@ -21,6 +22,13 @@ def ranges(draw):
 def test_a_range_is_read_back_as_it_was_written(written, blocks):
     assert parse_range(str(written)) == written
     assert written.bounds(blocks) == (written.first, blocks if written.stop is None else written.stop)
+
+
+@given(blocks=st.sets(st.integers(0, 30)))
+def test_ranges_of_blocks_hold_each_of_them_once_and_do_not_touch(blocks):
+    found = [one.bounds(0) for one in ranges_of(blocks)]
+    assert [block for bounds in found for block in range(*bounds)] == sorted(blocks)
+    assert all(before[1] < after[0] for before, after in pairwise(found))
 
 
 @given(text=st.text(max_size=20) | st.from_regex(r"[-0-9: ]{0,12}", fullmatch=True))

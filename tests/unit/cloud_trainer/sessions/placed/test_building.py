@@ -1,0 +1,198 @@
+"""Which placements a trainer takes, and what their batches count in its memory."""
+
+import json
+from bisect import bisect_left
+
+import pytest
+import torch
+
+from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.placed import build_worker
+from cloud_trainer.sessions.placed.judging import MAX_DOCUMENT_CHARACTERS, MAX_WORKERS
+from shared.errors import IsthmusError
+from shared.placement import AGENT, Cargo, Placement, Route, Rows, Source, Tile, document_of, two_workers
+from shared.training import block_state
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import DataType, TensorHeader
+from tests.support.placed import CPU, INPUTS, WIDTH, recipe
+
+BLOCKS, BATCH, FLOAT = 4, 8, 4
+WHOLE = Rows(0, BATCH)
+CUT = two_workers(AGENT, "gpu", 2, BLOCKS, BATCH)
+DOCUMENT = document_of(CUT)
+LIMITS = Limits(tensor_bytes=1 << 20, staleness=4, session_bytes=1 << 28)
+
+
+def request(document, *, worker="gpu", **changes):
+    text = document if isinstance(document, str) else json.dumps(document)
+    fields = {
+        "protocol_version": PROTOCOL_VERSION,
+        "model": pb.Model(factory="tests.support.placed:dropping", kwargs_json="{}"),
+        "example": TensorHeader(shape=[BATCH, INPUTS], dtype=DataType.DATA_TYPE_FLOAT32),
+        "recipe_json": recipe("adam").model_dump_json(),
+        "block_names": [str(block) for block in range(BLOCKS)],
+        "placement": pb.Placement(version=3, document_json=text),
+        "worker": worker,
+        "backward": "replay",
+        "feedback": "batch",
+    }
+    return pb.OpenSessionRequest(**(fields | changes))
+
+
+def built(document, *, limits=LIMITS, **changes):
+    asked = request(document, **changes)
+    return build_worker(asked, asked.placement, "s", ["tests.support"], limits, torch.device("cpu"))
+
+
+def with_limits(**changes):
+    return Limits(**({"tensor_bytes": 1 << 20, "staleness": 4, "session_bytes": 1 << 28} | changes))
+
+
+def test_it_holds_the_blocks_of_its_worker_under_the_placement_that_was_sent():
+    worker = built(DOCUMENT)
+    assert worker.held.indices == (2, 3)
+    assert worker.placement.version == 3
+    assert worker.placement.tiles == CUT.tiles
+    assert worker.held.device == CPU
+
+
+def tile(worker, first, stop, rows=(0, BATCH)):
+    return {"worker": worker, "blocks": [first, stop], "samples": list(rows)}
+
+
+def changed(**changes):
+    return DOCUMENT | changes
+
+
+DEEP = "[" * 5000 + "]" * 5000
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ("{", "the placement is no JSON"),
+        (DEEP, "the placement is no JSON"),
+        ("[1]", "the placement: the placement is"),
+        ("{}", "schema is None"),
+        (" " * (MAX_DOCUMENT_CHARACTERS + 1), f"at most {MAX_DOCUMENT_CHARACTERS} are taken"),
+        (changed(owners={"9" * 5000: AGENT}), "the placement is no JSON"),
+        (changed(workers=[AGENT, "other"], tiles=[tile(AGENT, 0, 2), tile("other", 2, 4)]), "is to be worker 'gpu'"),
+        (changed(workers=[AGENT, "gpu", *map(str, range(MAX_WORKERS))]), f"at most {MAX_WORKERS} are taken"),
+        (changed(tiles=[tile(AGENT, 0, 2), tile("gpu", 2, 3)]), "nobody has block 3"),
+        (changed(tiles=[tile("gpu", 0, 4)]), r"takes none \(server\.accept_inputs\)"),
+        (changed(sources=[{"worker": "gpu", "samples": [0, BATCH]}]), "a trainer has none"),
+        (changed(staleness=5), r"more than this trainer's limit of 4 \(server\.max_staleness\)"),
+        (
+            changed(codecs=[{"from": AGENT, "to": "gpu", "cargo": "feature", "codec": "zip"}]),
+            "codec 'zip' does not exist",
+        ),
+    ],
+)
+def test_a_placement_that_it_does_not_take_is_refused_with_a_sentence(document, says):
+    with pytest.raises(IsthmusError, match=says):
+        built(document)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"worker": AGENT}, "of which 'edge' is the agent"),
+        ({"worker": ""}, "is to be worker ''"),
+        ({"backward": ""}, "backward is ''; it must be one of"),
+        ({"feedback": "loud"}, "feedback is 'loud'; it must be one of"),
+        ({"deployment": pb.Deployment(cut=1)}, "this one comes with both"),
+        ({"block_names": ["0", "1", "2"]}, "is a chain of 3 blocks and the trainer's of 4"),
+        ({"block_names": ["0", "1", "2", "x"]}, "or their names differ"),
+        ({"example": TensorHeader(dtype=DataType.DATA_TYPE_FLOAT32)}, "0 dimensions"),
+    ],
+)
+def test_what_does_not_go_with_a_placement_is_refused_with_a_sentence(changes, says):
+    with pytest.raises(IsthmusError, match=says):
+        built(DOCUMENT, **changes)
+
+
+def test_raw_samples_come_where_the_operator_takes_them():
+    worker = built(changed(tiles=[tile("gpu", 0, 4)]), limits=with_limits(accept_inputs=True))
+    assert worker.held.indices == (0, 1, 2, 3)
+
+
+def test_what_other_trainers_may_have_is_not_for_this_one_to_say():
+    tiles = [tile("near", 0, 2), tile("gpu", 2, 4)]
+    assert built(changed(workers=[AGENT, "near", "gpu"], tiles=tiles)).held.indices == (2, 3)
+    with pytest.raises(IsthmusError, match="accept_inputs"):
+        built(changed(workers=[AGENT, "near", "gpu"], tiles=tiles), worker="near")
+
+
+def feature_bytes(samples=BATCH):
+    """As it came and as it was decoded."""
+    return 2 * samples * WIDTH * FLOAT
+
+
+def test_a_batch_counts_all_that_crosses_here_in_either_direction_as_it_travels_and_as_it_is():
+    placed = built(DOCUMENT)
+    assert placed.judge.batches(CUT) == (1, 2 * feature_bytes()), "a feature, and its error gradient"
+    assert placed.judge.batches(CUT, training=False).each_bytes == feature_bytes()
+    middle = Placement(
+        0,
+        BLOCKS,
+        BATCH,
+        CUT.workers,
+        (Tile(AGENT, 0, 1, WHOLE), Tile("gpu", 1, 3, WHOLE), Tile(AGENT, 3, 4, WHOLE)),
+        CUT.sources,
+        staleness=3,
+    )
+    assert placed.judge.batches(middle) == (4, 4 * feature_bytes()), "two of each, K + 1 times"
+    codecs = {Route(AGENT, "gpu", Cargo.FEATURE): "fp16"}
+    smaller = Placement(0, BLOCKS, BATCH, CUT.workers, CUT.tiles, CUT.sources, codecs=codecs)
+    assert placed.judge.batches(smaller).each_bytes <= 2 * feature_bytes()
+
+
+def test_a_shared_block_counts_with_its_gradient_and_its_weights():
+    tiles = (Tile(AGENT, 0, 2, Rows(0, 4)), Tile("near", 0, 2, Rows(4, 8)), Tile("gpu", 2, 4, WHOLE))
+    placement = Placement(
+        0, BLOCKS, BATCH, (AGENT, "near", "gpu"), tiles, (Source(AGENT, WHOLE),), owners={0: "gpu", 1: "near"}
+    )
+    judge = built(document_of(placement)).judge
+    blocks, optimizer = judge.chain.blocks, recipe("adam").optimizer
+    shared = 2 * 2 * 2 * block_state.max_serialized_bytes(blocks[0], optimizer)  # two that share it, there and back
+    assert judge.batches(placement).each_bytes == 2 * feature_bytes() + shared
+
+
+def test_weights_and_graphs_that_wait_count_with_the_policy_that_keeps_them():
+    middle = document_of(
+        Placement(
+            0,
+            BLOCKS,
+            BATCH,
+            CUT.workers,
+            (Tile(AGENT, 0, 1, WHOLE), Tile("gpu", 1, 3, WHOLE), Tile(AGENT, 3, 4, WHOLE)),
+            CUT.sources,
+        )
+    )
+    replay, stash = (built(middle, backward=name).judge for name in ("replay", "stash"))
+    placement = built(middle).placement
+    assert stash.batches(placement).each_bytes > replay.batches(placement).each_bytes
+    assert stash.batches(CUT) == replay.batches(CUT), "from the last block the way goes straight back"
+
+
+def test_it_takes_no_more_memory_than_a_session_may_have():
+    document = changed(staleness=4)
+
+    def is_taken(session_bytes):
+        try:
+            built(document, limits=with_limits(session_bytes=session_bytes))
+        except IsthmusError as refused:
+            return "server.max_session_bytes" not in str(refused)
+        return True
+
+    least = bisect_left(range(1 << 18), True, key=is_taken)
+    judge = built(document, limits=with_limits(session_bytes=least)).judge
+    each = judge.batches(CUT).each_bytes
+    assert judge.memory.max_staleness(each) == 4
+    assert built(document | {"staleness": 3}, limits=with_limits(session_bytes=least - each))
+
+
+def test_a_feature_larger_than_any_tensor_may_be_is_refused():
+    with pytest.raises(IsthmusError, match=r"server\.max_tensor_bytes"):
+        built(DOCUMENT, limits=with_limits(tensor_bytes=BATCH * WIDTH * FLOAT - 1))
