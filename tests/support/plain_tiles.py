@@ -10,10 +10,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from edge_agent import EdgeConfig
+from edge_agent.experiment.building import Experiment
 from shared.model.random_state import random_state
 from shared.placement import Placement, Rows
 from shared.training.recipe import Recipe
 from tests.support.plain import plain_optimizer, plain_update
+
+
+def plain_tiles_state(config: EdgeConfig) -> dict[str, Tensor]:
+    """The state dict after all steps of `config`, its tiles run by one process."""
+    experiment = Experiment(config)
+    chain = experiment.chain
+    tiles = PlainTiles([block.module for block in chain.blocks], experiment.placement, experiment.recipe)
+    for batch in experiment.loader.iterate(0, experiment.steps):
+        tiles.step(batch.step, batch.inputs, batch.labels)
+    return {name: value.clone() for name, value in chain.module.state_dict().items()}
 
 
 class PlainTiles:
