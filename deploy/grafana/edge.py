@@ -104,6 +104,17 @@ def _way_down() -> Panels:
     ]
 
 
+def _workers() -> Panels:
+    computes = Curve(EDGE.mean("isthmus_worker_seconds"), "{{worker}}, " + INSTANCE)
+    slowest = Curve(EDGE.quantile(0.95, "isthmus_worker_seconds"), "{{worker}}, " + INSTANCE)
+    rates = Curve(EDGE.of("isthmus_worker_link_bytes_per_second"), "{{link}}, " + INSTANCE)
+    return [
+        graph("Computing", "Of each worker of the placement for a step, on average.", "s", 8, computes),
+        graph("Slow steps", "What 95 % of the steps did not exceed at a worker.", "s", 8, slowest),
+        graph("Links", "What each was measured to carry, from one worker to another.", "Bps", 8, rates),
+    ]
+
+
 def _staleness() -> Panels:
     mean = Curve(EDGE.mean("isthmus_staleness_steps"), f"mean, {INSTANCE}")
     limit = Curve(EDGE.of("isthmus_staleness_limit_steps"), f"K, {INSTANCE}")
@@ -176,6 +187,7 @@ def edge_dashboard() -> Board:
                 graph("T3", "Forward, loss, backward and update of the cloud's blocks.", "s", 24, *_phase("cloud"))
             ],
             "4 · The way down": _way_down(),
+            "Workers and links": _workers(),
             "Staleness": _staleness(),
             "Deployment": _deployment(),
             "Recovery": _recovery(),

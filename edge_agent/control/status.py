@@ -40,6 +40,11 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
     )
     if (seconds := statistics.step.recent) is not None and seconds > 0:
         status.samples_per_second = float(f"{config.data.batch_size / seconds:.6g}")
+    for name, worker in statistics.workers.items():
+        seconds = _shown(worker.compute)
+        status.workers.add(name=name, blocks=worker.blocks, step=worker.done_step, compute_seconds=seconds)
+    for (sender, receiver), rate in statistics.link_rates.items():
+        status.links.add(sender=sender, receiver=receiver, bits_per_second=rate)
     status.running.FromNanoseconds(int(of.running_seconds * 1e9))
     if of.decisions is not None:
         status.planner = of.decisions.planner

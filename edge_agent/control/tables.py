@@ -9,6 +9,7 @@ from rich.table import Column, Table
 
 from edge_agent.control.trend import Trend
 from shared.control.formatting import session_column, size, time_text, word
+from shared.placement import AGENT
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 _STATE_STYLES = {
@@ -51,6 +52,8 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
         ("downlink", "T4 downlink"),
     ):
         table.add_row(name, _phase(status.phases, field))
+    for worker in status.workers:
+        table.add_row(f"on {worker.name}", _worker(worker))
     queues = status.queues
     table.add_row(
         "waiting",
@@ -58,6 +61,10 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
         f"{status.batches_in_flight} in flight",
     )
     table.add_row("link", f"up {_rate(status, 'uplink')}, down {_rate(status, 'downlink')}{_round_trip(status)}")
+    for link in status.links:
+        if AGENT not in (link.sender, link.receiver):
+            known = f"{link.bits_per_second / 1e6:.1f} Mbit/s" if link.HasField("bits_per_second") else "not known yet"
+            table.add_row("", f"{link.sender} to {link.receiver} {known}")
     table.add_row("sent", f"{size(status.bytes_up)} up, {size(status.bytes_down)} down")
     loss = f"{status.loss:.4g}" if status.HasField("loss") else "-"
     table.add_row("loss", loss + (f"  [dim]{trend.loss}[/]" if trend else ""))
@@ -92,6 +99,11 @@ def sessions_table(sessions: Iterable[pb.EdgeSessionStatus]) -> Table:
         run = f"{session.model} with {session.trainer}, began {began}"
         table.add_row(session.session_id, run, f"{states[session.state]}, step {step} of {session.total_steps}")
     return table
+
+
+def _worker(worker: pb.WorkerStatus) -> str:
+    computes = f", {worker.compute_seconds * 1e3:.1f} ms a step" if worker.HasField("compute_seconds") else ""
+    return f"blocks {', '.join(worker.blocks) or 'none'}, {worker.step} steps done{computes}"
 
 
 def _known(message: Message) -> dict[str, Any]:

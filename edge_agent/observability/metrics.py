@@ -122,13 +122,40 @@ class EdgeMetrics(TrainingMetrics):
         accuracy.set_function(lambda: statistics.accuracy or 0.0)
         for queue in QUEUES:
             self.queue_items.labels(queue)
+        self.worker_seconds = Histogram(
+            "isthmus_worker_seconds",
+            "Seconds that a worker of the placement has computed for a step.",
+            ["worker"],
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self._worker_links = Gauge(
+            "isthmus_worker_link_bytes_per_second",
+            "Rate that a link was measured to carry from one worker to another; 0 while it is not known.",
+            ["link"],
+            registry=registry,
+        )
         self.engine = EngineMetrics(registry)
+
+    def show_workers(self, statistics: Statistics) -> None:
+        """Have a series for each worker and each direction of a link that there is now, and for no other."""
+        self.worker_seconds.clear()
+        self._worker_links.clear()
+        for worker in statistics.workers:
+            self.worker_seconds.labels(worker)
+        for sender, receiver in statistics.link_rates:
+            link = self._worker_links.labels(f"{sender}>{receiver}")
+            link.set_function(partial(_bytes_per_second, statistics, (sender, receiver)))
 
     def watch(self, run: InFlight) -> None:
         """Read what is under way from `run`, at each scrape and on the scraper's thread."""
         self._in_flight.set_function(lambda: run.in_flight)
         for queue in QUEUES:
             self.queue_items.labels(queue).set_function(partial(_waiting, run, queue))
+
+
+def _bytes_per_second(statistics: Statistics, link: tuple[str, str]) -> float:
+    return (statistics.link_rates.get(link) or 0.0) / 8
 
 
 def _waiting(run: InFlight, queue: str) -> int:

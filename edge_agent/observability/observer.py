@@ -2,16 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.timeline import Timeline
 from edge_agent.training.listener import Activity, RunListener
 from edge_agent.training.open_run import OpenRun
-from edge_agent.training.statistics import Statistics
+from edge_agent.training.statistics import Statistics, WorkerFigures
+from shared.placement import Link, Placement, held_blocks, ranges_of
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import WireTensor
+from shared.wire.isthmus.v1.link_pb2 import StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport
 
@@ -79,6 +81,29 @@ class RunObserver(RunListener):
     def deployment_changed(self, deployment: Deployment, /) -> None:
         """Cut, K and codecs."""
         self._statistics.deployment = deployment
+
+    def placed(self, placement: Placement, links: Sequence[Link], /) -> None:
+        """The workers and their links, for the status and metrics."""
+        statistics = self._statistics
+        before, statistics.workers = statistics.workers, {}
+        for name in placement.workers:
+            figures = statistics.workers[name] = WorkerFigures(tuple(map(str, ranges_of(held_blocks(placement, name)))))
+            if name in before:
+                figures.compute, figures.done_step = before[name].compute, before[name].done_step
+        statistics.link_rates = {}
+        for near, far in links:
+            statistics.link_rates |= {(near, far): None, (far, near): None}
+        self._metrics.show_workers(statistics)
+
+    def worker_done(self, done: StepDone, /) -> None:
+        """How long it took, and how fast its links are."""
+        figures, rates = self._statistics.workers[done.worker], self._statistics.link_rates
+        figures.done_step = done.step + 1
+        figures.compute.add(done.compute_seconds)
+        self._metrics.worker_seconds.labels(done.worker).observe(done.compute_seconds)
+        for rate in done.rates:
+            if (done.worker, rate.to) in rates:
+                rates[done.worker, rate.to] = rate.bits_per_second
 
     def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
         """Draw it in the time line, and count encoding for the decisions."""

@@ -1,12 +1,14 @@
 """What a run tells about itself: its activity, in one word, and its events. The run does not know who listens."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any
 
+from shared.placement import Link, Placement
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import WireTensor
+from shared.wire.isthmus.v1.link_pb2 import StepDone
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport
 
 
@@ -45,6 +47,12 @@ class RunListener:
 
     def deployment_changed(self, deployment: Deployment, /) -> None:
         """The trainer holds this deployment now."""
+
+    def placed(self, placement: Placement, links: Sequence[Link], /) -> None:
+        """A placement is in force, whose workers are linked so."""
+
+    def worker_done(self, done: StepDone, /) -> None:
+        """One worker of the placement has done all of a step."""
 
     def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
         """A thread or link (phase: edge, uplink, cloud, downlink or codec) has done a piece of work, `what`, for one step."""

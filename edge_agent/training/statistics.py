@@ -44,6 +44,20 @@ class MeanSince:
         return total / count if count else None
 
 
+class WorkerFigures:
+    """What is known of one worker of the placement in force."""
+
+    __slots__ = ("blocks", "compute", "done_step")
+
+    def __init__(self, blocks: tuple[str, ...]) -> None:
+        self.blocks = blocks
+        """The blocks whose weights it has, as ranges: "0:2"."""
+        self.done_step = 0
+        """It has done all steps before this one, as far as it is known here."""
+        self.compute = Timing()
+        """How long it computes for a step."""
+
+
 @dataclass(slots=True)
 class Statistics:
     """The figures of one run; None means not known yet. loss: of the last step. accuracy, test_loss: of the last evaluation."""
@@ -72,6 +86,10 @@ class Statistics:
     uplink_bits_per_second: float | None = None
     downlink_bits_per_second: float | None = None
     round_trip_seconds: float | None = None
+    workers: dict[str, WorkerFigures] = field(default_factory=dict)
+    """By name, nearest first."""
+    link_rates: dict[tuple[str, str], float | None] = field(default_factory=dict)
+    """Bits per second from one worker to another, both directions of every link."""
     edge: Timing = field(default_factory=Timing)
     """T1."""
     encode: Timing = field(default_factory=Timing)

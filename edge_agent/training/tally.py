@@ -87,6 +87,7 @@ class Tally(WorkerListener):
             _log.warning(
                 "blocks pass no gradient on, so the blocks before them do not learn", worker=done.worker, step=done.step
             )
+        self._listener.worker_done(done)
         reports = self._reports.setdefault(done.step, [])
         reports.append(done)
         while len(self._reports.get(self.done_step, ())) == len(self._names):

@@ -22,6 +22,7 @@ from edge_agent.training.recovery import Rejoined, Restored, facts_of_placement,
 from edge_agent.training.stretches import Stretches
 from edge_agent.training.tally import Tally
 from shared.errors import GoneError, IsthmusError
+from shared.placement import links
 from shared.runtime.watching import watched
 
 _log = structlog.get_logger(__name__)
@@ -113,6 +114,8 @@ class TrainingLoop:
             await self._session.dial_peers(tickets)
             self.activity.begin(Activity.TRAINING)
             async with Links(self._session, self._worker.run, self._listener) as self._links:
+                placement = self._session.placement
+                self._listener.placed(placement, links(placement, self._experiment.facts))
                 self._listener.deployment_changed(self.deployer.deployment)
                 end = await self._do_steps(self._links)
             if end is not _End.CHANGE:
@@ -127,10 +130,10 @@ class TrainingLoop:
         self.checkpointer.ask_here()  # so that going back never moves blocks back
         return tickets
 
-    async def _do_steps(self, links: Links) -> _End:
+    async def _do_steps(self, linked: Links) -> _End:
         steps = self._experiment.steps
         async with self.stretches.batches_from(self._worker.run.begun_step, steps) as batches:
-            await self.stretches.do(links, batches, self._worker.run.begun_step)  # what a lost link has left under way
+            await self.stretches.do(linked, batches, self._worker.run.begun_step)  # what a lost link has left under way
             while True:
                 await self._evaluate_if_due()
                 if self.step == steps:
@@ -139,11 +142,11 @@ class TrainingLoop:
                     return end
                 if self._pause.requested:
                     with self.activity.during(Activity.PAUSED):
-                        end = await self._stay_paused(links)
+                        end = await self._stay_paused(linked)
                     if end is not None:
                         return end
                 else:
-                    await self.stretches.do(links, batches, self._next_stop_step())
+                    await self.stretches.do(linked, batches, self._next_stop_step())
                     self._listener.drained()
 
     def _next_stop_step(self) -> int:
@@ -179,11 +182,11 @@ class TrainingLoop:
         _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy)
         self._evaluated_step = step
 
-    async def _stay_paused(self, links: Links) -> _End | None:
+    async def _stay_paused(self, linked: Links) -> _End | None:
         """Stand still until the run is released; what has to be done at a boundary is done meanwhile. See `_at_boundary`."""
         _log.info("standing still")
         while self._pause.requested:
-            await watched(self._pause.wait(), self._worker.run.failure, links.failure)
+            await watched(self._pause.wait(), self._worker.run.failure, linked.failure)
             if (end := await self._at_boundary()) is not None:
                 return end
         _log.info("going on")

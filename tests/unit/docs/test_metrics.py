@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.sessions.session import SessionStatistics
 from edge_agent.observability.metrics import EdgeMetrics
-from edge_agent.training.statistics import Statistics
+from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.telemetry.metrics import TrainingMetrics
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 from tests.conftest import ROOT
@@ -45,7 +45,11 @@ class HeldSessions:
 
 
 def edge() -> CollectorRegistry:
-    return EdgeMetrics(CollectorRegistry(), Statistics(0)).registry
+    placed = {"edge": WorkerFigures(("0:2",)), "gpu": WorkerFigures(("2:4",))}
+    statistics = Statistics(0, workers=placed, link_rates={("edge", "gpu"): None, ("gpu", "edge"): None})
+    metrics = EdgeMetrics(CollectorRegistry(), statistics)
+    metrics.show_workers(statistics)
+    return metrics.registry
 
 
 def trainer(*, session: bool = False) -> CollectorRegistry:

@@ -432,6 +432,8 @@ class EdgeStatus(_message.Message):
     LOG_LEVEL_FIELD_NUMBER: _builtins.int
     ROUND_TRIP_SECONDS_FIELD_NUMBER: _builtins.int
     SAMPLES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
     state: Global___RunState.ValueType
     """What it does."""
     session_id: _builtins.str
@@ -498,6 +500,14 @@ class EdgeStatus(_message.Message):
     def last_checkpoint(self) -> Global___CheckpointStatus:
         """The newest checkpoint that both sides have; left out where there is none."""
 
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]:
+        """The workers of the placement in force, nearest to the edge first."""
+
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkStatus]:
+        """Both directions of every link between them."""
+
     def __init__(
         self,
         *,
@@ -528,10 +538,12 @@ class EdgeStatus(_message.Message):
         log_level: Global___LogLevel.ValueType = ...,
         round_trip_seconds: _builtins.float | None = ...,
         samples_per_second: _builtins.float | None = ...,
+        workers: _abc.Iterable[Global___WorkerStatus] | None = ...,
+        links: _abc.Iterable[Global___LinkStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "phases", b"phases", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "log_level", b"log_level", "loss", b"loss", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
@@ -567,6 +579,76 @@ class EdgeStatus(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__uplink_bits_per_second) -> _WhichOneofReturnType__uplink_bits_per_second | None: ...
 
 Global___EdgeStatus: _TypeAlias = EdgeStatus  # noqa: Y015
+
+@_typing.final
+class WorkerStatus(_message.Message):
+    """One worker of a placement."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    COMPUTE_SECONDS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name: "edge", or that of a trainer."""
+    step: _builtins.int
+    """It has done all steps before this one."""
+    compute_seconds: _builtins.float
+    """How long it computes for a step, recently."""
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The blocks whose weights it has, as ranges: "0:2" is blocks 0 and 1."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        blocks: _abc.Iterable[_builtins.str] | None = ...,
+        step: _builtins.int = ...,
+        compute_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_compute_seconds", b"_compute_seconds", "compute_seconds", b"compute_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compute_seconds", b"_compute_seconds", "blocks", b"blocks", "compute_seconds", b"compute_seconds", "name", b"name", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__compute_seconds: _TypeAlias = _typing.Literal["compute_seconds"]  # noqa: Y015
+    _WhichOneofArgType__compute_seconds: _TypeAlias = _typing.Literal["_compute_seconds", b"_compute_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__compute_seconds) -> _WhichOneofReturnType__compute_seconds | None: ...
+
+Global___WorkerStatus: _TypeAlias = WorkerStatus  # noqa: Y015
+
+@_typing.final
+class LinkStatus(_message.Message):
+    """One direction of a link between two workers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SENDER_FIELD_NUMBER: _builtins.int
+    RECEIVER_FIELD_NUMBER: _builtins.int
+    BITS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    sender: _builtins.str
+    """Who sends."""
+    receiver: _builtins.str
+    """Who receives."""
+    bits_per_second: _builtins.float
+    """What it was measured to carry; left out until it is known."""
+    def __init__(
+        self,
+        *,
+        sender: _builtins.str = ...,
+        receiver: _builtins.str = ...,
+        bits_per_second: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bits_per_second", b"_bits_per_second", "bits_per_second", b"bits_per_second"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bits_per_second", b"_bits_per_second", "bits_per_second", b"bits_per_second", "receiver", b"receiver", "sender", b"sender"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bits_per_second: _TypeAlias = _typing.Literal["bits_per_second"]  # noqa: Y015
+    _WhichOneofArgType__bits_per_second: _TypeAlias = _typing.Literal["_bits_per_second", b"_bits_per_second"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bits_per_second) -> _WhichOneofReturnType__bits_per_second | None: ...
+
+Global___LinkStatus: _TypeAlias = LinkStatus  # noqa: Y015
 
 @_typing.final
 class EdgeControlServiceGetStatusRequest(_message.Message):
