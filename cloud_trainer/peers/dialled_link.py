@@ -41,6 +41,8 @@ class DialledLink:
         self._ticket = ticket
         self._new_client = new_client
         self._spacing = Spacing()
+        self._away = False
+        """Whether the last attempt was lost, so that no further one is worth a line of the log."""
         self._damaged_at: LinkPosition | None = None
         """Where the link stood when a message was damaged last."""
 
@@ -64,7 +66,9 @@ class DialledLink:
                 if isinstance(failure, UnreachableError | BusyError):
                     retry_after_seconds = failure.retry_after_seconds
                 reason = str(failure)
-            _log.warning("link to a peer lost; dialling again", peer=self._peer, reason=reason)
+            if not self._away:
+                _log.warning("link to a peer lost; dialling again", peer=self._peer, reason=reason)
+            self._away = True
             await self._spacing.wait(self._end.position, retry_after_seconds)
 
     async def _serve_one(self) -> None:
@@ -72,7 +76,8 @@ class DialledLink:
         listener = StreamListener(self._end.accept, self._oldest_owed, lambda *_: None)
         async with self._new_client() as client:
             call, self._ticket = await client.link(self._opening, listener, self._ticket)
-            _log.info("peer dialled", peer=self._peer, session=self._opening.session_id)
+            self._away = False
+            _log.info("peer dialled", peer=self._peer)
             await self._serve(call)
 
     async def _serve(self, call: LinkCall) -> None:

@@ -216,6 +216,21 @@ async def test_a_ticket_lets_nobody_make_another_call():
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
+async def test_only_the_agent_that_joined_last_has_a_trainer_dial_and_only_along_a_link():
+    async with standing(chain()) as (agent, _):
+        await agent.join()
+        agent.term -= 1
+        with pytest.raises(FencedError, match="term 2; a call of term 1 came"):
+            await agent.dial_peers(agent.tickets)
+        agent.term += 1
+        nobody = pb.Peer(worker="nobody", address=agent.trainers["far"].address)
+        request = pb.DialPeersRequest(session_id=agent.sessions["near"], fence=agent.fence, peers=[nobody])
+        with pytest.raises(RefusedError, match="no link between 'near' and 'nobody' under this placement"):
+            await agent.trainers["near"].dial_peers(request)
+        await agent.dial()
+        await agent.train(0, BATCHES)
+
+
 async def test_a_trainer_whose_operator_allows_no_address_dials_nobody():
     async with standing(chain(), near=()) as (agent, _):
         with pytest.raises(RefusedError, match=r"may not dial .*\(peers\.allowed\)"):

@@ -1,20 +1,23 @@
 """Trainers behind a trainer that go away and come back, and trainers that ask each other who they are."""
 
+import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
 
+from edge_agent import run_training
 from shared.client.config import ClientTlsConfig, TrainerAddressConfig
 from shared.client.credentials import trainer_access
 from shared.errors import ProtocolError
 from shared.placement import AGENT, Placement, Rows, Source, Tile
 from shared.transport.auth.certificates import Identity, issue, make_authority
+from tests.support.experiments import flags
 from tests.support.peers.strangers import Doorkeeper
 from tests.support.placed import batch_of
 from tests.support.placed_agent import PlacedAgent
-from tests.support.plain import assert_same_bits
+from tests.support.plain import assert_same_bits, plain_state
 from tests.support.plain_tiles import PlainTiles
-from tests.support.running import held_port, running_trainer
+from tests.support.running import Listening, edge_config, held_port, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WHOLE = Rows(0, 8)
@@ -31,7 +34,7 @@ ALLOWED = 'peers.allowed=["127.0.0.1:*"]'
 BATCHES = [batch_of(step, 8) for step in range(6)]
 
 
-def plain_state(agent):
+def plain_tiles(agent):
     plain = PlainTiles(list(agent.initial), BEHIND, agent.recipe)
     for step, batch in enumerate(BATCHES):
         plain.step(step, *batch)
@@ -59,7 +62,7 @@ async def test_a_trainer_that_comes_back_without_the_session_is_joined_and_resto
             await agent.restore(0, 3, own, BEHIND)
             await agent.dial()
             await agent.train(3, BATCHES[3:])
-            assert_same_bits(plain_state(agent), await agent.state())
+            assert_same_bits(plain_tiles(agent), await agent.state())
             await agent.close()
 
 
@@ -87,7 +90,7 @@ async def trained(door, folder, *peers_tls):
         await agent.begin()
         try:
             await agent.train(0, BATCHES)
-            return plain_state(agent), await agent.state()
+            return plain_tiles(agent), await agent.state()
         finally:
             await agent.close()
 
@@ -101,3 +104,41 @@ async def test_a_trainer_whose_certificate_somebody_else_has_signed_is_not_diall
     make_authority("somebody's", 1).write(tmp_path / "theirs.pem", tmp_path / "theirs.key")
     with pytest.raises(ProtocolError, match="worker 'far' cannot go on: no secure connection"):
         await trained(door, tmp_path, f"peers.tls.ca={tmp_path / 'theirs.pem'}")
+
+
+def chained(near, far, folder):
+    """A real agent's configuration, with blocks at two trainers one after the other."""
+    return edge_config(
+        *flags("cnn", "adam"),
+        f'trainers=[{{name="near", address="{near}"}}, {{name="far", address="{far}"}}]',
+        "placement.edge=0:1",
+        "placement.near=1:2",
+        "placement.far=2:",
+        "training.max_steps=60",
+        "training.epochs=100",
+        "checkpoints.every_steps=7",
+        f"checkpoints.location={folder / 'edge'}",
+    )
+
+
+@pytest.mark.parametrize("stop_seconds", [60, 0.01], ids=["told", "sudden"])
+async def test_an_agent_goes_on_bit_for_bit_when_a_trainer_behind_another_one_is_restarted(tmp_path, stop_seconds):
+    reached = asyncio.Event()
+
+    def look(progress):
+        if progress.steps >= 20:
+            reached.set()
+
+    with held_port() as port:
+        address = f"127.0.0.1:{port}"
+        kept = (f"server.listen={address}", f"checkpoints.location={tmp_path / 'far'}")
+        async with running_trainer(ALLOWED, f"checkpoints.location={tmp_path / 'near'}") as near:
+            chosen = chained(near.address, address, tmp_path)
+            async with running_trainer(*kept, f"server.stop_seconds={stop_seconds}"):
+                training = asyncio.create_task(run_training(chosen, Listening(look)))
+                await reached.wait()
+            assert not training.done()
+            async with running_trainer(*kept):
+                result = await training
+    assert result.summary.steps == 60
+    assert_same_bits(plain_state(chosen), result.module.state_dict())
