@@ -1,5 +1,7 @@
 """`edge-agent status`, `pause` and the others: calls of the control service of the agent that runs on this machine."""
 
+import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,7 +26,8 @@ from shared.control.commands import (
     NotControlledError,
     every,
 )
-from shared.errors import UnreachableError
+from shared.errors import ConfigError, UnreachableError
+from shared.files.json_file import read_json
 from shared.wire.isthmus.v1 import control_pb2 as pb
 from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 
@@ -33,7 +36,7 @@ _AGENT = ControlCommands("edge-agent", "agent", EdgeConfig, EdgeControlServiceSt
 
 def register(app: typer.Typer) -> None:
     """Add the commands to an application."""
-    for command in (status, watch, top, pause, resume, drain, pin, release, planner, checkpoint, sessions):
+    for command in (status, watch, top, pause, resume, drain, pin, release, place, planner, checkpoint, sessions):
         app.command()(command)
     app.command("log-level")(log_level)
 
@@ -110,6 +113,19 @@ def release(
     request = pb.ReleaseRequest(cut=cut, bits=bits, staleness=staleness)
     answer = agent.service.Release(request, timeout=SOON_SECONDS)
     agent.show(answer, _pinned(answer.pinned))
+
+
+@_AGENT.command
+def place(
+    agent: ControlCall,
+    file: Annotated[
+        Path, typer.Argument(help="A placement (JSON, schema isthmus.placement/v1) of workers of the session.")
+    ],
+) -> None:
+    """Have the workers run other blocks, from the next step boundary on: the blocks move while training waits."""
+    document = json.dumps(read_json(file, "placement", ConfigError))
+    answer = agent.service.Place(pb.PlaceRequest(document_json=document))
+    agent.show(answer, f"placement {answer.version} comes into force at the next step boundary")
 
 
 @_AGENT.command

@@ -1,6 +1,7 @@
 """`EdgeControlService`: each call is handed to what does the work, and answered in the contract's words."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
@@ -17,7 +18,7 @@ from edge_agent.training.open_run import OpenRun
 from shared.control.levels import set_level
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.control.watching import watch
-from shared.errors import PlanError
+from shared.errors import ConfigError, DataError, PlanError
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
@@ -89,6 +90,23 @@ class EdgeControl:
         names = [field.name for field, _ in request.ListFields()]
         self._of.pinning.release(names or ["cut", "bits", "staleness"])
         return pb.ReleaseResponse(pinned=pins_message(self._of.pinning.now))
+
+    async def place(self, request: pb.PlaceRequest) -> pb.PlaceResponse:
+        """Have the workers run something else."""
+        run = self._open_run()
+        if self._of.decisions is not None:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "a decision engine runs (engine.profile), which chooses for two workers on one cut; pin what it may not change",
+            )
+        try:
+            document = json.loads(request.document_json)
+        except (ValueError, RecursionError) as cause:
+            raise ConfigError(f"the placement is not JSON: {cause}") from cause
+        try:
+            return pb.PlaceResponse(version=run.deployer.place(document).version)
+        except DataError as private:
+            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(private)) from private
 
     async def set_planner(self, request: pb.SetPlannerRequest) -> pb.SetPlannerResponse:
         """Have the engine choose otherwise."""

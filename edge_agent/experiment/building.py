@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.placing import placement_of
+from edge_agent.experiment.placing import completed, placement_of
 from edge_agent.experiment.privacy import check_labels_may_leave
 from edge_agent.experiment.workload import Workload
 from shared.errors import ConfigError
@@ -20,6 +20,7 @@ from shared.placement import (
     crossings,
     gradient_crossings,
     held_blocks,
+    parse_placement,
     two_workers,
 )
 from shared.training.device import choose_device, prepare_device
@@ -40,6 +41,25 @@ class Experiment(Workload):
         device = choose_device(config.compute.device)
         prepare_device(device, deterministic=config.compute.deterministic)
         self.held = HeldBlocks(self.chain, self.recipe, device, held_blocks(self.placement, AGENT))
+
+    def placed(self, document: object, before: Placement) -> Placement:
+        """The placement in a decoded document (isthmus.placement/v1) that may come after another one of the same session.
+
+        Raises ConfigError for one that cannot be, DataError for labels that may not leave.
+        """
+        blocks, where = len(self.chain.blocks), "the placement"
+        placement = parse_placement(document, where, blocks, before.batch_size, before.staleness)
+        if unknown := [name for name in placement.workers if name not in before.workers]:
+            raise ConfigError(
+                f"worker {unknown[0]!r} is not of this session; there are {', '.join(before.workers)}, because a session is "
+                "opened on the trainers that its first placement names"
+            )
+        # A worker that has nothing to do now may have it later, so it stays.
+        ranked = tuple(sorted(before.workers, key=lambda name: (placement.workers + before.workers).index(name)))
+        placement = completed(replace(placement, workers=ranked), self)
+        _check_source(placement)
+        self._check_labels(placement)
+        return placement
 
     def check(self, placement: Placement) -> None:
         """Refuse a placement that may not come into force. Raises ConfigError, DataError for labels that may not leave."""

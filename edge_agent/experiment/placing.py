@@ -44,6 +44,12 @@ def placement_of(workload: Workload) -> Placement:
         placement = _from_ranges(config, len(chain.blocks))
     else:
         placement = _from_cut(config, chain)
+    return completed(placement, workload)
+
+
+def completed(placement: Placement, workload: Workload) -> Placement:
+    """The placement with the codec of every crossing. Raises ConfigError for one that cannot be, or is not permitted."""
+    config, chain = workload.config, workload.chain
     model = _facts(chain, config.data.batch_size)
     check(placement, model, Permissions(inputs_to=frozenset(config.privacy.inputs_to)))
     crossing = (*crossings(placement), *gradient_crossings(placement, model))

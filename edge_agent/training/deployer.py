@@ -82,6 +82,15 @@ class Deployer:
         self._want(at_cut(self.placement, cut, experiment, codecs))
         self._give_up_seconds = give_up_seconds
 
+    def place(self, document: object) -> Placement:
+        """Have every worker run what a decoded document says (isthmus.placement/v1). Returns what is wanted.
+
+        Raises ConfigError for a placement that cannot be, and DataError for one under which something leaves that may not.
+        """
+        before = self.placement
+        self._want(self._session.experiment.placed(document, before))
+        return self.placement
+
     async def change_now(self, next_step: int) -> Tickets:
         """Put into force what is wanted, with nothing in flight and no link up. Raises the IsthmusError that it fails with.
 

@@ -5,6 +5,7 @@ from typing import Protocol
 from edge_agent.sessions.stored_session import StoredSession
 from shared.checkpoint import CheckpointName
 from shared.model.chain import Chain
+from shared.placement import Placement
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 
@@ -57,6 +58,9 @@ class Deploys(Protocol):
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
     ) -> None:
         """Change K or codecs. Raises ConfigError for a codec that is not there."""
+
+    def place(self, document: object) -> Placement:
+        """Have every worker run what a decoded document says. Raises ConfigError or DataError for one that may not be."""
 
     def move(self, cut: int, give_up_seconds: float | None = None) -> None:
         """Move the cut once the batches in flight are settled. Raises ModelError for a cut out of range."""

@@ -83,6 +83,11 @@ class EdgeControlServiceStub:
                 request_serializer=isthmus_dot_v1_dot_control__pb2.ReleaseRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_control__pb2.ReleaseResponse.FromString,
                 _registered_method=True)
+        self.Place = channel.unary_unary(
+                '/isthmus.v1.EdgeControlService/Place',
+                request_serializer=isthmus_dot_v1_dot_control__pb2.PlaceRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_control__pb2.PlaceResponse.FromString,
+                _registered_method=True)
         self.SetPlanner = channel.unary_unary(
                 '/isthmus.v1.EdgeControlService/SetPlanner',
                 request_serializer=isthmus_dot_v1_dot_control__pb2.SetPlannerRequest.SerializeToString,
@@ -184,6 +189,16 @@ class EdgeControlServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Place(self, request, context):
+        """Has the workers of the session run something else, from the next step boundary on. The answer comes before that; Watch shows
+        the change.
+        INVALID_ARGUMENT: a placement that cannot be, or under which something would leave that may not. FAILED_PRECONDITION: no
+        session is open yet, or a decision engine runs, which chooses for two workers on one cut.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetPlanner(self, request, context):
         """Sets how the decision engine chooses what is not pinned.
         FAILED_PRECONDITION: no decision engine runs (engine.profile is not set), or the link has not been measured yet and the
@@ -254,6 +269,11 @@ def add_EdgeControlServiceServicer_to_server(servicer, server):
                     servicer.Release,
                     request_deserializer=isthmus_dot_v1_dot_control__pb2.ReleaseRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_control__pb2.ReleaseResponse.SerializeToString,
+            ),
+            'Place': grpc.unary_unary_rpc_method_handler(
+                    servicer.Place,
+                    request_deserializer=isthmus_dot_v1_dot_control__pb2.PlaceRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_control__pb2.PlaceResponse.SerializeToString,
             ),
             'SetPlanner': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPlanner,
@@ -479,6 +499,33 @@ class EdgeControlService:
             '/isthmus.v1.EdgeControlService/Release',
             isthmus_dot_v1_dot_control__pb2.ReleaseRequest.SerializeToString,
             isthmus_dot_v1_dot_control__pb2.ReleaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Place(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.EdgeControlService/Place',
+            isthmus_dot_v1_dot_control__pb2.PlaceRequest.SerializeToString,
+            isthmus_dot_v1_dot_control__pb2.PlaceResponse.FromString,
             options,
             channel_credentials,
             insecure,
