@@ -111,10 +111,12 @@ class TrainerService:
         self.sessions.close()
         for ending in self._ending:
             ending.cancel()
-        deadline = time.monotonic() + seconds
+        deadline, sessions = time.monotonic() + seconds, self.sessions.built
+        for session in sessions:
+            self.sessions.remove(session)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await asyncio.gather(*(session.end() for session in self.sessions.built))
+                await asyncio.gather(*(session.end() for session in sessions))
         ended = self._threads.close(max(deadline - time.monotonic(), 0.0))
         self._store.close()
         return ended

@@ -59,6 +59,7 @@ class PlacedAgent:
     ) -> None:
         """addresses: of the trainers, by their names as workers. access: how it proves who it is to them."""
         self._factory, self._backward, self.recipe = factory, backward, told or recipe("adam")
+        self._access = access
         self.example = torch.zeros(placement.batch_size, INPUTS)
         self.chain = build_checked_chain(factory, {}, self.recipe.seed, self.example, inputs_may_cross=True)
         self.initial = copy.deepcopy(self.chain.module)
@@ -139,6 +140,11 @@ class PlacedAgent:
         await self.open()
         await self.join()
         await self.dial()
+
+    async def go_to(self, trainer: str, address: str) -> None:
+        """Reach a trainer elsewhere from now on."""
+        client = TrainerClient(TrainerAddressConfig(address=address), LinkConfig(), access=self._access)
+        self.trainers[trainer] = await self._open_clients.enter_async_context(client)
 
     async def dial(self) -> None:
         """Dial every link of this worker's own, and have the trainers dial each other's."""
