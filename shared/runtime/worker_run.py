@@ -310,12 +310,14 @@ class WorkerRun:
     def _pass_on(self, done: StepDone, source: str) -> None:
         """Tell those that hear it by this worker, and those that nothing else shows how far this worker is.
 
-        source: the peer that it came from, or this worker.
+        source: the peer that it came from, or this worker. Loss and other figures go on the way to the first worker alone: they
+        tell of labels and outputs, and whoever only counts steps may have neither.
         """
+        bare = StepDone(worker=done.worker, step=done.step)
         for peer, link in self.links.items():
             shows_nothing = source == self.worker and not link.has_leaving
             if done.worker in self._told[peer] or shows_nothing:
-                link.report(done)
+                link.report(done if link is self._parent else bare)
 
     def _hear_stopping(self, worker: str, peer: str) -> None:
         """A peer says that a worker is about to stop. Raises ProtocolError for one that others speak for."""
