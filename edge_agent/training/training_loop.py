@@ -9,6 +9,7 @@ from enum import Enum, auto
 
 import structlog
 
+from edge_agent.experiment.building import deployment_of
 from edge_agent.sessions.open_session import OpenSession, Tickets
 from edge_agent.training.attempts import Attempts, can_be_mended, is_refusal
 from edge_agent.training.checkpointer import Checkpointer
@@ -116,7 +117,8 @@ class TrainingLoop:
             async with Links(self._session, self._worker.run, self._listener) as self._links:
                 placement = self._session.placement
                 self._listener.placed(placement, links(placement, self._experiment.facts))
-                self._listener.deployment_changed(self.deployer.deployment)
+                codec = self._experiment.config.deployment.codec
+                self._listener.deployment_changed(deployment_of(placement, codec))
                 end = await self._do_steps(self._links)
             if end is not _End.CHANGE:
                 return end

@@ -96,6 +96,7 @@ class WorkerRun:
         self._ahead = steps_ahead(placement, model, training=training)
         self._waits_for_all = waits_for_all(placement, model, worker, training=training)
         operations = {name: program(placement, model, name, training=training) for name in placement.workers}
+        self._is_idle = not operations[worker]
         feedback = Feedback(blocks.feedback, self._steps.receives)
         inbox = Inbox(
             self._steps, self._arrivals, feedback, self._note_delivered, self._hear_done, self._hear_stopping, listener
@@ -145,6 +146,11 @@ class WorkerRun:
         """Whether a step failed half-way here, so that nothing can go on from what is in memory."""
         computing = self._computing
         return computing is not None and computing.done() and not computing.cancelled()
+
+    def catch_up(self, step: int) -> None:
+        """Where this worker has no part in a step it is at the one that the others begin next; nothing happens otherwise."""
+        if self._is_idle:
+            self.next_step = max(self.next_step, step)
 
     def start(self) -> None:
         """Begin to compute whatever can be computed, until `stop`."""

@@ -214,6 +214,7 @@ class PlacedSession(Session):
 
     def check_at(self, name: CheckpointName) -> None:
         """Refuse a checkpoint of another state than the one of now. Raises StatusError."""
+        self._worker.run.catch_up(name.step)
         at = CheckpointName(self.lineage, self.next_step)
         if name != at or self._worker.run.in_flight or not self.whole:
             raise StatusError(
@@ -320,6 +321,7 @@ class PlacedSession(Session):
 
     def _check_follows(self, placement: Placement, next_step: int) -> None:
         before, run = self.placement, self._worker.run
+        run.catch_up(next_step)
         missing = [
             move.block
             for move in moves(before, placement)

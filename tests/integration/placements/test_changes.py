@@ -1,0 +1,109 @@
+"""Placements that change while training goes on, from any kind to any other: the weights stay those of one process."""
+
+import pytest
+
+from edge_agent import run_training
+from shared.errors import ConfigError
+from shared.placement import parse_range
+from tests.support.experiments import flags
+from tests.support.placement_kinds import (
+    BATCH_SIZE,
+    RANGES,
+    SHARED,
+    TRAINERS,
+    addresses_of,
+    flags_of_document,
+    running_trainers,
+)
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.running import Listening, edge_config
+
+BLOCKS = 4
+WORKERS = ["edge", *TRAINERS]
+ALONE = {"edge": ["0:"]}
+STEPS_EACH = 6
+"""A change is asked for as soon as the one before has been seen, and takes a few steps to come."""
+PERMITTED = 'privacy.inputs_to=["near", "far", "cloud"]'
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def document(ranges):
+    tiles = [
+        {"worker": worker, "blocks": list(parse_range(text).bounds(BLOCKS)), "samples": [0, BATCH_SIZE]}
+        for worker, texts in ranges.items()
+        for text in texts
+    ]
+    return {"schema": "isthmus.placement/v1", "workers": WORKERS, "tiles": tiles}
+
+
+def steps_of(count):
+    return [f"data.batch_size={BATCH_SIZE}", f"training.max_steps={count}", "training.epochs=5"]
+
+
+class Changing(Listening):
+    """Has the run go to the next placement as soon as it is under one."""
+
+    def __init__(self, placements):
+        super().__init__(progressed=self.change, session_opened=self.open)
+        self.left, self.deployer, self.in_force = list(placements), None, []
+
+    def open(self, deployer):
+        self.deployer = deployer
+
+    def change(self, progress):
+        version = progress.deployment.version
+        if version in self.in_force or not progress.steps:
+            return
+        self.in_force.append(version)
+        if self.left:
+            self.deployer.place(self.left.pop(0))
+
+
+@pytest.mark.parametrize(("model", "optimizer"), [("cnn", "adamw"), ("tied", "nesterov")])
+async def test_any_kind_may_follow_any_other(model, optimizer, tmp_path):
+    kinds = [*RANGES.values(), ALONE, *reversed(RANGES.values())]
+    first, *others = map(document, kinds)
+    chosen = [*flags(model, optimizer), *steps_of(STEPS_EACH * len(kinds) + 2)]
+    changing = Changing(others)
+    async with running_trainers() as servers:
+        placed = flags_of_document(first, addresses_of(servers), tmp_path)
+        result = await run_training(edge_config(*chosen, *placed, PERMITTED), changing)
+    assert not changing.left
+    assert len(changing.in_force) == len(kinds)
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+async def test_blocks_that_were_shared_end_at_one_worker_as_their_owner_had_them(tmp_path):
+    shared = [{**placed, "workers": WORKERS} for placed in SHARED.values()]
+    first, *others = [*shared, document(ALONE)]
+    chosen = [*flags("tied", "adam"), *steps_of(STEPS_EACH * len(shared) + 4)]
+    changing = Changing(others)
+    async with running_trainers() as servers:
+        placed = flags_of_document(first, addresses_of(servers), tmp_path)
+        result = await run_training(edge_config(*chosen, *placed, PERMITTED), changing)
+    assert not changing.left
+    assert {block.worker for block in result.summary.blocks} == {"edge"}
+    assert result.summary.train_loss < 3.0
+
+
+async def test_a_placement_that_may_not_be_changes_nothing(tmp_path):
+    refused = []
+
+    class Refusing(Changing):
+        def change(self, progress):
+            if progress.steps == 2:
+                for wrong in ({"edge": ["0:1"], "near": ["2:"]}, {"near": ["0:2"], "edge": ["2:"]}):
+                    with pytest.raises(ConfigError) as refusal:
+                        self.deployer.place(document(wrong))
+                    refused.append(str(refusal.value))
+                with pytest.raises(ConfigError, match="not of this session"):
+                    self.deployer.place({**document(ALONE), "workers": [*WORKERS, "stranger"]})
+
+    chosen = [*flags("cnn", "sgd"), *steps_of(6)]
+    refusing = Refusing([])
+    async with running_trainers() as servers:
+        placed = flags_of_document(document(RANGES["two workers"]), addresses_of(servers), tmp_path)
+        result = await run_training(edge_config(*chosen, *placed), refusing)
+    assert "nobody has block 1" in refused[0]
+    assert "inputs_to" in refused[1]
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
