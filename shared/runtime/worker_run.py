@@ -182,7 +182,7 @@ class WorkerRun:
                 serving.result()
         finally:
             serving.cancel()
-            await asyncio.wait({serving})
+            await asyncio.gather(serving, return_exceptions=True)
 
     def end_links(self) -> None:
         """Have the links end that this worker has dialled, once nothing is under way; `serve` returns then."""
