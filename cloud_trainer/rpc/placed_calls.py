@@ -57,6 +57,11 @@ class PlacedCalls:
             session.check_joined(request.fence)
             placement = await self._threads.build(session.judge.read, request.placement)
 
+            if request.prepare:
+                if placement != session.placement:
+                    session.check_follows(placement, request.next_step)
+                return pb.CommitPlacementResponse()
+
             async def commit() -> None:
                 async with session.changing(request.fence):
                     await session.commit(placement, request.next_step)

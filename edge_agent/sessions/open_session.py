@@ -154,18 +154,23 @@ class OpenSession:
         return dict(zip(self.members, found, strict=True))
 
     async def commit(self, placement: Placement, next_step: int) -> Tickets:
-        """Put a placement into force at every trainer. Where an answer was lost, ask again; that changes nothing more."""
+        """Put a placement into force at every trainer, once all of them have said that they can.
 
-        async def commit(member: Member) -> Sequence[pb.Ticket]:
+        Where an answer was lost, ask again; that changes nothing more.
+        """
+
+        async def commit(member: Member, prepare: bool) -> Sequence[pb.Ticket]:
             request = pb.CommitPlacementRequest(
                 session_id=member.session_id,
                 fence=self.fence,
                 next_step=next_step,
                 placement=placement_message(placement),
+                prepare=prepare,
             )
             return (await member.client.commit_placement(request)).tickets
 
-        found = await gathered(*map(commit, self.members.values()))
+        await gathered(*(commit(member, prepare=True) for member in self.members.values()))
+        found = await gathered(*(commit(member, prepare=False) for member in self.members.values()))
         return dict(zip(self.members, found, strict=True))
 
     async def dial_peers(self, tickets: Tickets, evaluation: int = 0) -> None:

@@ -229,9 +229,9 @@ class PlacedSession(Session):
         """
         if placement == self.placement:
             return
-        self._check_follows(placement, next_step)
+        self.check_follows(placement, next_step)
         await self._end_all()
-        self._check_follows(placement, next_step)  # what came until then may have begun another step
+        self.check_follows(placement, next_step)  # what came until then may have begun another step
         wanted = held_blocks(placement, self.name)
         arriving = {index: state for index, state in self._arriving.blocks.items() if index in wanted}
         await self._lane.aside(self.held.hold, wanted, arriving)
@@ -319,7 +319,8 @@ class PlacedSession(Session):
     def _updates(self, block: int) -> bool:
         return block in self.held.indices and self.placement.owner(block) == self.name
 
-    def _check_follows(self, placement: Placement, next_step: int) -> None:
+    def check_follows(self, placement: Placement, next_step: int) -> None:
+        """Refuse a judged placement that cannot come into force at this step. Raises StatusError."""
         before, run = self.placement, self._worker.run
         run.catch_up(next_step)
         missing = [

@@ -1,5 +1,7 @@
 """Placements that change while training goes on, from any kind to any other: the weights stay those of one process."""
 
+from contextlib import AsyncExitStack
+
 import pytest
 
 from edge_agent import run_training
@@ -7,7 +9,9 @@ from shared.errors import ConfigError
 from shared.placement import parse_range
 from tests.support.experiments import flags
 from tests.support.placement_kinds import (
+    ACCEPTS_INPUTS,
     BATCH_SIZE,
+    PEERS_ALLOWED,
     RANGES,
     SHARED,
     TRAINERS,
@@ -16,7 +20,7 @@ from tests.support.placement_kinds import (
     running_trainers,
 )
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import Listening, edge_config
+from tests.support.running import Listening, edge_config, running_trainer
 
 BLOCKS = 4
 WORKERS = ["edge", *TRAINERS]
@@ -106,4 +110,20 @@ async def test_a_placement_that_may_not_be_changes_nothing(tmp_path):
         result = await run_training(edge_config(*chosen, *placed), refusing)
     assert "nobody has block 1" in refused[0]
     assert "inputs_to" in refused[1]
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+async def test_what_one_trainer_refuses_comes_into_force_nowhere(tmp_path):
+    wanted = document({"near": ["0:1"], "edge": ["1:2"], "far": ["2:"]})
+    chosen = [*flags("cnn", "adamw"), *steps_of(8)]
+    changing = Changing([wanted])
+    async with AsyncExitStack() as servers:
+        found = {
+            name: await servers.enter_async_context(running_trainer(PEERS_ALLOWED, *more))
+            for name, more in (("near", []), ("far", [ACCEPTS_INPUTS]), ("cloud", [ACCEPTS_INPUTS]))
+        }
+        placed = flags_of_document(document(RANGES["chain of three"]), addresses_of(found), tmp_path)
+        result = await run_training(edge_config(*chosen, *placed, PERMITTED), changing)
+    assert changing.in_force == [0], "nobody went back either, for there is no checkpoint to go back to"
+    assert not changing.left
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())

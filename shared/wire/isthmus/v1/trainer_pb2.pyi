@@ -511,10 +511,13 @@ class CommitPlacementRequest(_message.Message):
     FENCE_FIELD_NUMBER: _builtins.int
     NEXT_STEP_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
+    PREPARE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     next_step: _builtins.int
     """The step that begins it."""
+    prepare: _builtins.bool
+    """Asks only whether it could come into force here, so that it comes into force everywhere or nowhere."""
     @_builtins.property
     def fence(self) -> Global___Fence:
         """Who asks."""
@@ -530,10 +533,11 @@ class CommitPlacementRequest(_message.Message):
         fence: Global___Fence | None = ...,
         next_step: _builtins.int = ...,
         placement: Global___Placement | None = ...,
+        prepare: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "next_step", b"next_step", "placement", b"placement", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "next_step", b"next_step", "placement", b"placement", "prepare", b"prepare", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
