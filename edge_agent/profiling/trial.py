@@ -90,10 +90,10 @@ async def _train(
     watch = _Watch()
     session = await open_session({config.only_trainer.name: client}, experiment, workers, Retry(0))
     try:
-        await rejoin(session, is_whole=True)
         tally = Tally(watch, _ignore, _ignore)
         worker = session.make_worker(tally)
         try:
+            await rejoin(session, worker, is_whole=True)
             tally.begin(session.placement, experiment.facts, 0)
             watch.run = worker.run
             stretches = Stretches(session, worker, tally, StepBoundary())

@@ -18,7 +18,7 @@ from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode, codec_by_name
 from shared.concurrency.tasks import gathered
-from shared.errors import BusyError, IsthmusError, ProtocolError
+from shared.errors import BusyError, GoneError, IsthmusError, ProtocolError, SessionLostError
 from shared.execution.blocks import Method
 from shared.model.chain import Block
 from shared.placement import AGENT, Placement, document_of, held_blocks, links
@@ -118,7 +118,7 @@ class OpenSession:
     async def join(self) -> dict[str, pb.JoinSessionResponse]:
         """Become the only agent of the session at every trainer, and hear what each could go on with.
 
-        Nothing is written on any side while a trainer does not answer.
+        Nothing is written on any side while a trainer does not answer. Raises GoneError where one has no such session.
         """
         await gathered(*(member.client.check_serving() for member in self.members.values()))
         term, self._unused_term = self._unused_term, None
@@ -132,6 +132,8 @@ class OpenSession:
             if len(self.members) == 1:  # of several, another may have taken it
                 self._unused_term = term
             raise
+        except SessionLostError as lost:
+            raise GoneError(str(lost)) from lost
         return dict(zip(self.members, answers, strict=True))
 
     async def restore(self, name: CheckpointName, placement: Placement) -> Tickets:
@@ -239,6 +241,7 @@ class OpenSession:
             is_static = block_state.is_static(block)
             if not is_static and (static_only or block.index not in held):
                 continue
+            self._equal_blocks[worker].discard(block.index)
             if await compute.run(block_state.digest, block) == digests[block.index]:
                 if is_static:
                     self._equal_blocks[worker].add(block.index)

@@ -8,7 +8,6 @@ from shared.errors import (
     ProtocolError,
     RefusedError,
     SessionLostError,
-    UnreachableError,
 )
 
 REFUSALS, FAILURES = 2, 4
@@ -57,6 +56,9 @@ def is_refusal(failure: IsthmusError) -> bool:
 
 
 def can_be_mended(failure: IsthmusError) -> bool:
-    """Whether the session may go on after `failure`."""
-    passing = isinstance(failure, UnreachableError | ProtocolError | SessionLostError) or is_refusal(failure)
+    """Whether the session may go on after `failure`, once all trainers are joined again.
+
+    A trainer that cannot be reached has been tried for as long as the user allows when this is asked.
+    """
+    passing = isinstance(failure, ProtocolError | SessionLostError) or is_refusal(failure)
     return passing and not isinstance(failure, FencedError | GoneError)

@@ -15,8 +15,17 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.listener import RunListener
 from edge_agent.training.step_boundary import StepBoundary
 from shared.checkpoint import CheckpointName
+from shared.client.backoff import Backoff
+from shared.client.retry import new_backoff
 from shared.concurrency.tasks import gathered
-from shared.errors import IsthmusError, ProtocolError, StoppedError, StorageError, UnreachableError
+from shared.errors import (
+    IsthmusError,
+    ProtocolError,
+    SessionLostError,
+    StoppedError,
+    StorageError,
+    UnreachableError,
+)
 from shared.training.held_state import copy_state, to_bytes
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -43,6 +52,8 @@ class Checkpointer:
         self._last_step = 0
         """The step from which on steps and seconds count."""
         self._timer: asyncio.TimerHandle | None = None
+        self._failing: tuple[float, Backoff] | None = None
+        """Since when trainers could not take their parts, by time.monotonic, and the waits since then."""
         self._writing: asyncio.Task[None] | None = None
         """Waits until all parts of the one that was taken last are written, or could not be."""
         self._ordered: Ordered = []
@@ -54,9 +65,8 @@ class Checkpointer:
         """Count steps and seconds until the next one from this step on."""
         self._asked = False
         self._last_step = step
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(self._config.every_seconds, self.ask)
+        self._failing = None
+        self._ask_after(self._config.every_seconds)
 
     async def stop(self) -> None:
         """Take no more checkpoints, and wait until the one that is being written is written."""
@@ -112,8 +122,9 @@ class Checkpointer:
     async def take(self, step: int, facts: dict[str, Any]) -> None:
         """Have every worker copy its part; all are written while training goes on.
 
-        facts: what this device remembers with its part. Where a trainer cannot be reached or the last checkpoint is still being
-        written, one stays due.
+        facts: what this device remembers with its part. Where the last checkpoint is still being written, one stays due; where a
+        trainer cannot take its part, one is due again soon, and less often the longer that lasts: with all blocks on this device
+        nothing else waits for a trainer that is away. Raises SessionLostError where a trainer has nothing in memory to copy.
         """
         stored, name = self._session.stored, CheckpointName(self._session.lineage, step)
         self._asked = True
@@ -128,12 +139,26 @@ class Checkpointer:
         try:
             await gathered(*(part.copied() for part in parts))
             state = await self._session.workers.compute.run(copy_state, self._session.experiment.held)
-        except IsthmusError as failure:
-            _log.warning("no checkpoint was taken", step=step, reason=str(failure))
+        except BaseException as failure:
+            await gathered(*(part.give_up() for part in parts))
+            self._ask_again_later()
             _fail(ordered, UnreachableError(f"no checkpoint was taken at step {step}: {failure}"))
+            if not isinstance(failure, IsthmusError) or isinstance(failure, SessionLostError):
+                raise
+            _log.warning("no checkpoint was taken", step=step, reason=str(failure))
             return
         self._writing = asyncio.create_task(self._write(name, facts, state, parts, ordered))
         self.count_from(step)
+
+    def _ask_again_later(self) -> None:
+        since, backoff = self._failing = self._failing or (time.monotonic(), new_backoff())
+        self._asked = False
+        self._ask_after(backoff.next_seconds(time.monotonic() - since))
+
+    def _ask_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.ask)
 
     def _part_of(self, worker: str, name: CheckpointName) -> "_TrainersPart":
         session = self._session
@@ -204,7 +229,11 @@ class _TrainersPart:
             if not await anext(self._answers, None):
                 raise UnreachableError(f"trainer {self._worker!r} has not written its part; its log says why")
         finally:
-            await self._answers.aclose()
+            await self.give_up()
+
+    async def give_up(self) -> None:
+        """Hear no more of it."""
+        await self._answers.aclose()
 
 
 def _deliver(ordered: Ordered, name: CheckpointName) -> None:

@@ -9,11 +9,12 @@ import structlog
 
 from edge_agent.experiment.building import at_cut, deployment_of
 from edge_agent.sessions.open_session import OpenSession, Tickets
+from edge_agent.training.attempts import can_be_mended, is_refusal
 from edge_agent.training.listener import RunListener
 from edge_agent.training.placement_change import change_placement
 from edge_agent.training.step_boundary import StepBoundary
 from shared.codec import codec_by_name
-from shared.errors import IsthmusError
+from shared.errors import FencedError, GoneError, IsthmusError, UnreachableError
 from shared.placement import Cargo, Placement
 from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
@@ -91,27 +92,39 @@ class Deployer:
         self._want(self._session.experiment.placed(document, before))
         return self.placement
 
-    async def change_now(self, next_step: int) -> Tickets:
-        """Put into force what is wanted, with nothing in flight and no link up. Raises the IsthmusError that it fails with.
+    async def change_now(self, next_step: int) -> Tickets | None:
+        """Put into force what is wanted, with nothing in flight and no link up. Returns the trainers' new tickets.
 
-        Nothing is wanted any more then.
+        Returns None where blocks were to move and cannot: then what is in force stays. Raises the IsthmusError that it fails with;
+        where that can be mended, the same is wanted once all trainers are joined again.
         """
         wanted, self._wanted = self._wanted, None
         assert wanted is not None, "something is wanted"
+        wanted = replace(wanted, version=self._session.placement.version + 1)  # another may have come into force since
         moves_blocks = wanted.tiles != self._session.placement.tiles
         self._is_moving = moves_blocks
         try:
             tickets, seconds = await change_placement(self._session, wanted, next_step, self._give_up_seconds)
+        except TimeoutError:
+            self._note_staying(f"the blocks were still under way after {self._give_up_seconds:.1f} s")
+            return None
         except IsthmusError as failure:
-            if moves_blocks:
-                self._listener.migration_failed()
-            _log.warning("the placement stays", wanted=wanted.version, reason=str(failure))
-            raise
+            if can_be_mended(failure) and not is_refusal(failure):
+                self._wanted = self._wanted or wanted
+                raise
+            if not moves_blocks or isinstance(failure, UnreachableError | FencedError | GoneError):
+                raise
+            self._note_staying(str(failure))
+            return None
         finally:
             self._is_moving, self._give_up_seconds = False, None
         if moves_blocks:
             self._listener.migrated(seconds)
         return tickets
+
+    def _note_staying(self, reason: str) -> None:
+        self._listener.migration_failed()
+        _log.warning("the placement stays", version=self._session.placement.version, reason=reason)
 
     def _want(self, placement: Placement) -> None:
         in_force = self._session.placement

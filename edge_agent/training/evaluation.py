@@ -8,6 +8,7 @@ from edge_agent.data import EvaluationLoader
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.links import Links
 from edge_agent.training.listener import RunListener
+from shared.client.retry import Spacing
 from shared.errors import ProtocolError
 from shared.placement import program
 from shared.runtime.placed_worker import PlacedWorker
@@ -37,7 +38,19 @@ class Evaluator:
         self._number = 0
 
     async def evaluate(self, worker: PlacedWorker, test: EvaluationLoader) -> Evaluation:
-        """Evaluate `test` with the weights of now; nothing may be in flight. Raises the IsthmusError that it fails with."""
+        """Evaluate `test` with the weights of now; nothing may be in flight. One whose links are lost begins again.
+
+        Raises the IsthmusError that it fails with.
+        """
+        spacing = Spacing()
+
+        async def attempt() -> Evaluation:
+            await spacing.wait(None)
+            return await self._evaluate(worker, test)
+
+        return await self._session.retry.run(attempt)
+
+    async def _evaluate(self, worker: PlacedWorker, test: EvaluationLoader) -> Evaluation:
         session, placement, facts = self._session, worker.placement, self._session.experiment.facts
         self._number += 1
         totals = _Totals()

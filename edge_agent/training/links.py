@@ -7,8 +7,8 @@ from typing import Self
 import structlog
 
 from edge_agent.sessions.open_session import FAREWELL_SECONDS, OpenSession
-from edge_agent.training.attempts import Attempts
 from edge_agent.training.listener import RunListener
+from shared.client.retry import Spacing
 from shared.client.stream_call import StreamListener
 from shared.client.trainer import LinkCall
 from shared.errors import ProtocolError, UnreachableError
@@ -24,7 +24,11 @@ class Links:
     """All links of one run of this worker; they are kept up until the block is left. Made and used on the event loop."""
 
     def __init__(self, session: OpenSession, run: WorkerRun, listener: RunListener, evaluation: int = 0) -> None:
-        """evaluation: the number of the evaluation that they are for; 0 for training."""
+        """evaluation: the number of the evaluation that they are for; 0 for training.
+
+        A trainer takes part in an evaluation for as long as a call lasts that is lost with the link, so that link is not dialled
+        again.
+        """
         self._session = session
         self._run = run
         self._listener = listener
@@ -32,7 +36,8 @@ class Links:
         self._calls: dict[str, LinkCall] = {}
         self._is_ending = False
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Ends with what dialling again cannot mend."""
+        """Ends with what dialling again cannot mend, or has not for as long as the user allows."""
+        run.keep_links()
         self._keeping = [asyncio.create_task(self._keep_up(peer)) for peer in run.links]
 
     @property
@@ -66,25 +71,25 @@ class Links:
             self.failure.cancel()
 
     async def _keep_up(self, peer: str) -> None:
-        attempts = Attempts()
-        while True:
-            try:
-                await self._serve(peer)
-                if self._is_ending:
-                    return
-                raise ProtocolError(f"trainer {peer!r} ended the link in the middle of training")
-            except UnreachableError as lost:
-                if self._session.retry.give_up_seconds == 0:
-                    self._fail(lost)
-                    return
-                _log.warning("link lost; dialling again", trainer=peer, reason=str(lost))
-                await attempts.wait(self._run.oldest_step)
-            except Exception as failure:
-                self._fail(failure)
-                return
+        spacing = Spacing()
+        try:
+            while not self._is_ending:
+                call = await self._dial(peer)
+                try:
+                    await self._serve(peer, call)
+                except UnreachableError as lost:
+                    if self._evaluation or self._session.retry.give_up_seconds == 0:
+                        raise
+                    _log.warning("link lost; dialling again", trainer=peer, reason=str(lost))
+                    await spacing.wait(self._run.oldest_step)
+                else:
+                    if not self._is_ending:
+                        raise ProtocolError(f"trainer {peer!r} ended the link in the middle of training")
+        except Exception as failure:
+            self._fail(failure)
 
-    async def _serve(self, peer: str) -> None:
-        """Dial, and serve the stream to its end."""
+    async def _dial(self, peer: str) -> LinkCall:
+        """Dial until the trainer answers, for as long as the user allows."""
         member, end = self._session.members[peer], self._run.links[peer]
         opening = LinkOpening(
             protocol_version=PROTOCOL_VERSION,
@@ -95,6 +100,10 @@ class Links:
         )
         listener = StreamListener(end.accept, self._owed, self._listener.delivered)
         call, _ = await self._session.retry.run(lambda: member.client.link(opening, listener))
+        return call
+
+    async def _serve(self, peer: str, call: LinkCall) -> None:
+        """Serve the stream to its end."""
         self._calls[peer] = call
         if self._evaluation == 0:
             self._listener.attached(call.stream)

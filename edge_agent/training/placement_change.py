@@ -7,11 +7,11 @@ placement, one after it the new one, or a checkpoint.
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 
 import structlog
 
 from edge_agent.sessions.open_session import OpenSession, Tickets
-from shared.errors import UnreachableError
 from shared.placement import AGENT, BlockMove, Placement, held_blocks, moves
 from shared.training import block_state
 
@@ -25,20 +25,18 @@ async def change_placement(
 ) -> tuple[Tickets, float]:
     """Put `placement` into force between two steps, with nothing in flight and no link up.
 
-    Returns the trainers' new tickets, and the seconds that it took. Raises IsthmusError when it could not be done; then the old
-    placement is in force here, and joining the trainers tells what they have.
+    Waits for trainers that are away. Returns the trainers' new tickets, and the seconds that it took. Raises IsthmusError when it
+    could not be done, and TimeoutError when blocks are still under way after `give_up_seconds`; then the old placement is in
+    force here, and joining the trainers tells what they have.
     """
     started = time.monotonic()
     held, compute = session.experiment.held, session.workers.compute
     wanted = held_blocks(placement, AGENT)
-    try:
-        async with asyncio.timeout(give_up_seconds):
-            arriving = await _move_blocks(session, session.placement, placement)
-    except TimeoutError:
-        raise UnreachableError(f"the blocks were still under way after {give_up_seconds:.1f} s") from None
+    async with asyncio.timeout(give_up_seconds):
+        arriving = await _move_blocks(session, session.placement, placement)
     await compute.run(held.take_in, wanted, arriving)
     try:
-        tickets = await session.commit(placement, next_step)
+        tickets = await session.retry.run(partial(session.commit, placement, next_step))
     except BaseException:
         await compute.run(held.let_go)
         raise
@@ -62,11 +60,11 @@ async def _move_blocks(
         if one.receiver != AGENT and not session.must_move(one.receiver, block):
             return
         async with slots:
-            tensors = await _state_of(session, one)
+            tensors = await session.retry.run(partial(_state_of, session, one))
             if one.receiver == AGENT:
                 arriving[one.block] = tensors
             else:
-                await session.upload_block(one.receiver, block, tensors, before.version)
+                await session.retry.run(partial(session.upload_block, one.receiver, block, tensors, before.version))
 
     tasks = [asyncio.create_task(move(one)) for one in moves(before, after)]
     try:

@@ -13,6 +13,7 @@ from edge_agent.sessions.open_session import OpenSession, Tickets
 from shared.checkpoint import CheckpointName
 from shared.errors import GoneError, SessionLostError, StorageError
 from shared.placement import AGENT, Placement, document_of, held_blocks, parse_placement
+from shared.runtime.placed_worker import PlacedWorker
 from shared.training.held_state import put_back
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -36,15 +37,17 @@ class Restored:
     """What this device remembered with it."""
 
 
-async def rejoin(session: OpenSession, *, is_whole: bool) -> Rejoined | Restored:
+async def rejoin(session: OpenSession, worker: PlacedWorker, *, is_whole: bool) -> Rejoined | Restored:
     """Join every trainer, and go on from memory where that is possible, or from the newest checkpoint of all.
 
-    is_whole: whether training can go on from the state in memory. Raises GoneError where some worker has nothing to go on from,
-    and the IsthmusError that a call ends with.
+    worker: this device's; it computes no more where a checkpoint counts. is_whole: whether training can go on from its state.
+    Repeating this after a failure is safe: a trainer that has gone back to a checkpoint shows that by its lineage. Raises
+    GoneError where some worker has nothing to go on from, and the IsthmusError that a call ends with.
     """
     answers = await session.join()
     if is_whole and all(_goes_on(session, answer) for answer in answers.values()):
         return Rejoined({worker: answer.tickets for worker, answer in answers.items()})
+    await worker.stop()  # nothing that was begun before the loss may still change the blocks
     return await _restore_newest(session, answers)
 
 
@@ -56,8 +59,6 @@ def _goes_on(session: OpenSession, answer: pb.JoinSessionResponse) -> bool:
 
 async def _restore_newest(session: OpenSession, answers: Mapping[str, pb.JoinSessionResponse]) -> Restored:
     experiment, workers, stored = session.experiment, session.workers, session.stored
-    # Nothing that was begun before the loss may still change the blocks.
-    await workers.compute.run(_nothing)
     named = [{CheckpointName(name.lineage, name.step) for name in answer.checkpoints} for answer in answers.values()]
     damaged = set[CheckpointName]()
     """What a trainer could not restore."""
@@ -104,7 +105,3 @@ def _placement_of(session: OpenSession, facts: Mapping[str, Any]) -> Placement:
         return replace(placement, version=int(facts["placement_version"]))
     except (KeyError, TypeError, ValueError) as cause:
         raise StorageError("a checkpoint does not say what was in force") from cause
-
-
-def _nothing() -> None:
-    pass

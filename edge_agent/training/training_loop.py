@@ -6,11 +6,12 @@ an operator waited for. Used on the event loop.
 
 import time
 from enum import Enum, auto
+from functools import partial
 
 import structlog
 
 from edge_agent.experiment.building import deployment_of
-from edge_agent.sessions.open_session import OpenSession, Tickets
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.attempts import Attempts, can_be_mended, is_refusal
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
@@ -22,7 +23,7 @@ from edge_agent.training.pause import Pause
 from edge_agent.training.recovery import Rejoined, Restored, facts_of_placement, rejoin
 from edge_agent.training.stretches import Stretches
 from edge_agent.training.tally import Tally
-from shared.errors import GoneError, IsthmusError
+from shared.errors import GoneError, IsthmusError, ProtocolError
 from shared.placement import links
 from shared.runtime.watching import watched
 
@@ -108,11 +109,10 @@ class TrainingLoop:
 
     async def _go_on(self, joined: Rejoined | Restored) -> _End:
         """Do the steps that are left, under one placement after the other."""
-        if isinstance(joined, Restored):
-            await self._restart(joined)
-        tickets = joined.tickets
         while True:
-            await self._session.dial_peers(tickets)
+            if isinstance(joined, Restored):
+                await self._restart(joined)
+            await self._session.retry.run(partial(self._session.dial_peers, joined.tickets))
             self.activity.begin(Activity.TRAINING)
             async with Links(self._session, self._worker.run, self._listener) as self._links:
                 placement = self._session.placement
@@ -123,14 +123,17 @@ class TrainingLoop:
             if end is not _End.CHANGE:
                 return end
             with self.activity.during(Activity.MIGRATING):
-                tickets = await self._change_placement()
+                joined = await self._change_placement()
 
-    async def _change_placement(self) -> Tickets:
-        tickets = await self.deployer.change_now(self.step)
+    async def _change_placement(self) -> Rejoined | Restored:
+        if (tickets := await self.deployer.change_now(self.step)) is None:
+            return await self._rejoin(
+                is_whole=True
+            )  # the links have ended, and what would dial them again has been used
         await self._worker.place(self._session.placement, self.step)
         self._tally.begin(self._session.placement, self._experiment.facts, self.step)
         self.checkpointer.ask_here()  # so that going back never moves blocks back
-        return tickets
+        return Rejoined(tickets)
 
     async def _do_steps(self, linked: Links) -> _End:
         steps = self._experiment.steps
@@ -220,7 +223,7 @@ class TrainingLoop:
         self._listener.rolled_back(restored.step)
 
     async def _rejoin(self, *, is_whole: bool) -> Rejoined | Restored:
-        return await self._session.retry.run(lambda: rejoin(self._session, is_whole=is_whole))
+        return await self._session.retry.run(lambda: rejoin(self._session, self._worker, is_whole=is_whole))
 
     async def _recover(self, failure: IsthmusError | None) -> Rejoined | Restored:
         """Go on after `failure`, or after the links were ended because a trainer stops.
@@ -228,21 +231,27 @@ class TrainingLoop:
         Where a trainer has refused a step and the session is gone after that, raises the refusal, because its reason can be
         fixed. After any other failure, raises a GoneError with the failure as its cause.
         """
-        is_whole = not self._worker.run.has_failed
-        if failure is not None:
-            if not is_whole or not can_be_mended(failure) or self._session.retry.give_up_seconds == 0:
-                raise failure
-            self._attempts.count(failure, self.step, self._worker.run.begun_step)
-            _log.warning("the links are lost; joining again", reason=str(failure))
-            await self._attempts.wait(self.step)
-        try:
-            return await self._rejoin(is_whole=is_whole)
-        except GoneError as gone:
-            if failure is None:
-                raise
-            if is_refusal(failure):
-                raise failure from None
-            raise gone from failure
+        while True:
+            if failure is not None:
+                if (
+                    self._worker.run.has_failed
+                    or not can_be_mended(failure)
+                    or self._session.retry.give_up_seconds == 0
+                ):
+                    raise failure
+                self._attempts.count(failure, self.step, self._worker.run.begun_step)
+                _log.warning("the links are lost; joining again", reason=str(failure))
+                await self._attempts.wait(self.step)
+            try:
+                return await self._rejoin(is_whole=True)
+            except ProtocolError as again:
+                failure = again
+            except GoneError as gone:
+                if failure is None:
+                    raise
+                if is_refusal(failure):
+                    raise failure from None
+                raise gone from failure
 
     def _note_stopping(self, worker: str) -> None:
         _log.info("a trainer is about to stop", trainer=worker)

@@ -162,6 +162,10 @@ class LinkEnd:
             self._inbox.arrivals.again(crossing, step)
         self._more_to_send.set()
 
+    def keep(self) -> None:
+        """Have streams go on until `end`, also after an `end` before."""
+        self._is_ending = False
+
     def end(self) -> None:
         """Send what there is to send, and end the stream then. Who dials ends a link, with nothing under way."""
         self._is_ending = True

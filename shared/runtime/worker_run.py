@@ -184,6 +184,11 @@ class WorkerRun:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
 
+    def keep_links(self) -> None:
+        """Have the links stay that this worker has dialled, until `end_links`."""
+        for link in self.links.values():
+            link.keep()
+
     def end_links(self) -> None:
         """Have the links end that this worker has dialled, once nothing is under way; `serve` returns then."""
         for link in self.links.values():

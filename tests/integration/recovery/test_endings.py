@@ -82,9 +82,9 @@ async def test_a_resumed_run_that_is_stopped_while_it_connects_says_what_is_kept
     assert [is_open for _, _, is_open in stored_sessions(sessions_folder(edge_config(*stopped)))] == [False]
 
 
-async def test_a_resumed_run_that_is_stopped_while_it_attaches_says_how_far_it_is(stopped, monkeypatch):
+async def test_a_resumed_run_that_is_stopped_while_it_joins_says_how_far_it_is(stopped, monkeypatch):
     shutdown = Shutdown()
-    monkeypatch.setattr(TrainerClient, "attach", lambda *_: waiting_for_ever(shutdown))
+    monkeypatch.setattr(TrainerClient, "join_session", lambda *_: waiting_for_ever(shutdown))
     config = edge_config(*stopped, "checkpoints.stop_seconds=0.01")
     with pytest.raises(StoppedError, match=r"at step 1\d of 20; `edge-agent run --resume` goes on"):
         await run_training(config, resume=Resume(), shutdown=shutdown)

@@ -78,7 +78,7 @@ async def checkpointer(stored, trainers, boundary):
     return checkpointer
 
 
-async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_stays_due(
+async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_is_due_again_soon(
     checkpointer, stored, trainers, boundary
 ):
     checkpointer.ask()
@@ -86,8 +86,12 @@ async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_stays_d
     trainers["far"].down = True
     await checkpointer.take(5, {})
     assert not stored.saved, "a part that a trainer knows nothing of must not be written"
+    assert checkpointer.next_stop_step(5, 100) == 100, "a trainer that does not answer would delay each step"
+    boundary.clear_request()
+    async with asyncio.timeout(60):
+        await boundary.wait_for_request()  # and not after another hour
     assert checkpointer.due(6)
-    assert checkpointer.next_stop_step(5, 100) == 6, "at the next step, and not after another hour"
+    assert checkpointer.next_stop_step(5, 100) == 6
     trainers["far"].down = False
     await checkpointer.take(6, {})
     assert trainers["far"].asked == [6]
