@@ -25,7 +25,7 @@ async def change_placement(
 ) -> tuple[Tickets, float]:
     """Put `placement` into force between two steps, with nothing in flight and no link up.
 
-    Waits for trainers that are away. Returns the trainers' new tickets, and the seconds that it took. Raises IsthmusError when it
+    Waits for trainers that are away. Returns their new tickets, and the seconds that it took. Raises IsthmusError when it
     could not be done, and TimeoutError when blocks are still under way after `give_up_seconds`; then the old placement is in
     force here, and joining the trainers tells what they have.
     """
