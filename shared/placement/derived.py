@@ -1,7 +1,7 @@
 """What follows from a placement: who sends what to whom, what each worker runs in one go, and who is linked. Pure."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shared.placement.facts import ModelFacts
@@ -24,6 +24,14 @@ class Crossing:
     cargo: Cargo
     index: int
     rows: Rows
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.sender, self.receiver, self.cargo, self.index, self.rows)))
+
+    def __hash__(self) -> int:
+        """Worked out once: what crosses is looked up many times a step."""
+        return self._hash
 
 
 class Link(NamedTuple):
