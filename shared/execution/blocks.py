@@ -59,7 +59,7 @@ class PlacedBlocks:
     def backward(self, step: int, tile: Tile, gradients: Gradients) -> tuple[Gradients, dict[int, BlockGradients]]:
         """Error gradients at a stage's inputs, and its blocks' gradients; `gradients` are at what `forward` returned."""
         at_inputs = self._stages[tile][1].backward(step, gradients)
-        if self._model.learns_below(tile.first) and all(gradient is None for gradient in at_inputs):
+        if all(gradient is None for gradient in at_inputs) and self._model.learns_below(tile.first):
             self.passes_no_gradient = True
         return at_inputs, self.held.take_gradients(tile.blocks)
 

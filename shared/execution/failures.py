@@ -43,12 +43,25 @@ def translate_loss_failures(loss: str, outputs: Features, labels: Tensor) -> Ite
     check_label_shape(loss, TensorSpec.of(output), TensorSpec.of(labels))
     if labels_of(loss) is Labels.CLASSES and not labels.is_floating_point():
         # On a GPU this would be an assertion of a kernel, after which the whole process cannot compute any more.
-        classes, given = output.shape[1], labels[labels != _IGNORED_CLASS]
-        if given.numel() and not 0 <= int(given.min()) <= int(given.max()) < classes:
-            raise ProtocolError(
-                f"labels are {int(given.min())} to {int(given.max())}; the model's output has {classes} classes, so "
-                f"they must be 0 to {classes - 1}"
-            )
+        _check_classes(labels, output.shape[1])
     both = f"an output {tuple(output.shape)} and labels {labels.dtype} {tuple(labels.shape)}"
     with translate_failures(f"loss {loss!r} of {both}", output.device):
         yield
+
+
+def _check_classes(labels: Tensor, classes: int) -> None:
+    low, high = _extremes(labels)
+    if low < 0:
+        low, high = _extremes(labels[labels != _IGNORED_CLASS])
+    if not 0 <= low <= high < classes:
+        raise ProtocolError(
+            f"labels are {low} to {high}; the model's output has {classes} classes, so they must be 0 to {classes - 1}"
+        )
+
+
+def _extremes(labels: Tensor) -> tuple[int, int]:
+    """The least and the greatest; zeros where there are none."""
+    if not labels.numel():
+        return 0, 0
+    low, high = labels.aminmax()
+    return int(low), int(high)

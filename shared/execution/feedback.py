@@ -40,6 +40,10 @@ class Feedback:
             for gradient, error in zip(gradients, errors, strict=True)
         )
 
+    def is_due(self, step: int, crossing: Crossing) -> bool:
+        """Whether `compensated` has anything to compute for the error gradients on this crossing."""
+        return (step, crossing.sender, crossing.index) in self._errors
+
     def forget(self, step: int, crossing: Crossing) -> None:
         """The error gradients on this crossing have come and are compensated."""
         self._errors.pop((step, crossing.sender, crossing.index), None)

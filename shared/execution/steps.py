@@ -14,6 +14,7 @@ from torch import Tensor
 
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.pieces import Piece, features_of, gathered
+from shared.execution.planned_segments import PlannedSegment, planned
 from shared.execution.shared_blocks import BlockPart, WeightedPart
 from shared.model.features import Features, Gradients
 from shared.placement import (
@@ -23,9 +24,7 @@ from shared.placement import (
     Forward,
     Loss,
     ModelFacts,
-    Operation,
     Placement,
-    Program,
     Receive,
     Rows,
     Send,
@@ -100,10 +99,10 @@ class WorkerSteps:
         self._blocks = blocks
         self._training = training
         self._program = program(placement, model, worker, training=training)
-        self._sent_first, self._segments = segments(self._program)
-        self._names = [_name_of(segment) for segment in self._segments]
-        self._awaits = [any(isinstance(one, Receive) for one in segment) for segment in self._segments]
-        self.answering_segments = answering_segments(self._segments)
+        sent_first, rest = segments(self._program)
+        self._sent_first = tuple(one.crossing for one in sent_first if isinstance(one, Send))
+        self._segments = planned(rest, placement.blocks)
+        self.answering_segments = answering_segments(rest)
         """After how many of its segments another step may come here."""
         self._ahead = steps_ahead(placement, model, training=training)
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
@@ -135,7 +134,7 @@ class WorkerSteps:
         rows = self._scaled(self._source, samples)
         state.features[0].append(Piece(rows, inputs))
         state.labels.append(Piece(rows, (labels,)))
-        outgoing = list(self._sent(state, self._sent_first))
+        outgoing = self._sent(state, self._sent_first)
         if not self._segments:  # it has samples and nothing to compute
             del self._steps[step]
         return outgoing
@@ -150,18 +149,28 @@ class WorkerSteps:
         So links and other workers do not stand still. Oldest first, the batches gather at the slowest worker, and chains whose
         middle is slow take up to a third longer; an update that is put off holds up the batch that begins after it.
         """
-        ready = [work for step in reversed(self.in_flight) if (work := self.work_of(step)) is not None]
-        return next((work for work in ready if not self._awaits[work.segment]), next(iter(ready), None))
+        newest: StepInFlight | None = None
+        oldest, previous = next(iter(self._steps), 0), None
+        at_once: StepInFlight | None = None
+        for state in self._steps.values():
+            if self._may_run(state, previous, oldest):
+                newest = state
+                at_once = at_once if self._segments[state.segment].receives else state
+            previous = state
+        chosen = at_once or newest
+        return None if chosen is None else self._work(chosen)
 
     def work_of(self, step: int) -> Work | None:
         """The next segment of a step, if all that it needs is there."""
         state = self._steps[step]
+        previous = max((other for other in self._steps if other < step), default=None)
+        before = None if previous is None else self._steps[previous]
+        return self._work(state) if self._may_run(state, before, next(iter(self._steps))) else None
+
+    def _work(self, state: StepInFlight) -> Work:
         segment = self._segments[state.segment]
-        if not self._may_run(state, segment):
-            return None
         ends_step = state.segment + 1 == len(self._segments)
-        what = self._names[state.segment]
-        return Work(step, state.segment, what, ends_step, lambda: list(self._run(state, segment)))
+        return Work(state.step, state.segment, segment.name, ends_step, lambda: self._run(state, segment))
 
     def finish(self, work: Work) -> BatchLoss | None:
         """A piece of work has been run. Returns the loss of this worker's part once the step is done here."""
@@ -179,14 +188,14 @@ class WorkerSteps:
             self._steps = dict(sorted(self._steps.items()))
         return self._steps[step]
 
-    def _may_run(self, state: StepInFlight, segment: Program) -> bool:
-        oldest = next(iter(self._steps))
-        before = [other for other in self._steps.values() if other.step < state.step]
-        if not state.has_begun or any(other.segment <= state.segment for other in before):
+    def _may_run(self, state: StepInFlight, previous: StepInFlight | None, oldest: int) -> bool:
+        """previous: the step before, which is ahead of this one, and behind all that are older. oldest: step under way."""
+        if not state.has_begun or (previous is not None and previous.segment <= state.segment):
             return False
-        if oldest < state.step - self._ahead and any(isinstance(one, Forward) for one in segment):
+        segment = self._segments[state.segment]
+        if segment.goes_forward and oldest < state.step - self._ahead:
             return False
-        return all(one.crossing in state.arrived for one in segment if isinstance(one, Receive))
+        return all(crossing in state.arrived for crossing in segment.receives)
 
     def _take(self, state: StepInFlight, crossing: Crossing, load: Load) -> None:
         if isinstance(load, dict):
@@ -204,9 +213,13 @@ class WorkerSteps:
             case Cargo.LABEL:
                 state.labels.append(piece)
 
-    def _run(self, state: StepInFlight, segment: Program) -> Iterator[Outgoing]:
-        for operation in segment:
+    def _run(self, state: StepInFlight, segment: PlannedSegment) -> list[Outgoing]:
+        for crossing in segment.receives:
+            self._take(state, crossing, state.arrived.pop(crossing))
+        for operation in segment.computed:
             match operation:
+                case Update(block):
+                    self._blocks.update(state.step, block, state.block_gradients.pop(block, {}))
                 case Forward(stage) if rows := self._rows(stage.rows, state):
                     inputs = features_of(gathered(state.features[stage.first], rows))
                     state.features[stage.stop].append(Piece(rows, self._forward(state.step, operation, inputs)))
@@ -220,11 +233,7 @@ class WorkerSteps:
                 case Sum(block, parts):
                     weighted = list(self._weighted(state, block, parts))
                     state.block_gradients[block] = self._blocks.sum(block, weighted)
-                case Update(block):
-                    self._blocks.update(state.step, block, state.block_gradients.pop(block, {}))
-                case Receive(crossing):
-                    self._take(state, crossing, state.arrived.pop(crossing))
-        yield from self._sent(state, segment)
+        return self._sent(state, segment.sends)
 
     def _forward(self, step: int, operation: Forward, inputs: Features) -> Features:
         if not self._training:
@@ -253,11 +262,8 @@ class WorkerSteps:
                 )
                 yield WeightedPart(of_part, rows.count)
 
-    def _sent(self, state: StepInFlight, segment: Program) -> Iterator[Outgoing]:
-        for operation in segment:
-            if isinstance(operation, Send):
-                load = self._load(state, operation.crossing)
-                yield Outgoing(state.step, state.samples, operation.crossing, load)
+    def _sent(self, state: StepInFlight, sends: tuple[Crossing, ...]) -> list[Outgoing]:
+        return [Outgoing(state.step, state.samples, crossing, self._load(state, crossing)) for crossing in sends]
 
     def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
         rows = self._scaled(crossing.rows, state.samples)
@@ -281,12 +287,10 @@ class WorkerSteps:
 
     def _drop_used(self, state: StepInFlight) -> None:
         """Forget the tensors that no segment to come has a use for."""
-        to_come = [one for segment in self._segments[state.segment + 1 :] for one in segment]
-        features = {_feature_of(one, self._placement.blocks) for one in to_come}
-        gradients = {_gradient_of(one) for one in to_come}
-        for index in [index for index in state.features if index not in features]:
+        segment = self._segments[state.segment]
+        for index in state.features.keys() - segment.features_needed:
             del state.features[index]
-        for index in [index for index in state.gradients if index not in gradients]:
+        for index in state.gradients.keys() - segment.gradients_needed:
             del state.gradients[index]
 
     def _rows(self, rows: Rows, state: StepInFlight) -> Rows | None:
@@ -298,35 +302,7 @@ class WorkerSteps:
         return rows.scaled(samples, self._placement.batch_size)
 
 
-def _name_of(segment: Program) -> str:
-    """What a segment computes, in words."""
-    kinds = (type(one) for one in segment if isinstance(one, Forward | Backward | Sum | Update))
-    return ", ".join(dict.fromkeys(kind.__name__.lower() for kind in kinds))
-
-
 def _none_of(piece: Piece) -> Tensor:
     """No sample, of the kind that a piece holds."""
     (tensor,) = features_of(piece.tensors)
     return tensor[:0]
-
-
-def _feature_of(operation: Operation, blocks: int) -> int | None:
-    """The feature that an operation needs."""
-    match operation:
-        case Forward(stage):
-            return stage.first
-        case Send(crossing) if crossing.cargo is Cargo.FEATURE:
-            return crossing.index
-        case Loss():
-            return blocks
-    return None
-
-
-def _gradient_of(operation: Operation) -> int | None:
-    """The error gradient that an operation needs."""
-    match operation:
-        case Backward(stage, _):
-            return stage.stop
-        case Send(crossing) if crossing.cargo is Cargo.ERROR_GRADIENT:
-            return crossing.index
-    return None

@@ -47,6 +47,8 @@ class Rows:
 
     def scaled(self, samples: int, batch_size: int) -> "Rows":
         """The same share of a shorter batch: each end s becomes s·n // B."""
+        if samples == batch_size:
+            return self
         return Rows(self.begin * samples // batch_size, self.end * samples // batch_size)
 
     def __str__(self) -> str:

@@ -1,15 +1,11 @@
 """Turns what a user's block raises into a ModelError that names the block."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from shared.errors import ModelError
 from shared.foreign import described, foreign_code
 from shared.model.chain import Block
 
 
-@contextmanager
-def failures_of(what: str, *blocks: Block) -> Iterator[None]:
+def failures_of(what: str, *blocks: Block) -> foreign_code:
     """Run the body, which calls these blocks. A user's block may raise anything; this raises ModelError that quotes it."""
 
     def failure(cause: BaseException) -> ModelError:
@@ -17,5 +13,4 @@ def failures_of(what: str, *blocks: Block) -> Iterator[None]:
         noun = "block" if len(blocks) == 1 else "blocks"
         return ModelError(f"{what} {noun} {names} failed with {described(cause)}".lstrip())
 
-    with foreign_code(failure):
-        yield
+    return foreign_code(failure)

@@ -4,10 +4,10 @@ A block learns the same wherever it is: its gradient is clipped and its optimize
 follows from the step. Called from one thread.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.model.chain import Block, Chain
@@ -31,6 +31,8 @@ class HeldBlocks:
         self.weights_version = 0
         """Rises whenever weights change."""
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        self._learning: dict[int, dict[str, nn.Parameter]] = {}
+        """Of each block that is here, the parameters that its optimizer updates, by their names in the whole module."""
         self._held: tuple[int, ...] = ()
         self._taken_in: tuple[int, ...] = ()
         self.hold(indices, {})
@@ -89,38 +91,34 @@ class HeldBlocks:
 
     def update(self, indices: Iterable[int], step: int) -> None:
         """Clip the gradient that backwards have left in each block, step its optimizer at the rate of `step`, and drop it."""
-        rate = learning_rate(self.recipe, step)
         for index in indices:
-            self._update(index, rate)
+            self._update(index, step)
 
-    def _update(self, index: int, rate: float) -> None:
-        block, optimizer, clip_norm = (
-            self.chain.blocks[index],
-            self._optimizers.get(index),
-            self.recipe.optimizer.clip_norm,
-        )
-        if optimizer is None:
+    def _update(self, index: int, step: int) -> None:
+        if (optimizer := self._optimizers.get(index)) is None:
             return
-        if clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], clip_norm, foreach=False)
-        optimizer.param_groups[0]["lr"] = rate
-        with failures_of("the update of", block):
+        (group,) = optimizer.param_groups
+        if (clip_norm := self.recipe.optimizer.clip_norm) is not None:
+            torch.nn.utils.clip_grad_norm_(group["params"], clip_norm, foreach=False)
+        group["lr"] = learning_rate(self.recipe, step)
+        with failures_of("the update of", self.chain.blocks[index]):
             optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in self._learning[index].values():
+            parameter.grad = None
         self.weights_version += 1
 
     def apply(self, index: int, step: int, gradient: BlockGradients) -> None:
         """Update a block by this gradient."""
-        for name, parameter in self.chain.blocks[index].named_parameters().items():
+        for name, parameter in self._learning.get(index, {}).items():
             parameter.grad = gradient.get(name)
-        self.update((index,), step)
+        self._update(index, step)
 
-    def take_gradients(self, indices: Collection[int]) -> dict[int, BlockGradients]:
+    def take_gradients(self, indices: Iterable[int]) -> dict[int, BlockGradients]:
         """What backwards have left, by block; the parameters have no gradient afterwards."""
         taken: dict[int, BlockGradients] = {}
         for index in indices:
             of_block = taken.setdefault(index, {})
-            for name, parameter in self.chain.blocks[index].named_parameters().items():
+            for name, parameter in self._learning.get(index, {}).items():
                 if parameter.grad is not None:
                     of_block[name], parameter.grad = parameter.grad, None
         return taken
@@ -150,13 +148,15 @@ class HeldBlocks:
     def _place(self, index: int) -> None:
         block = self.chain.blocks[index]
         block.module.to(self.device)
-        parameters = [parameter for parameter in block.named_parameters().values() if parameter.requires_grad]
-        if parameters:
-            self._optimizers[index] = build_optimizer(parameters, self.recipe.optimizer)
+        learning = {name: value for name, value in block.named_parameters().items() if value.requires_grad}
+        if learning:
+            self._learning[index] = learning
+            self._optimizers[index] = build_optimizer(list(learning.values()), self.recipe.optimizer)
 
     def _release(self, index: int) -> None:
         """What leaves must not hold a GPU's memory."""
         self._optimizers.pop(index, None)
+        self._learning.pop(index, None)
         self.chain.blocks[index].module.to("cpu")
 
 

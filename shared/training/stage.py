@@ -40,22 +40,16 @@ class Stage:
         self.first, self.stop = first, stop
         self.blocks: tuple[Block, ...] = held.chain.blocks[first:stop]
         """The blocks that this stage runs, in order."""
+        self.trainable = any(block.trainable for block in self.blocks)
+        """Whether any block of the stage has something to learn."""
+        self.gradients_return = held.chain.gradients_return(stop)
+        """Whether error gradients return to the outputs: whether any is of use there."""
         self._random_parts = (first_sample,) if first_sample else ()
 
     @property
     def device(self) -> torch.device:
         """What it computes on."""
         return self.held.device
-
-    @property
-    def trainable(self) -> bool:
-        """Whether any block of the stage has something to learn."""
-        return any(block.trainable for block in self.blocks)
-
-    @property
-    def gradients_return(self) -> bool:
-        """Whether error gradients return to the outputs: whether any is of use there."""
-        return self.held.chain.gradients_return(self.stop)
 
     def forward(self, step: int, inputs: Features, *, input_gradient: bool, weights: Weights | None = None) -> Graph:
         """Run the blocks in training mode and keep the graph. Raises ModelError when a block fails.

@@ -1,0 +1,80 @@
+"""The segments of a worker's program with all that is known of them beforehand, so that no step works it out again."""
+
+from dataclasses import dataclass
+
+from shared.placement import (
+    Backward,
+    Cargo,
+    Crossing,
+    Forward,
+    Loss,
+    Operation,
+    Program,
+    Receive,
+    Send,
+    Sum,
+    Update,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSegment:
+    """What a worker does in one go."""
+
+    computed: Program
+    """All but what is received and sent."""
+    receives: tuple[Crossing, ...]
+    sends: tuple[Crossing, ...]
+    name: str
+    """What it computes, in words."""
+    goes_forward: bool
+    """Whether it begins with weights that K bounds the age of."""
+    features_needed: frozenset[int]
+    """The features that segments after this one need."""
+    gradients_needed: frozenset[int]
+    """The error gradients that they need."""
+
+
+def planned(segments: tuple[Program, ...], blocks: int) -> tuple[PlannedSegment, ...]:
+    """The same segments; blocks: how many the model has."""
+    return tuple(
+        PlannedSegment(
+            tuple(one for one in segment if not isinstance(one, Receive | Send)),
+            tuple(one.crossing for one in segment if isinstance(one, Receive)),
+            tuple(one.crossing for one in segment if isinstance(one, Send)),
+            _name_of(segment),
+            any(isinstance(one, Forward) for one in segment),
+            frozenset(index for one in _after(segments, at) if (index := _feature_of(one, blocks)) is not None),
+            frozenset(index for one in _after(segments, at) if (index := _gradient_of(one)) is not None),
+        )
+        for at, segment in enumerate(segments)
+    )
+
+
+def _after(segments: tuple[Program, ...], at: int) -> list[Operation]:
+    return [one for segment in segments[at + 1 :] for one in segment]
+
+
+def _name_of(segment: Program) -> str:
+    kinds = (type(one) for one in segment if isinstance(one, Forward | Backward | Sum | Update))
+    return ", ".join(dict.fromkeys(kind.__name__.lower() for kind in kinds))
+
+
+def _feature_of(operation: Operation, blocks: int) -> int | None:
+    match operation:
+        case Forward(stage):
+            return stage.first
+        case Send(crossing) if crossing.cargo is Cargo.FEATURE:
+            return crossing.index
+        case Loss():
+            return blocks
+    return None
+
+
+def _gradient_of(operation: Operation) -> int | None:
+    match operation:
+        case Backward(stage, _):
+            return stage.stop
+        case Send(crossing) if crossing.cargo is Cargo.ERROR_GRADIENT:
+            return crossing.index
+    return None
