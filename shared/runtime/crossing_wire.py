@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shared.codec import Encoded, codec_by_name
+from shared.codec import Encoded, codec_by_name, is_lossy
 from shared.errors import ProtocolError
 from shared.execution.steps import Load
 from shared.model.chain import Chain
@@ -73,6 +73,17 @@ class CrossingWire:
         spec = self.chain.features[crossing.index][slot]
         tensor = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
         return ExpectedTensor(key, version, self.codec(crossing, spec.dtype), tensor)
+
+    def goes_as_it_lies(self, crossing: Crossing, load: Load) -> bool:
+        """Whether a load is sent as it lies in this machine's memory, so that encoding it takes no time."""
+        return isinstance(load, tuple) and not any(
+            tensor.is_cuda or is_lossy(self.codec(crossing, tensor.dtype)) for tensor in load if tensor is not None
+        )
+
+    def comes_as_it_lies(self, crossing: Crossing, encoded: dict[int, Encoded]) -> bool:
+        """Whether what has come by slot is used as it lies in its buffers, so that decoding it takes no time."""
+        is_file = crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS)
+        return not is_file and not any(is_lossy(each.codec) for each in encoded.values())
 
     def encode(self, crossing: Crossing, load: Load) -> dict[int, Encoded]:
         """The tensors of a load by slot. Computes."""
