@@ -148,6 +148,7 @@ class PlacedAgent:
 
     async def dial(self) -> None:
         """Dial every link of this worker's own, and have the trainers dial each other's."""
+        self.worker.run.keep_links()
         await self.dial_peers(self.tickets)
         for name in self._dialled(self.worker.run):
             self._serving[name] = await self._linked(name, self.worker.run)

@@ -80,13 +80,13 @@ class Joining:
                 else:
                     session = placed_session(found)
                     placement = await self._threads.build(session.judge.read, request.placement)
-                async with session.changing(request.fence):
-                    try:
+                try:
+                    async with session.changing(request.fence):
                         await session.restore(checkpoint, placement, request.fence.session_term)
-                    except BaseException:
-                        self._sessions.remove(session)  # half-loaded, it is of no use
-                        await session.end()
-                        raise
+                except BaseException:
+                    self._sessions.remove(session)  # half-loaded, it is of no use
+                    await session.end()
+                    raise
             await self._fencing.check_kept(session)
             digests = await self._threads.compute_lane(session_id).aside(session.block_digests)
             _log.info("session restored", session=session_id, checkpoint=str(name), term=session.attachment.term)

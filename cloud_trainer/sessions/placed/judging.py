@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import Batches, SessionMemory
@@ -16,6 +17,7 @@ from shared.placement import (
     AGENT,
     Cargo,
     Crossing,
+    ModelFacts,
     Permissions,
     Placement,
     check,
@@ -64,6 +66,11 @@ class PlacementJudge:
     graph_bytes: int
     """What autograd keeps of a batch while that waits for its error gradient, at most; 0 where it keeps nothing."""
 
+    @cached_property
+    def model(self) -> ModelFacts:
+        """What placing has to know of the model."""
+        return facts_of(self.chain)
+
     def read(self, wanted: pb.Placement) -> Placement:
         """A placement that the session may have. Raises ConfigError, ProtocolError or StatusError."""
         placement = read_placement(wanted, len(self.chain.blocks), self.chain.features[0][0].shape[0])
@@ -74,10 +81,9 @@ class PlacementJudge:
         """Refuse a placement that the session may not have. Raises as `read` does."""
         self._check_worker(placement)
         others = frozenset(placement.workers) - {self.worker}  # what they may have is theirs and the agent's to say
-        model = facts_of(self.chain)
-        check(placement, model, Permissions(inputs_to=others | {self.worker}))
+        check(placement, self.model, Permissions(inputs_to=others | {self.worker}))
         for one in crossings(placement):
-            raw = one.cargo is Cargo.FEATURE and one.index < model.raw_features
+            raw = one.cargo is Cargo.FEATURE and one.index < self.model.raw_features
             if raw and one.receiver == self.worker and not self.limits.accept_inputs:
                 raise ConfigError(
                     f"placement: raw samples would go from {one.sender!r} to {self.worker!r}, which takes none "
@@ -93,7 +99,7 @@ class PlacementJudge:
         each = sum(self._crossing_bytes(wire, one) for one in self._mine(placement, training=training))
         if training:
             each += self._waiting_bytes(placement)
-        return Batches(steps_ahead(placement, facts_of(self.chain), training=training) + 1, each)
+        return Batches(steps_ahead(placement, self.model, training=training) + 1, each)
 
     def check_tensor(self, what: str, count: int) -> None:
         """Refuse a tensor of too many bytes. Raises ProtocolError."""
@@ -113,7 +119,7 @@ class PlacementJudge:
 
     def _mine(self, placement: Placement, *, training: bool = True) -> Iterator[Crossing]:
         """All that this worker sends or receives in a step."""
-        model = facts_of(self.chain)
+        model = self.model
         back = (*gradient_crossings(placement, model), *weight_crossings(placement, model)) if training else ()
         return (one for one in (*crossings(placement), *back) if self.worker in (one.sender, one.receiver))
 
@@ -122,7 +128,7 @@ class PlacementJudge:
         waiting = {
             block
             for stage in stages(placement, self.worker)
-            if stage.stop < placement.blocks and facts_of(self.chain).learns_below(stage.stop)
+            if stage.stop < placement.blocks and self.model.learns_below(stage.stop)
             for block in stage.blocks
         }
         if not self.graph_bytes or not waiting:

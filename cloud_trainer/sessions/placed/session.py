@@ -1,7 +1,7 @@
 """A session that was opened with a placement: the worker that this trainer is in it, and what the agent asks of that."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,21 +16,16 @@ from cloud_trainer.sessions.placed.building import BuiltWorker
 from cloud_trainer.sessions.placed.dialling import Dialling
 from cloud_trainer.sessions.placed.evaluation import Evaluation
 from cloud_trainer.sessions.placed.figures import WorkerFigures
+from cloud_trainer.sessions.placed.in_force import in_force
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
 from cloud_trainer.sessions.tickets import Tickets
 from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import ProtocolError
-from shared.execution.model_facts import facts_of
 from shared.model.spec import TensorSpec
 from shared.placement import (
     AGENT,
-    Cargo,
-    Crossing,
     Placement,
-    Route,
-    crossings,
-    gradient_crossings,
     held_blocks,
     links,
     moves,
@@ -66,7 +61,6 @@ class PlacedSession(Session):
         self._lane = threads.compute_lane(session_id)
         self._lineage = 0
         self._step_log = built.step_log
-        self._model = facts_of(built.held.chain)
         self._arriving = ArrivingBlocks(self.memory)
         self._changing = asyncio.Lock()
         self._last_evaluation = 0
@@ -83,6 +77,8 @@ class PlacedSession(Session):
             step_log=built.step_log,
         )
         self._worker = PlacedWorker(setup, built.placement)
+        self._in_force = in_force(built.placement, self.judge)
+        self._is_ended = False
 
     @property
     def placement(self) -> Placement:
@@ -106,17 +102,8 @@ class PlacedSession(Session):
 
     @property
     def deployment(self) -> pb.Deployment:
-        """See `Session`: the blocks of the agent count as the cut, and the codecs are those of what crosses here first."""
-        placement = self.placement
-        return pb.Deployment(
-            version=placement.version,
-            cut=len(held_blocks(placement, AGENT)) if AGENT in placement.workers else 0,
-            staleness=placement.staleness,
-            codec=self._codec(one for one in crossings(placement) if one.receiver == self.name),
-            downlink_codec=self._codec(
-                one for one in gradient_crossings(placement, self._model) if one.sender == self.name
-            ),
-        )
+        """See `Session` and `InForce`."""
+        return self._in_force.deployment
 
     @property
     def shown_blocks(self) -> str:
@@ -126,14 +113,8 @@ class PlacedSession(Session):
     @property
     def batches(self) -> Batches:
         """See `Session`."""
-        training = self.judge.batches(self.placement)
-        return (
-            training if self._evaluation is None else max(training, self._evaluated, key=lambda each: each.total_bytes)
-        )
-
-    @property
-    def _evaluated(self) -> Batches:
-        return self.judge.batches(self.placement, training=False)
+        trained, evaluated = self._in_force.trained, self._in_force.evaluated
+        return trained if self._evaluation is None else max(trained, evaluated, key=lambda each: each.total_bytes)
 
     def run_of(self, evaluation: int) -> WorkerRun:
         """The steps of an evaluation, or of training (0). Raises StatusError where there is no such evaluation."""
@@ -147,7 +128,7 @@ class PlacedSession(Session):
 
     def dialers(self, *, training: bool = True) -> list[str]:
         """The workers that dial this one."""
-        every = links(self.placement, self._model, training=training)
+        every = links(self.placement, self.judge.model, training=training)
         return [link.dialer for link in every if link.listener == self.name]
 
     def issue_tickets(self, evaluation: int = 0) -> list[pb.Ticket]:
@@ -200,9 +181,14 @@ class PlacedSession(Session):
 
     @asynccontextmanager
     async def changing(self, fence: pb.Fence) -> AsyncIterator[None]:
-        """Nobody else changes what is in force meanwhile. Raises StatusError for an agent that did not join last."""
+        """Nobody else changes what is in force meanwhile.
+
+        Raises StatusError for an agent that did not join last, and for a session that was ended.
+        """
         async with self._changing:
             self.check_joined(fence)
+            if self._is_ended:
+                raise StatusError(grpc.StatusCode.ABORTED, f"session {self.id} was closed meanwhile")
             yield
 
     async def join(self, session_term: int) -> None:
@@ -236,7 +222,7 @@ class PlacedSession(Session):
         arriving = {index: state for index, state in self._arriving.blocks.items() if index in wanted}
         await self._lane.aside(self.held.hold, wanted, arriving)
         self._arriving.forget()
-        await self._worker.place(placement, next_step)
+        await self._place(placement, next_step)
 
     async def restore(self, checkpoint: Checkpoint, placement: Placement, lineage: int) -> None:
         """Go on from a checkpoint under a judged placement, which begins a new lineage. Called inside `changing`.
@@ -250,7 +236,7 @@ class PlacedSession(Session):
         self._lineage = lineage
         if self._step_log is not None:
             self._step_log.rolled_back(checkpoint.name.step)
-        await self._worker.place(placement, checkpoint.name.step)
+        await self._place(placement, checkpoint.name.step)
 
     async def begin_evaluation(self, number: int) -> Evaluation:
         """Take part in an evaluation; an earlier one ends. Called inside `changing`. Raises StatusError."""
@@ -264,7 +250,7 @@ class PlacedSession(Session):
                 grpc.StatusCode.FAILED_PRECONDITION, f"no evaluation can begin while {self._under_way} is under way"
             )
         await self._end_evaluation()
-        self.memory.check(self._evaluated)
+        self.memory.check(self._in_force.evaluated)
         self._last_evaluation = number
         self._evaluation = Evaluation(number, self._worker.evaluation(WorkerListener()))
         return self._evaluation
@@ -293,8 +279,14 @@ class PlacedSession(Session):
 
     async def end(self) -> None:
         """See `Session`."""
-        await self._end_all()
-        await self._worker.stop()
+        async with self._changing:
+            self._is_ended = True
+            await self._end_all()
+            await self._worker.stop()
+
+    async def _place(self, placement: Placement, next_step: int) -> None:
+        await self._worker.place(placement, next_step)
+        self._in_force = in_force(placement, self.judge)
 
     async def _end_all(self) -> None:
         """End all links and what evaluates; the steps of training stay as they are."""
@@ -344,11 +336,6 @@ class PlacedSession(Session):
         self.judge.check_tensor("a tensor of labels", labels.bytes)
         check_labels(self.held.recipe.loss, chain.features[0], chain.output, labels)
         self.memory.take_labels(labels.bytes, self.batches)
-
-    def _codec(self, arriving: Iterable[Crossing]) -> str:
-        """The codec of the first feature or error gradient of these; raw where there is none."""
-        routes = (Route(one.sender, one.receiver, one.cargo) for one in arriving if one.cargo is not Cargo.LABEL)
-        return next((self.placement.codecs.get(route, "raw") for route in routes), "raw")
 
 
 def placed_session(session: Session) -> PlacedSession:
