@@ -280,10 +280,10 @@ class LinkEnd:
         while (event := await stream.receive()) is not None:
             message, tensor = event
             if message.HasField("done"):
+                self._inbox.on_done(message.done, self.peer)
                 self._dones_received += 1
                 if message.done.worker == self.peer:
                     self._outbox.forget_before(message.done.step + 1)
-                self._inbox.on_done(message.done, self.peer)
             elif message.HasField("stopping"):
                 self._inbox.on_stopping(message.stopping.worker, self.peer)
             elif message.ByteSize():

@@ -66,7 +66,7 @@ class Outbox:
         Raises ProtocolError for a step that it cannot wait for: it has not come, or was told to be done.
         """
         next_step = self._next_step[crossing]
-        if step > next_step or not self._items[crossing].covers(step, next_step):
+        if not self._items[crossing].covers(step, next_step):
             first, what = next(iter(self._items[crossing].steps), next_step), f"{crossing.cargo} {crossing.index}"
             raise ProtocolError(
                 f"{crossing.receiver!r} waits for {what} of step {step}; steps {first} to {next_step} can be sent"

@@ -47,8 +47,11 @@ class ResendBuffer(Generic[T]):
         self._items.clear()
 
     def covers(self, first: int, stop: int) -> bool:
-        """Whether the items of all steps [first, stop) are here, so that a peer at `first` can be brought to `stop`."""
-        return stop - first <= len(self._items) and all(step in self._items for step in range(first, stop))
+        """Whether the items of all steps [first, stop) are here, so that a peer at `first` can be brought to `stop`.
+
+        Of a peer that claims to be beyond `stop` this is False.
+        """
+        return 0 <= stop - first <= len(self._items) and all(step in self._items for step in range(first, stop))
 
     def first_from(self, step: int) -> T | None:
         """The oldest item of this step or a later one; None where there is none."""

@@ -19,8 +19,6 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from cloud_trainer import TrainerConfig
-from cloud_trainer.sessions.building import build_session
-from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.session_store import Quota, SessionStore
 from edge_agent import EdgeConfig
 from edge_agent.data import fashion_mnist
@@ -32,14 +30,17 @@ from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, seal
 from shared.checkpoint.store import FORMAT
 from shared.config import load_config
 from shared.errors import IsthmusError, StorageError
+from shared.model.build import build_checked_chain
 from shared.placement import BlockFacts, ModelFacts, Permissions, check, crossings, load_placement, program
 from shared.planning import load_profile, load_trace
 from shared.training import block_state
+from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import copy_state, put_back, to_bytes
+from shared.training.recipe import Recipe
 from shared.training.step_log import check_steps
 from shared.transport.auth.tokens import Scope, make_token, read_tokens
 from tests.fuzz.damage import absurd_texts, damaged, json_files, json_values, reworded
-from tests.support.wire import open_request
+from tests.support.wire import BATCH, FEATURES, open_request
 
 SESSION_ID = "0123456789abcdef" * 2
 NAME = CheckpointName(1, 7)
@@ -254,12 +255,13 @@ def _read_trainer_record(folder: Path, data: bytes) -> object:
 
 def kinds() -> Mapping[str, Kind]:
     """All of them, by name."""
-    limits = Limits(tensor_bytes=1 << 20, staleness=4, session_bytes=1 << 28)
-    session = build_session(open_request(), SESSION_ID, ["shared.model.zoo"], limits, torch.device("cpu"))
-    block = session.training.chain.blocks[1]
+    recipe = Recipe.model_validate_json(open_request().recipe_json)
+    chain = build_checked_chain("shared.model.zoo:mlp", {}, 0, torch.zeros(BATCH, FEATURES))
+    held = HeldBlocks(chain, recipe, torch.device("cpu"), range(1, 3))
+    block = chain.blocks[1]
     block_file = block_state.serialize(block_state.collect(block, None))
-    stage_file = to_bytes(copy_state(session.training.held))
-    facts = {"deployment": {"version": "2", "cut": 1, "codec": "fp32", "downlinkCodec": "fp32"}}
+    stage_file = to_bytes(copy_state(held))
+    facts = {"placement": {"schema": "isthmus.placement/v1"}}
 
     def read_manifest(folder: Path, data: bytes) -> object:
         store = CheckpointStore(LocalFiles(folder), 1)
@@ -267,15 +269,15 @@ def kinds() -> Mapping[str, Kind]:
         store.files.write(f"checkpoint-{NAME}.json", data)
         store.is_whole(NAME)
         store.prune()
-        return session.training.restore(store.load(NAME), 5)
+        return put_back(held, range(1, 3), store.load(NAME).data)
 
     def read_state(folder: Path, data: bytes) -> object:
         store = CheckpointStore(LocalFiles(folder), 1)
         store.save(NAME, facts, data)
-        return put_back(session.training.held, range(1, 3), store.load(NAME).data)
+        return put_back(held, range(1, 3), store.load(NAME).data)
 
     def read_block(_folder: Path, data: bytes) -> object:
-        return block_state.check(block, session.training.recipe.optimizer, block_state.deserialize(data))
+        return block_state.check(block, recipe.optimizer, block_state.deserialize(data))
 
     manifest = {"format": FORMAT, "lineage": NAME.lineage, "step": NAME.step, "facts": facts}
     manifest |= {"bytes": len(stage_file), "xxh3_128": xxhash.xxh3_128_hexdigest(stage_file)}

@@ -19,15 +19,25 @@ from hypothesis import strategies as st
 from shared.codec import codec_by_name, codec_names
 from shared.errors import ProtocolError
 from shared.model.build import build_checked_chain
+from shared.placement import AGENT
 from shared.tensor_wire import torch_dtype, transmitted_shape
 from shared.training import block_state
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
-from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening, StepDone, WorkerStopping
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, Role, TensorHeader
 from tests.fuzz.damage import damaged, json_files
 from tests.support.peers.strangers import CONTROL, METHODS, message
-from tests.support.wire import BATCH, FEATURES, SERVICE, batch_packets, block_packets, open_request
+from tests.support.wire import (
+    BATCH,
+    FEATURES,
+    SERVICE,
+    TRAINER,
+    batch_packets,
+    block_packets,
+    open_request,
+    positioned,
+)
 
 _MOST_REPEATED_BYTES = 2_000_000
 SESSION = "5e55" * 8
@@ -94,15 +104,13 @@ def calls() -> st.SearchStrategy[Call]:
 
 @st.composite
 def _call_of(draw: st.DrawFn, method: str) -> Call:
-    streams = {"Train": _train, "Evaluate": _evaluate, "UploadBlock": _upload}
+    streams = {"Link": _link, "UploadBlock": _upload}
     name = method.rpartition("/")[2]
     if name not in streams:
         right = GetMessageClass(METHODS[method].input_type).FromString(message(method, SESSION))
         return Call(method, ((draw(_bodies(draw(_reworded(right)))), False),))
     packets = [Packet(packet.message, bytes(packet.payload)) for packet in streams[name]()]
-    if name == "Train":
-        packets[0].message.attach.session_term = draw(st.integers(1, 2**63))
-    if name in _BATCHES and draw(st.booleans()):
+    if name == "Link" and draw(st.booleans()):
         claiming = [serialize(packet)[:-_CHECKSUM_BYTES] for packet in draw(_claiming(packets))]
         return Call(method, tuple((body, True) for body in claiming))
     if draw(st.integers(0, 3)) == 0:  # chunks of several tensors, mixed
@@ -129,7 +137,6 @@ def _call_of(draw: st.DrawFn, method: str) -> Call:
     return Call(method, tuple((body, sealed) for body in bodies))
 
 
-_BATCHES = ("Train", "Evaluate")
 _MOST_SENT_BYTES = 70_000
 _SIZES = [0, 1, 1, 2, BATCH, BATCH, 10, FEATURES, 65, 2**16, 2**24, 2**40, 2**63 - 1, 2**64 - 1]
 _RIGHT = {Role.ROLE_LABEL: (BATCH,), Role.ROLE_FEATURE: (BATCH, FEATURES)}
@@ -257,27 +264,19 @@ def _values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 _JSON = {
     "kwargs_json": {"hidden": 32, "depth": 2},
     "recipe_json": json.loads(open_request().recipe_json),
+    "document_json": json.loads(open_request().placement.document_json),
 }
 
 
-def _train() -> Sequence[Packet[Any]]:
-    position = pb.Position(gradient_step=0, report_step=0)
-    version = PROTOCOL_VERSION
-    attaching = pb.Attach(session_id=SESSION, session_term=1, position=position, protocol_version=version)
-    name = pb.CheckpointName(lineage=1, step=1)
+def _link() -> Sequence[Packet[Any]]:
+    opening = LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=SESSION, session_term=1, worker=AGENT)
     after = [
-        pb.TrainRequest(ack=Ack(received_bytes=1, credit_bytes=1)),
-        pb.TrainRequest(checkpoint=pb.TakeCheckpoint(name=name)),
-        pb.TrainRequest(
-            deployment=pb.Deployment(version=1, cut=1, staleness=1, codec="uniform8", downlink_codec="fp32")
-        ),
+        LinkMessage(ack=Ack(received_bytes=1, credit_bytes=1)),
+        LinkMessage(done=StepDone(worker=AGENT, step=0)),
+        LinkMessage(stopping=WorkerStopping(worker=TRAINER)),
     ]
-    batch = batch_packets(pb.TrainRequest, 0)
-    return [Packet(pb.TrainRequest(attach=attaching)), *batch, *map(Packet, after)]
-
-
-def _evaluate() -> Sequence[Packet[Any]]:
-    return batch_packets(pb.EvaluateRequest, 0, session_id=SESSION)
+    begin = [LinkMessage(opening=opening), LinkMessage.FromString(positioned()[:-_CHECKSUM_BYTES])]
+    return [*map(Packet, begin), *batch_packets(0), *map(Packet, after)]
 
 
 def _upload() -> Sequence[Packet[Any]]:

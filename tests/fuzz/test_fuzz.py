@@ -28,4 +28,4 @@ def test_a_trainer_under_generated_messages_refuses_in_words_and_then_trains_exa
         "every RPC was called"
     )
     refused = {method for method, code in report.ends if code != "OK"}
-    assert refused >= {"OpenSession", "Train", "Evaluate", "UploadBlock", "CommitMigration", "MeasureStage"}
+    assert refused >= {"OpenSession", "Link", "UploadBlock", "CommitPlacement", "MeasureStage"}

@@ -32,7 +32,7 @@ CALLS_PER_RUN = 250
 LOSSES = ("cross_entropy", "mse", "tests.support.models.losses:of_the_first")
 """The losses of the sessions that calls are made on, one after the other: each takes labels of other shapes."""
 Code = grpc.StatusCode
-ENDS = REFUSALS | {Code.OK, Code.ABORTED}
+ENDS = REFUSALS | {Code.OK}
 """How a call may end, whatever was said in it."""
 ENDS_OF_LIBRARIES = ENDS | {Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNKNOWN}
 """The same for health and reflection, which are gRPC's own: it says so of a message that it cannot read."""
@@ -63,7 +63,7 @@ class Report:
 
 class _Peer(RawPeer):
     async def call(self, method: str, messages: list[bytes]) -> tuple[grpc.StatusCode, str, list[bytes]]:
-        """Any method as if it took a stream and answered with one; a Watch, which never ends, is left after its first."""
+        """Any method as if it took a stream and answered with one; what never ends is left after its first answer."""
 
         async def upward() -> Any:
             for message in messages:
@@ -74,7 +74,7 @@ class _Peer(RawPeer):
         try:
             async for response in call:
                 responses.append(response)
-                if method.endswith("/Watch"):
+                if method.endswith(("/Watch", "/JoinEvaluation")):
                     call.cancel()
                     return Code.OK, "", responses
         except grpc.aio.AioRpcError:
@@ -115,7 +115,10 @@ class _Fuzzing:
     async def _another_session(self) -> None:
         if self._session is not None:
             await self._close(self._session)
-        self._session = await self._peer.open(loss=LOSSES[self._calls // CALLS_PER_SESSION % len(LOSSES)])
+        number = self._calls // CALLS_PER_SESSION
+        self._session = await self._peer.open(loss=LOSSES[number % len(LOSSES)])
+        if number % 2:  # before somebody joins it, blocks can be uploaded; afterwards, it can be linked
+            await self._peer.join(self._session)
 
     async def _close(self, session: str) -> None:
         request = pb.CloseSessionRequest(session_id=session, fence=pb.Fence(session_term=2**64 - 1))

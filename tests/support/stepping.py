@@ -1,4 +1,4 @@
-"""An edge that does nothing but steps: how many a trainer does for it, and how long the longest of them took."""
+"""An agent that does nothing but steps: how many a trainer does for it, and how long the longest of them took."""
 
 import asyncio
 import time
@@ -16,11 +16,11 @@ from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, TensorKey
 from shared.transport.stream.packets import Packet, deserializer, serialize
-from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from tests.support.peers.strangers import path_of
-from tests.support.wire import BATCH, CLASSES, CUT, RawPeer
+from tests.support.wire import BATCH, BLOCKS, CLASSES, CUT, RawPeer, begin_link
 
 OUTPUTS = 64
 """The outputs of the first block of the models that are stepped through."""
@@ -41,9 +41,9 @@ class Pace:
 
 
 class Stepper:
-    """An attached training stream, with K = 0 at cut 1."""
+    """An open link, with K = 0 at cut 1."""
 
-    def __init__(self, stream: "Duplex[pb.TrainRequest, pb.TrainResponse]", session: str) -> None:
+    def __init__(self, stream: Duplex[LinkMessage, LinkMessage], session: str) -> None:
         self.session = session
         self._stream = stream
         self._number = 0
@@ -53,15 +53,16 @@ class Stepper:
 
     async def step(self) -> None:
         """One, to the gradient and the report of it."""
-        for encoded, role, block in ((self._labels, Role.ROLE_LABEL, 0), (self._feature, Role.ROLE_FEATURE, CUT)):
-            await self._stream.send(to_wire(encoded, TensorKey(self._number, role, block), 0))
+        labels, feature = (self._labels, Role.ROLE_LABEL, BLOCKS), (self._feature, Role.ROLE_FEATURE, CUT)
+        for encoded, role, block in (labels, feature):
+            await self._stream.send(to_wire(encoded, TensorKey(self._number, role, block), 0, BATCH))
         gradient = report = False
         while not (gradient and report):
             event = await self._stream.receive()
             assert event is not None, "the trainer ended the stream"
             message, tensor = event
             gradient = gradient or tensor is not None
-            report = report or message.HasField("report")
+            report = report or message.HasField("done")
         self._number += 1
 
     async def until(self, ended: "asyncio.Future[Any]", least: int = 1) -> Pace:
@@ -81,11 +82,11 @@ class Stepper:
 
 @asynccontextmanager
 async def stepping(peer: RawPeer, address: str, model: pb.Model, **changes: Any) -> AsyncIterator[Stepper]:
-    """A new session of `model`, whose blocks are three, attached and ready for steps."""
-    session = await peer.open(model=model, **changes)
+    """A new session of `model`, whose blocks are three, linked and ready for steps."""
+    session = await peer.open_and_join(model=model, **changes)
     async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         method: Any = channel.stream_stream(
-            path_of("Train"), request_serializer=serialize, response_deserializer=deserializer(pb.TrainResponse)
+            path_of("Link"), request_serializer=None, response_deserializer=deserializer(LinkMessage)
         )
         call = method()
 
@@ -93,18 +94,19 @@ async def stepping(peer: RawPeer, address: str, model: pb.Model, **changes: Any)
             packet = await call.read()
             return None if packet is grpc.aio.EOF else packet
 
-        stream: Duplex[pb.TrainRequest, pb.TrainResponse] = Duplex(
-            pb.TrainRequest,
-            PacketChannel(read, call.write),
+        async def write(packet: Packet[LinkMessage]) -> None:
+            await call.write(serialize(packet))
+
+        stream: Duplex[LinkMessage, LinkMessage] = Duplex(
+            LinkMessage,
+            PacketChannel(read, write),
             assembler=Assembler(lambda _frame: None, aligned_buffer),
             chunk_bytes=64 * 1024,
             window_bytes=1 << 20,
             on_delivered=lambda *_: None,
         )
-        attach = pb.Attach(
-            session_id=session, session_term=1, position=pb.Position(), protocol_version=PROTOCOL_VERSION
-        )
-        await call.write(Packet(pb.TrainRequest(attach=attach)))
-        await stream.receive()
+        for message in begin_link(session):
+            await call.write(message)
+            await stream.receive()
         yield Stepper(stream, session)
         call.cancel()

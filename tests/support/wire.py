@@ -1,6 +1,9 @@
-"""A peer that sends the very bytes it is told to, and the messages that a right edge would send, to be damaged."""
+"""A peer that sends the very bytes it is told to, and the messages that a right agent would send, to be damaged."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -8,6 +11,7 @@ import grpc
 import torch
 
 from shared.codec import codec_by_name
+from shared.placement import AGENT
 from shared.tensor_wire import to_wire
 from shared.training.optimizers import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
@@ -16,11 +20,14 @@ from shared.transport.stream.framing import TensorKey, block_key, chunks
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkOpening, LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Role, TensorHeader
 
 SERVICE = "isthmus.v1.TrainerService"
-BATCH, FEATURES, CLASSES, CUT = 8, 64, 10, 1
+BATCH, FEATURES, CLASSES, BLOCKS, CUT = 8, 64, 10, 3, 1
 """The sizes of the session that `open_request` asks for: a multilayer perceptron of three blocks, cut after the first."""
+TRAINER = "trainer"
+"""The worker that the trainer is."""
 
 
 REFUSALS = {
@@ -30,10 +37,11 @@ REFUSALS = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.ABORTED,
 }
 """How a call ends that says what cannot be."""
 FENCE = pb.Fence(session_term=2**63)
-"""The fence of an edge that attached after all others."""
+"""The fence of an agent that joined after all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +73,63 @@ class RawPeer:
         await self._channel.close()
 
     async def unary(self, method: str, data: bytes) -> End:
-        """One message up, one down; or many down, where the call answers so."""
-        if method == "DownloadBlock":
-            call = self._channel.unary_stream(f"/{SERVICE}/{method}")(data, timeout=self._timeout_seconds)
-            return await self._end(call)
-        return await self._end(self._channel.unary_unary(f"/{SERVICE}/{method}")(data, timeout=self._timeout_seconds))
+        """One message up."""
+        return await self.streamed(method, [data])
 
-    async def streamed(self, method: str, messages: Iterable[bytes]) -> End:
-        """Messages up, then the end of the stream."""
+    async def streamed(self, method: str, messages: Iterable[bytes], *, ends: bool = True) -> End:
+        """Messages up, then the end of the stream; or, where it does not end, whatever the trainer ends it with."""
+        may_end = asyncio.Event()
+        if ends:
+            may_end.set()
 
         async def upward() -> AsyncIterator[bytes]:
             for message in messages:
                 yield message
+            await may_end.wait()
 
-        if method == "Train":
-            call = self._channel.stream_stream(f"/{SERVICE}/{method}")(upward(), timeout=self._timeout_seconds)
-            return await self._end(call)
-        return await self._end(
-            self._channel.stream_unary(f"/{SERVICE}/{method}")(upward(), timeout=self._timeout_seconds)
-        )
+        path = f"/{SERVICE}/{method}"
+        try:
+            return await self._end(self._channel.stream_stream(path)(upward(), timeout=self._timeout_seconds))
+        finally:
+            may_end.set()
+
+    async def linked(
+        self, session: str, messages: Iterable[bytes], *, term: int = 1, evaluation: int = 0, position: bytes = b""
+    ) -> End:
+        """A link of the agent: what it begins with, these messages, and its end. position: see `positioned`."""
+        begun = begin_link(session, term=term, evaluation=evaluation, position=position)
+        return await self.streamed("Link", [*begun, *messages])
 
     async def open(self, **changes: Any) -> str:
         """The id of a new session."""
         end = await self.unary("OpenSession", open_request(**changes).SerializeToString())
         assert end.code is grpc.StatusCode.OK, end
         return pb.OpenSessionResponse.FromString(end.responses[0]).session_id
+
+    async def join(self, session: str, term: int = 1) -> pb.JoinSessionResponse:
+        """Become the agent of a session."""
+        end = await self.unary("JoinSession", joining(session, term))
+        assert end.code is grpc.StatusCode.OK, end
+        return pb.JoinSessionResponse.FromString(end.responses[0])
+
+    async def open_and_join(self, **changes: Any) -> str:
+        """The id of a new session of this agent, which may be linked now."""
+        session = await self.open(**changes)
+        await self.join(session)
+        return session
+
+    @asynccontextmanager
+    async def evaluating(self, session: str, number: int = 1, term: int = 1) -> AsyncIterator[None]:
+        """The trainer takes part in an evaluation."""
+        request = pb.JoinEvaluationRequest(
+            session_id=session, fence=pb.Fence(session_term=term), evaluation=number
+        ).SerializeToString()
+        call = self._channel.unary_stream(f"/{SERVICE}/JoinEvaluation")(request, timeout=self._timeout_seconds)
+        assert await call.read() is not grpc.aio.EOF
+        try:
+            yield
+        finally:
+            call.cancel()
 
     async def close_session(self, session: str, *, resumable: bool = False) -> None:
         """Close it; nothing happens when it is closed."""
@@ -103,8 +143,14 @@ class RawPeer:
             return None
         return pb.GetSessionResponse.FromString(end.responses[0]).next_step
 
+    async def reach(self, session: str, step: int) -> None:
+        """Wait until a session waits for this step."""
+        async with asyncio.timeout(60):
+            while await self.next_step(session) != step:
+                pass
+
     async def attached(self, session: str) -> bool:
-        """Whether a training stream is attached to a session."""
+        """Whether any link of a session is open."""
         end = await self.unary("GetSession", pb.GetSessionRequest(session_id=session).SerializeToString())
         return pb.GetSessionResponse.FromString(end.responses[0]).attached
 
@@ -112,11 +158,8 @@ class RawPeer:
         responses: list[bytes] = []
         ending = CallStatus(call)
         try:
-            if isinstance(call, grpc.aio.StreamStreamCall | grpc.aio.UnaryStreamCall):
-                async for response in call:
-                    responses.append(response)
-            else:
-                responses.append(await call)
+            async for response in call:
+                responses.append(response)
         except grpc.aio.AioRpcError:
             failure = await ending.failure()
             assert failure is not None
@@ -124,8 +167,38 @@ class RawPeer:
         return End(grpc.StatusCode.OK, "", responses)
 
 
+def placed(
+    *,
+    cut: int = CUT,
+    staleness: int = 0,
+    codec: str = "fp32",
+    downlink_codec: str = "fp32",
+    version: int = 0,
+    **changes: Any,
+) -> pb.Placement:
+    """Two workers on one cut, whether that can be or not; `changes` replace keys of the document."""
+    parts = [(AGENT, 0, cut), (TRAINER, cut, BLOCKS)]
+    route = {"from": AGENT, "to": TRAINER, "cargo": "feature", "codec": codec}
+    back = {"from": TRAINER, "to": AGENT, "cargo": "error_gradient", "codec": downlink_codec}
+    document: dict[str, Any] = {
+        "schema": "isthmus.placement/v1",
+        "workers": [AGENT, TRAINER],
+        "tiles": [
+            {"worker": worker, "blocks": [first, stop], "samples": [0, BATCH]}
+            for worker, first, stop in parts
+            if first < stop
+        ],
+        "staleness": staleness,
+        "codecs": [route, back],
+    }
+    return pb.Placement(version=version, document_json=json.dumps(document | changes))
+
+
+_PLACED = ("cut", "staleness", "codec", "downlink_codec", "version")
+
+
 def open_request(**changes: Any) -> pb.OpenSessionRequest:
-    """What a right edge sends to open a session; `changes` replace fields, those of the deployment by its own names."""
+    """What a right agent sends to open a session; `changes` replace fields, and what `placed` takes."""
     recipe = Recipe(
         optimizer=OptimizerConfig(learning_rate=0.05),
         schedule=ScheduleConfig(),
@@ -134,52 +207,70 @@ def open_request(**changes: Any) -> pb.OpenSessionRequest:
         steps_per_epoch=10,
         total_steps=10,
     )
-    deployment: dict[str, Any] = {"cut": CUT, "staleness": 0, "codec": "fp32", "downlink_codec": "fp32", "version": 0}
-    deployment |= {name: changes.pop(name) for name in list(changes) if name in deployment}
     fields: dict[str, Any] = {
         "protocol_version": PROTOCOL_VERSION,
         "model": pb.Model(factory="shared.model.zoo:mlp", kwargs_json="{}"),
         "example": TensorHeader(shape=[BATCH, FEATURES], dtype=DataType.DATA_TYPE_FLOAT32),
         "recipe_json": recipe.model_dump_json(),
-        "deployment": pb.Deployment(**deployment),
+        "placement": placed(**{name: changes.pop(name) for name in _PLACED if name in changes}),
+        "worker": TRAINER,
+        "backward": "replay",
+        "feedback": "batch",
         "block_names": ["0", "1", "2"],
     }
     return pb.OpenSessionRequest(**{**fields, **changes})
 
 
-def attach(session: str, next_step: int = 0, term: int = 1, version: int = PROTOCOL_VERSION) -> bytes:
-    """The first message of a training stream."""
-    position = pb.Position(gradient_step=next_step, report_step=next_step)
-    attaching = pb.Attach(session_id=session, session_term=term, position=position, protocol_version=version)
-    return serialize(Packet(pb.TrainRequest(attach=attaching)))
+def joining(session: str, term: int = 1, version: int = PROTOCOL_VERSION) -> bytes:
+    """What an agent says to have a session."""
+    return pb.JoinSessionRequest(session_id=session, session_term=term, protocol_version=version).SerializeToString()
+
+
+def opening(
+    session: str, term: int = 1, version: int = PROTOCOL_VERSION, worker: str = AGENT, evaluation: int = 0
+) -> bytes:
+    """The first message of a link."""
+    told = LinkOpening(
+        protocol_version=version, session_id=session, session_term=term, worker=worker, evaluation=evaluation
+    )
+    return serialize(Packet(LinkMessage(opening=told)))
+
+
+def positioned(next_step: int = 0, version: int = 0, dones: int = 0, cut: int = CUT) -> bytes:
+    """The second message of an agent's link in training: the step whose error gradient it waits for."""
+    awaited = Awaited(role=Role.ROLE_ERROR_GRADIENT, block=cut, next_step=next_step)
+    told = LinkPosition(placement_version=version, awaited=[awaited], dones_received=dones)
+    return serialize(Packet(LinkMessage(position=told)))
+
+
+EVALUATING = serialize(Packet(LinkMessage(position=LinkPosition())))
+"""The same in an evaluation, in which nothing comes back."""
+
+
+def begin_link(session: str, *, term: int = 1, evaluation: int = 0, position: bytes = b"") -> list[bytes]:
+    """What a link of the agent begins with. position: where it stands, if not at its begin."""
+    position = position or (EVALUATING if evaluation else positioned())
+    return [opening(session, term, evaluation=evaluation), position]
 
 
 def batch_packets(
-    message: type,
-    step: int,
-    *,
-    codec: str = "fp32",
-    labels: Sequence[int] = (),
-    chunk_bytes: int = 1024,
-    **fields: Any,
-) -> list[Packet[Any]]:
-    """A batch as it goes up, labels and feature in chunks, each in a `message`; `fields` stand in every message.
+    step: int, *, codec: str = "fp32", labels: Sequence[int] = (), chunk_bytes: int = 1024
+) -> list[Packet[LinkMessage]]:
+    """A batch as it goes up, labels and feature in chunks.
 
-    step: from 0, also of the batches of an evaluation.
     labels: one for each of the BATCH samples; left out, some that fit.
     """
     generator = torch.Generator().manual_seed(step)
     feature = torch.rand(BATCH, FEATURES, generator=generator)
     classes = torch.tensor(labels) if labels else torch.arange(BATCH) % CLASSES
-    place = {"step": 0, "batch": step + 1} if message is pb.EvaluateRequest else {"step": step}
     parts = [
-        (codec_by_name("raw").encode(classes), TensorKey(role=Role.ROLE_LABEL, **place)),
-        (codec_by_name(codec).encode(feature), TensorKey(role=Role.ROLE_FEATURE, block=CUT, **place)),
+        (codec_by_name("raw").encode(classes), TensorKey(step, Role.ROLE_LABEL, BLOCKS)),
+        (codec_by_name(codec).encode(feature), TensorKey(step, Role.ROLE_FEATURE, CUT)),
     ]
     return [
-        Packet(message(frame=frame, **fields), bytes(payload))
+        Packet(LinkMessage(frame=frame), bytes(payload))
         for encoded, key in parts
-        for frame, payload in chunks(to_wire(encoded, key, 0), chunk_bytes)
+        for frame, payload in chunks(to_wire(encoded, key, 0, BATCH), chunk_bytes)
     ]
 
 

@@ -11,10 +11,21 @@ from shared.errors import RefusedError
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening, LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
 from tests.support.commands import MLP
 from tests.support.running import edge_config
-from tests.support.wire import BATCH, RawPeer, attach, batch_packets, block_packets, open_request
+from tests.support.wire import (
+    RawPeer,
+    batch_packets,
+    begin_link,
+    block_packets,
+    joining,
+    open_request,
+    opening,
+    placed,
+    positioned,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,17 +33,20 @@ Code = grpc.StatusCode
 
 
 @pytest.mark.usefixtures("serves_the_next")
-async def test_an_edge_that_speaks_another_version(trainer):
+async def test_an_agent_that_speaks_another_version(trainer):
     async with RawPeer(trainer) as peer:
-        session = await peer.open()
+        session = await peer.open_and_join()
         for version in (0, PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1, 2**32 - 1):
             request = open_request(protocol_version=version)
-            opening = await peer.unary("OpenSession", request.SerializeToString())
-            attaching = await peer.streamed("Train", [attach(session, version=version)])
-            for end in (opening, attaching):
+            ends = [
+                await peer.unary("OpenSession", request.SerializeToString()),
+                await peer.unary("JoinSession", joining(session, 2, version)),
+                await peer.streamed("Link", [opening(session, version=version)]),
+            ]
+            for end in ends:
                 assert end.code is Code.FAILED_PRECONDITION
                 assert f"protocol version {version}; this trainer speaks {PROTOCOL_VERSION}" in end.details
-        assert (await peer.streamed("Train", [attach(session)])).code is Code.OK, "the session is as it was"
+        assert (await peer.linked(session, [])).code is Code.OK, "the session is as it was"
         await peer.close_session(session)
 
 
@@ -61,15 +75,30 @@ async def test_one_session_more_than_there_is_room_for(trainer):
 @pytest.mark.parametrize(
     ("changes", "code", "says"),
     [
+        ({"cut": 0}, Code.INVALID_ARGUMENT, "raw samples would go from 'edge' to 'trainer', which takes none"),
+        ({"cut": 4}, Code.INVALID_ARGUMENT, "must hold at least one block of 0 to 2"),
+        ({"cut": 2**32 - 1}, Code.INVALID_ARGUMENT, "must hold at least one block of 0 to 2"),
         (
-            {"cut": 0},
+            {"placement": placed(workers=["edge"])},
             Code.INVALID_ARGUMENT,
-            "cut 0 is out of range; this model has 3 blocks (0, 1, 2), so a cut is 1 to 3",
+            "is to be worker 'trainer'; the workers are 'edge', of",
         ),
-        ({"cut": 4}, Code.INVALID_ARGUMENT, "cut 4 is out of range"),
-        ({"cut": 2**32 - 1}, Code.INVALID_ARGUMENT, "cut 4294967295 is out of range"),
+        ({"placement": placed(tiles=[])}, Code.INVALID_ARGUMENT, "nobody has block 0"),
+        ({"placement": placed(surprise=1)}, Code.INVALID_ARGUMENT, "surprise"),
+        ({"placement": pb.Placement(document_json="[")}, Code.INVALID_ARGUMENT, "the placement is no JSON"),
+        ({"placement": pb.Placement(document_json="[" * 60_000)}, Code.INVALID_ARGUMENT, "the placement is no JSON"),
+        (
+            {"placement": pb.Placement(document_json=" " * 100_000)},
+            Code.INVALID_ARGUMENT,
+            "the placement is 100000 characters of JSON; at most 65536",
+        ),
+        ({"placement": None}, Code.INVALID_ARGUMENT, "placement"),
+        ({"worker": "edge"}, Code.INVALID_ARGUMENT, "this trainer is to be worker 'edge'"),
+        ({"worker": "another"}, Code.INVALID_ARGUMENT, "this trainer is to be worker 'another'"),
+        ({"backward": "guess"}, Code.INVALID_ARGUMENT, "backward is 'guess'"),
+        ({"feedback": ""}, Code.INVALID_ARGUMENT, "feedback is ''"),
         ({"codec": "zip"}, Code.INVALID_ARGUMENT, "codec 'zip' does not exist"),
-        ({"downlink_codec": ""}, Code.INVALID_ARGUMENT, "codec '' does not exist"),
+        ({"downlink_codec": ""}, Code.INVALID_ARGUMENT, 'codec of a codec is ""; it must be a name'),
         ({"staleness": 65}, Code.INVALID_ARGUMENT, "staleness of 65 is more than this trainer's limit of 64"),
         ({"loss": "hinge"}, Code.INVALID_ARGUMENT, "loss 'hinge' is unknown"),
         ({"loss": "os:system"}, Code.PERMISSION_DENIED, "is not allowed (models.allowed)"),
@@ -124,10 +153,10 @@ def serves_the_next_cheaply():
     """Whether there is room for a session again, and it takes a step."""
 
     async def check(peer):
-        session = await peer.open()
-        end = await peer.streamed("Train", [attach(session), *map(serialize, batch_packets(pb.TrainRequest, 0))])
+        session = await peer.open_and_join()
+        end = await peer.linked(session, map(serialize, batch_packets(0)))
         assert end.code is Code.OK, end
-        assert await peer.next_step(session) == 1
+        await peer.reach(session, 1)
         await peer.close_session(session)
 
     return check
@@ -136,31 +165,44 @@ def serves_the_next_cheaply():
 @asynccontextmanager
 async def opened(address, **changes):
     async with RawPeer(address) as peer:
-        session = await peer.open(**changes)
+        session = await peer.open_and_join(**changes)
         try:
             yield peer, session
         finally:
             await peer.close_session(session)
 
 
+@asynccontextmanager
+async def linking(address, purpose, **changes):
+    """What sends messages on a link of a new session, for training or for an evaluation, and says how that ended."""
+    async with opened(address, **changes) as (peer, session):
+        if purpose == "training":
+            yield lambda packets: peer.linked(session, map(serialize, packets))
+            return
+        async with peer.evaluating(session):
+            yield lambda packets: peer.linked(session, map(serialize, packets), evaluation=1)
+
+
+PURPOSES = pytest.mark.parametrize("purpose", ["training", "evaluation"])
+
+
 @pytest.mark.parametrize("kept", [0, 1, 8, 9, 20, -1], ids=str)
-@pytest.mark.parametrize("method", ["Train", "Evaluate", "UploadBlock"])
+@pytest.mark.parametrize("method", ["Link", "UploadBlock"])
 async def test_a_truncated_message(trainer, method, kept):
-    message = {"Train": pb.TrainRequest, "Evaluate": pb.EvaluateRequest, "UploadBlock": pb.UploadBlockRequest}[method]
     async with opened(trainer) as (peer, session):
-        whole = serialize(batch_packets(message, 0)[0])
-        first = [attach(session)] if method == "Train" else []
-        end = await peer.streamed(method, [*first, whole[:kept]])
+        whole = batch_packets(0) if method == "Link" else block_packets(session, 1, bytes(100))
+        first = begin_link(session) if method == "Link" else []
+        end = await peer.streamed(method, [*first, serialize(whole[0])[:kept]])
         assert end.code is Code.DATA_LOSS
         assert end.details.startswith("damaged message: it")
 
 
 @pytest.mark.usefixtures("serves_the_next")
 async def test_a_message_larger_than_the_trainer_takes(trainer):
-    for method, first in (("Train", True), ("Evaluate", False), ("UploadBlock", False)):
+    for method in ("Link", "UploadBlock"):
         async with opened(trainer) as (peer, session):
-            huge = serialize(Packet(pb.TrainRequest(), bytes(9 * 1024 * 1024)))
-            end = await peer.streamed(method, [attach(session), huge] if first else [huge])
+            huge = serialize(Packet(LinkMessage(), bytes(9 * 1024 * 1024)))
+            end = await peer.streamed(method, [*begin_link(session), huge] if method == "Link" else [huge])
             assert end.code is Code.RESOURCE_EXHAUSTED
             assert "larger than max" in end.details
 
@@ -168,118 +210,93 @@ async def test_a_message_larger_than_the_trainer_takes(trainer):
 @pytest.mark.usefixtures("serves_the_next")
 async def test_a_chunk_longer_than_announced(trainer):
     async with opened(trainer) as (peer, session):
-        first, *_ = batch_packets(pb.TrainRequest, 0)
+        first, *_ = batch_packets(0)
         first.payload = bytes(first.message.frame.tensor.encoded_bytes + 1)
-        end = await peer.streamed("Train", [attach(session), serialize(first)])
+        end = await peer.linked(session, [serialize(first)])
         assert end.code is Code.INVALID_ARGUMENT
-        assert end.details == ("the label of step 0: a chunk of 65 bytes at byte 0 does not fit the 64 bytes announced")
-        assert await peer.next_step(session) == 0, "the session is as it was, and can be attached again"
+        assert end.details == (
+            "the label of step 0 (block 3): a chunk of 65 bytes at byte 0 does not fit the 64 bytes announced"
+        )
+        assert await peer.next_step(session) == 0, "the session is as it was, and can be linked again"
 
 
 @pytest.mark.usefixtures("serves_the_next")
 async def test_a_stream_that_ends_in_the_middle_of_a_tensor(trainer):
     async with opened(trainer) as (peer, session):
         labels, (first, *_) = batch_in_parts()
-        end = await peer.streamed("Train", [attach(session), *map(serialize, [*labels, first])])
+        end = await peer.linked(session, map(serialize, [*labels, first]))
         assert (end.code, end.details) == (Code.INVALID_ARGUMENT, "the stream ended in the middle of a tensor")
 
 
 def batch_in_parts(step=0):
     """The messages of a batch: all of its first tensor's, and those of its second."""
-    packets = batch_packets(pb.TrainRequest, step)
+    packets = batch_packets(step)
     first = [packet for packet in packets if packet.message.frame.role == packets[0].message.frame.role]
     return first, packets[len(first) :]
 
 
 @pytest.mark.usefixtures("serves_the_next")
-async def test_a_stream_that_ends_in_the_middle_of_a_batch(trainer):
+async def test_a_batch_goes_on_where_a_link_has_ended_in_the_middle_of_it(trainer):
     async with opened(trainer) as (peer, session):
-        half, _ = batch_in_parts()
-        end = await peer.streamed("Train", [attach(session), *map(serialize, half)])
-        assert end.code is Code.INVALID_ARGUMENT
-        assert "the stream ended in the middle of a batch" in end.details
+        labels, feature = batch_in_parts()
+        assert (await peer.linked(session, map(serialize, labels))).code is Code.OK
+        again = await peer.linked(session, map(serialize, labels))
+        assert again.code is Code.INVALID_ARGUMENT
+        assert "label 3 of step 0 came from 'edge'; step 1 is next" in again.details
+        assert (await peer.linked(session, map(serialize, feature))).code is Code.OK
+        await peer.reach(session, 1)
 
 
 @pytest.mark.usefixtures("serves_the_next")
 async def test_a_batch_that_is_announced_before_the_one_before_it_is_whole(trainer):
     async with opened(trainer) as (peer, session):
-        half, following = batch_packets(pb.TrainRequest, 0)[:-1], batch_packets(pb.TrainRequest, 1)
-        end = await peer.streamed("Train", [attach(session), *map(serialize, half), serialize(following[0])])
-        assert end.code is Code.FAILED_PRECONDITION
-        assert end.details == "the label of step 1 came where nothing was expected"
+        half, following = batch_packets(0)[:-1], batch_packets(1)
+        end = await peer.linked(session, map(serialize, [*half, following[0]]))
+        assert end.code is Code.INVALID_ARGUMENT
+        assert "K is 0 and step 0 is not answered, so step 0 is the latest that may come" in end.details
 
 
-@pytest.mark.parametrize("method", ["Train", "Evaluate"])
-async def test_the_chunks_of_labels_and_feature_may_be_mixed(trainer, method):
-    async with opened(trainer) as (peer, session):
-        fields = {} if method == "Train" else {"session_id": session}
-        batch = batch_packets(getattr(pb, f"{method}Request"), 0, chunk_bytes=32, **fields)
-        first, *labels = [packet for packet in batch if packet.message.frame.role == Role.ROLE_LABEL]
-        feature = [packet for packet in batch if packet.message.frame.role == Role.ROLE_FEATURE]
-        mixed = [first, *feature[:3], *labels[:-1], *feature[3:], labels[-1]]
-        assert sorted(map(serialize, mixed)) == sorted(map(serialize, batch))
-        end = await peer.streamed(method, [*([] if fields else [attach(session)]), *map(serialize, mixed)])
+@PURPOSES
+async def test_the_chunks_of_labels_and_feature_may_be_mixed(trainer, purpose):
+    batch = batch_packets(0, chunk_bytes=32)
+    first, *labels = [packet for packet in batch if packet.message.frame.role == Role.ROLE_LABEL]
+    feature = [packet for packet in batch if packet.message.frame.role == Role.ROLE_FEATURE]
+    mixed = [first, *feature[:3], *labels[:-1], *feature[3:], labels[-1]]
+    assert sorted(map(serialize, mixed)) == sorted(map(serialize, batch))
+    async with linking(trainer, purpose) as send:
+        end = await send(mixed)
         assert end.code is Code.OK, end
-        if method == "Train":
-            assert await peer.next_step(session) == 1
-        else:
-            assert pb.EvaluateResponse.FromString(end.responses[0]).samples == BATCH
 
 
-NEXT = pb.Deployment(version=1, cut=1, staleness=0, codec="fp32", downlink_codec="fp32")
-
-
-@pytest.mark.parametrize("chunks", [1, 0], ids=["in the middle of a tensor", "between its two tensors"])
-@pytest.mark.usefixtures("serves_the_next")
-async def test_a_deployment_in_the_middle_of_a_batch(trainer, chunks):
-    async with opened(trainer) as (peer, session):
-        first, second = batch_in_parts()
-        second[0].message.frame.deployment_version = 1 - chunks
-        batch = [*first, *second]
-        batch.insert(len(first) + chunks, Packet(pb.TrainRequest(deployment=NEXT)))
-        end = await peer.streamed("Train", [attach(session), *map(serialize, batch)])
-        assert end.code is Code.INVALID_ARGUMENT
-        assert end.details == "a message that is no frame came in the middle of a batch; it may come between two"
-
-
-@pytest.mark.parametrize("at", range(3))
 @pytest.mark.parametrize(
-    "more", [{"deployment": NEXT}, {"attach": pb.Attach(session_id="another")}], ids=["deployment", "attach"]
+    "late",
+    [{"opening": LinkOpening(session_id="another")}, {"position": LinkPosition(dones_received=1)}],
+    ids=["opening", "position"],
 )
+@pytest.mark.parametrize("at", range(3))
 @pytest.mark.usefixtures("serves_the_next")
-async def test_a_chunk_that_brings_something_else_with_it(trainer, at, more):
+async def test_a_chunk_that_brings_something_else_with_it(trainer, at, late):
     async with opened(trainer) as (peer, session):
-        batch = batch_packets(pb.TrainRequest, 0)
-        batch[at].message.MergeFrom(pb.TrainRequest(**more))
-        end = await peer.streamed("Train", [attach(session), *map(serialize, batch)])
+        batch = batch_packets(0)
+        batch[at].message.MergeFrom(LinkMessage(**late))
+        end = await peer.linked(session, map(serialize, batch))
         assert end.code is Code.INVALID_ARGUMENT, end
-
-
-@pytest.mark.usefixtures("serves_the_next")
-async def test_a_deployment_that_attaches_too(trainer):
-    async with opened(trainer) as (peer, session):
-        both = Packet(pb.TrainRequest(deployment=NEXT, attach=pb.Attach(session_id=session)))
-        end = await peer.streamed("Train", [attach(session), serialize(both)])
-        assert end.code is Code.INVALID_ARGUMENT
-        assert "neither a frame, an ack, a deployment alone nor a checkpoint alone" in end.details
+        assert "neither a frame, an ack, a step that is done nor a stop" in end.details
 
 
 @pytest.mark.usefixtures("serves_the_next")
 async def test_more_batches_in_flight_than_agreed(trainer):
     async with opened(trainer) as (peer, session):
-        batches = [packet for step in range(50) for packet in batch_packets(pb.TrainRequest, step)]
-        end = await peer.streamed("Train", [attach(session), *map(serialize, batches)])
-        assert end.code is Code.FAILED_PRECONDITION
-        assert "there are 2 batches in flight; K is 0, so there may be 1" in end.details
+        end = await peer.linked(session, [serialize(packet) for step in range(50) for packet in batch_packets(step)])
+        assert end.code is Code.INVALID_ARGUMENT
+        assert "K is 0 and step" in end.details
 
 
-@pytest.mark.parametrize("method", ["Train", "Evaluate"])
+@PURPOSES
 @pytest.mark.usefixtures("serves_the_next")
-async def test_labels_of_another_shape_than_a_loss_of_numbers_takes(trainer, method):
-    async with opened(trainer, loss="mse") as (peer, session):
-        fields = {} if method == "Train" else {"session_id": session}
-        batch = map(serialize, batch_packets(getattr(pb, f"{method}Request"), 0, **fields))
-        end = await peer.streamed(method, [*([] if fields else [attach(session)]), *batch])
+async def test_labels_of_another_shape_than_a_loss_of_numbers_takes(trainer, purpose):
+    async with linking(trainer, purpose, loss="mse") as send:
+        end = await send(batch_packets(0))
         assert end.code is Code.INVALID_ARGUMENT
         assert end.details == (
             "loss 'mse' takes labels of the output's own shape: the model's output is (8, 10), the labels are (8,)"
@@ -287,21 +304,40 @@ async def test_labels_of_another_shape_than_a_loss_of_numbers_takes(trainer, met
 
 
 @pytest.mark.usefixtures("serves_the_next")
-async def test_a_first_message_that_does_more_than_attach(trainer):
+async def test_a_first_message_that_does_more_than_open(trainer):
     async with opened(trainer) as (peer, session):
-        first, *_ = batch_packets(pb.TrainRequest, 0)
-        first.message.attach.session_id = session
-        for message in (serialize(first), serialize(batch_packets(pb.TrainRequest, 0)[0])):
-            end = await peer.streamed("Train", [message])
+        first, *_ = batch_packets(0)
+        plain = serialize(first)
+        first.message.opening.session_id = session
+        for message in (plain, serialize(first), positioned()):
+            end = await peer.streamed("Link", [message])
             assert end.code is Code.INVALID_ARGUMENT
-            assert "begins with a message that attaches it and does nothing else" in end.details
+            assert "begins with a message that opens it and does nothing else" in end.details
+
+
+@pytest.mark.usefixtures("serves_the_next")
+async def test_a_link_that_says_nowhere_or_somewhere_else_where_it_stands(trainer):
+    async with opened(trainer) as (peer, session):
+        begins = {
+            serialize(batch_packets(0)[0]): "began with something else than a position",
+            positioned(version=1): "holds placement 1; 0 is in force",
+            positioned(next_step=7): "waits for error_gradient 1 of step 7",
+            positioned(dones=7): "waits for something else than comes to it",
+            positioned(cut=2): "waits for something else than comes to it",
+        }
+        for position, says in begins.items():
+            end = await peer.linked(session, [], position=position)
+            assert end.code is Code.INVALID_ARGUMENT, end
+            assert says in end.details
 
 
 @pytest.mark.usefixtures("serves_the_next")
 async def test_an_upload_that_goes_on_in_another_session(trainer):
-    async with opened(trainer) as (peer, session):
+    async with RawPeer(trainer) as peer:
+        session = await peer.open()
         block = block_packets(session, 1, bytes(10_000))
         block[1].message.session_id = "another"
         end = await peer.streamed("UploadBlock", map(serialize, block))
+        await peer.close_session(session)
         assert end.code is Code.INVALID_ARGUMENT
         assert "a message for session 'another' came on a stream of session" in end.details

@@ -4,30 +4,29 @@ import asyncio
 
 import grpc
 import pytest
-import torch
 
 from cloud_trainer import TrainerServer
 from edge_agent import run_training
 from shared.client.config import TrainerAddressConfig
 from shared.client.stream_call import StreamListener
 from shared.client.trainer import TrainerClient
-from shared.codec import codec_by_name
 from shared.config import LinkConfig
 from shared.errors import IsthmusError, ProtocolError, RefusedError
-from shared.tensor_wire import to_wire
-from shared.transport.stream.framing import TensorKey
 from shared.transport.stream.packets import Packet, deserializer, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame, Role, TensorHeader
 from tests.support.peers.trainers import (
-    ATTACHED,
     FLAGS,
+    LINKED,
+    OPENED,
     agents_end,
     gradient,
+    linking,
     message,
+    position,
     reading,
     trainer_with,
-    training,
     writing,
 )
 from tests.support.running import edge_config, trainer_config
@@ -65,15 +64,19 @@ async def test_after_a_failure_that_may_be_the_connections_the_next_call_has_ano
 @pytest.mark.parametrize(
     ("first", "says"),
     [
-        (message(report=pb.StepReport()), "did not answer the attach message"),
-        (message(attached=pb.Attached(next_step=7)), "waits for step 7; step 0 is next"),
-        (b"", "damaged message: it does not end with a checksum"),
-        (b"\xff" * 40, "damaged message"),
-        (ATTACHED[:-1] + b"\x00", "damaged message: its checksum is wrong"),
+        ([message(done=StepDone())], "did not open the link"),
+        ([b""], "damaged message: it does not end with a checksum"),
+        ([b"\xff" * 40], "damaged message"),
+        ([OPENED[:-1] + b"\x00"], "damaged message: its checksum is wrong"),
+        ([OPENED, OPENED], "began with something else than a position"),
+        ([OPENED, position(version=7)], "holds placement 7; 0 is in force"),
+        ([OPENED, position(next_step=7)], "of step 7"),
+        ([OPENED, position(roles=[Role.ROLE_FEATURE])], "waits for something else than comes to it"),
+        ([OPENED, position(dones=3)], "waits for something else than comes to it"),
     ],
 )
-async def test_an_attach_that_is_answered_wrongly(first, says):
-    assert says in await agents_end("Train", training(first))
+async def test_a_link_that_begins_wrongly(first, says):
+    assert says in await agents_end("Link", linking(*first))
 
 
 @pytest.mark.parametrize(
@@ -82,12 +85,15 @@ async def test_an_attach_that_is_answered_wrongly(first, says):
         (b"", "damaged message"),
         (message(b"xyz"), "a payload came without a frame"),
         (message(ack=Ack(received_bytes=2**62)), "acknowledges 4611686018427387904 bytes of"),
-        (message(report=pb.StepReport(step=9)), "step 9, which is not in flight"),
+        (message(done=StepDone(worker="trainer", step=9)), "has done step 9; of it, step 0 is next"),
+        (message(done=StepDone(worker="another")), "says what 'another' has done; others pass that on"),
+        (OPENED, "neither a frame, an ack, a step that is done nor a stop"),
         (gradient(step=1), "step 1"),
         (gradient(role=4), "4"),
         (gradient(role=99), "99"),
         (gradient(version=3), "deployment 3"),
         (gradient(offset=8), "a chunk at byte 8 came where byte 0 was expected"),
+        (gradient(samples=33), "torch.float32 (33, 64) was expected"),
         (gradient(shape=[1 << 38, 1], encoded_bytes=1 << 40), "(274877906944, 1)"),
         (gradient(shape=[]), "()"),
         (gradient(dtype=2), "step 0"),
@@ -99,16 +105,16 @@ async def test_an_attach_that_is_answered_wrongly(first, says):
     ],
 )
 async def test_an_answer_that_breaks_the_contract(answer, says):
-    assert says in await agents_end("Train", training(ATTACHED, answer, after_steps=1))
+    assert says in await agents_end("Link", linking(*LINKED, answer, after_steps=1))
 
 
-async def test_a_stream_that_ends_early():
-    assert "ended the stream in the middle of training" in await agents_end("Train", training(ATTACHED, after_steps=1))
+async def test_a_link_that_ends_early():
+    assert "ended the link in the middle of training" in await agents_end("Link", linking(*LINKED, after_steps=1))
 
 
-async def test_a_stream_that_ends_in_the_middle_of_a_tensor():
-    half = training(ATTACHED, gradient(bytes(100)), after_steps=1, then_reads=1)  # what it reads is the ack
-    assert "ended in the middle of a tensor" in await agents_end("Train", half)
+async def test_a_link_that_ends_in_the_middle_of_a_tensor():
+    half = linking(*LINKED, gradient(bytes(100)), after_steps=1, then_reads=1)  # what it reads is the ack
+    assert "ended in the middle of a tensor" in await agents_end("Link", half)
 
 
 async def test_a_block_that_was_not_asked_for():
@@ -178,43 +184,23 @@ async def test_a_session_that_opens_wrongly_is_closed(answer, says):
 async def test_a_refusal_that_meets_what_the_edge_is_sending_keeps_its_sentence():
     """gRPC would now and then say of such a stream that it had an internal error, and no more."""
 
-    async def train(_requests, context):
+    async def link(_requests, context):
         await context.read()
-        await context.write(ATTACHED)
+        await context.write(OPENED)
         await context.read()
         for _ in range(5):
-            await context.write(message(report=pb.StepReport()))
+            await context.write(message(done=StepDone()))
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the disk is full")
 
-    handler = grpc.stream_stream_rpc_method_handler(train, request_deserializer=deserializer(pb.TrainRequest))
+    handler = grpc.stream_stream_rpc_method_handler(link, request_deserializer=deserializer(LinkMessage))
     async with (
-        trainer_with("Train", handler) as address,
+        trainer_with("Link", handler) as address,
         TrainerClient(TrainerAddressConfig(address=address), LinkConfig()) as client,
     ):
         for _ in range(100):
-            attach = pb.Attach(session_id="any", session_term=1)
-            call, _ = await client.attach(attach, StreamListener(lambda _frame: None, lambda: None, lambda *_: None))
+            opening = LinkOpening(session_id="any", session_term=1, worker="edge")
+            call, _ = await client.link(opening, StreamListener(lambda _frame: None, lambda: None, lambda *_: None))
             tasks = [asyncio.create_task(writing(call.stream)), asyncio.create_task(reading(call.stream))]
             for ended in await asyncio.gather(*tasks, return_exceptions=True):
                 assert isinstance(ended, RefusedError), ended
                 assert str(ended) == f"the trainer at {address} refused: the disk is full"
-
-
-async def test_a_refusal_of_an_evaluation_keeps_its_sentence():
-    async def refuse(requests, context):
-        async for _ in requests:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the disk is full")
-
-    async def tensors():
-        for number in range(100):
-            yield to_wire(
-                codec_by_name("raw").encode(torch.zeros(5000)), TensorKey(0, Role.ROLE_LABEL, batch=number + 1), 0
-            )
-
-    async with (
-        trainer_with("Evaluate", grpc.stream_unary_rpc_method_handler(refuse)) as address,
-        TrainerClient(TrainerAddressConfig(address=address), LinkConfig()) as client,
-    ):
-        for _ in range(200):
-            with pytest.raises(RefusedError, match="refused: the disk is full"):
-                await client.evaluate("any", tensors())

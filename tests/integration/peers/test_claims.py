@@ -1,15 +1,16 @@
 """A tensor that is announced is judged before it costs anything: what a few bytes claim takes neither memory nor time."""
 
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 
 from shared.transport.stream.packets import Packet, serialize
-from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 from tests.support.running import trainer_process
-from tests.support.wire import BATCH, CUT, FEATURES, RawPeer, attach, batch_packets
+from tests.support.wire import BATCH, BLOCKS, CUT, FEATURES, RawPeer, batch_packets
 
 MIB = 1 << 20
 MOST_GROWTH_BYTES = 64 * MIB
@@ -39,19 +40,8 @@ def claim(role, shape, strides, dtype, sent_elements):
     )
     codec = "raw" if role == Role.ROLE_LABEL else "fp32"
     header = TensorHeader(codec=codec, dtype=dtype, shape=shape, strides=strides, encoded_bytes=size)
-    return Frame(role=role, block=CUT if role == FEATURE else 0, tensor=header), bytes(size)
-
-
-def messages(method, session, frames):
-    """As they go up."""
-    if method == "Evaluate":
-        for frame, _ in frames:
-            frame.batch = 1
-        return [serialize(Packet(pb.EvaluateRequest(session_id=session, frame=frame), data)) for frame, data in frames]
-    for frame, _ in frames:
-        frame.batch = 0
-    up = [serialize(Packet(pb.TrainRequest(frame=frame), data)) for frame, data in frames]
-    return [attach(session), *up]
+    block = CUT if role == FEATURE else BLOCKS
+    return Frame(role=role, block=block, tensor=header, batch_samples=BATCH), bytes(size)
 
 
 INT64, FLOAT32, UINT8 = DataType.DATA_TYPE_INT64, DataType.DATA_TYPE_FLOAT32, DataType.DATA_TYPE_UINT8
@@ -78,47 +68,64 @@ FEATURES_THAT_CANNOT_BE = {
 }
 
 
-async def refused(trainer, method, loss, frames):
+@asynccontextmanager
+async def opened(address, purpose, loss):
+    """A peer with a new session, and which evaluation its link is for."""
+    async with RawPeer(address) as peer:
+        session = await peer.open_and_join(loss=loss)
+        if purpose == "training":
+            yield peer, session, 0
+        else:
+            async with peer.evaluating(session):
+                yield peer, session, 1
+        await peer.close_session(session)
+
+
+def messages(frames):
+    """As they go up."""
+    return [serialize(Packet(LinkMessage(frame=frame), data)) for frame, data in frames]
+
+
+async def refused(trainer, purpose, loss, frames):
     """These frames are refused, and cost the trainer next to nothing."""
     process, address = trainer
-    async with RawPeer(address) as peer:
-        session = await peer.open(loss=loss)
+    async with opened(address, purpose, loss) as (peer, session, evaluation):
         before = peak_bytes(process)
-        end = await peer.streamed(method, messages(method, session, frames))
+        end = await peer.linked(session, messages(frames), evaluation=evaluation)
         assert end.code is grpc.StatusCode.INVALID_ARGUMENT, end
         assert len(end.details) < 400
         assert peak_bytes(process) - before < MOST_GROWTH_BYTES
         assert await peer.next_step(session) == 0
-        await peer.close_session(session)
 
 
-@pytest.mark.parametrize("method", ["Train", "Evaluate"])
+PURPOSES = pytest.mark.parametrize("purpose", ["training", "evaluation"])
+
+
+@PURPOSES
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse", OWN_LOSS])
 @pytest.mark.parametrize("claimed", LABELS)
-async def test_labels_that_claim_more_than_a_batch_has_are_refused(trainer, method, loss, claimed):
-    feature = batch_packets(pb.TrainRequest, 0)[1:]
+async def test_labels_that_claim_more_than_a_batch_has_are_refused(trainer, purpose, loss, claimed):
+    feature = batch_packets(0)[1:]
     frames = [LABELS[claimed], *((packet.message.frame, packet.payload) for packet in feature)]
-    await refused(trainer, method, loss, frames)
+    await refused(trainer, purpose, loss, frames)
 
 
-@pytest.mark.parametrize("method", ["Train", "Evaluate"])
+@PURPOSES
 @pytest.mark.parametrize("claimed", FEATURES_THAT_CANNOT_BE)
-async def test_features_that_claim_more_than_the_cut_has_are_refused(trainer, method, claimed):
-    labels = batch_packets(pb.TrainRequest, 0)[0]
+async def test_features_that_claim_more_than_the_cut_has_are_refused(trainer, purpose, claimed):
+    labels = batch_packets(0)[0]
     frames = [(labels.message.frame, labels.payload), FEATURES_THAT_CANNOT_BE[claimed]]
-    await refused(trainer, method, "cross_entropy", frames)
+    await refused(trainer, purpose, "cross_entropy", frames)
 
 
-@pytest.mark.parametrize("method", ["Train", "Evaluate"])
-async def test_labels_of_a_loss_of_ones_own_may_have_several_numbers_a_sample(trainer, method):
+@PURPOSES
+async def test_labels_of_a_loss_of_ones_own_may_have_several_numbers_a_sample(trainer, purpose):
     _, address = trainer
-    packets = batch_packets(pb.TrainRequest, 0)
+    packets = batch_packets(0)
     frames = [
         claim(LABEL, [BATCH, 6, 2], [12, 2, 1], INT64, BATCH * 12),
         *((packet.message.frame, packet.payload) for packet in packets[1:]),
     ]
-    async with RawPeer(address) as peer:
-        session = await peer.open(loss=OWN_LOSS)
-        end = await peer.streamed(method, messages(method, session, frames))
+    async with opened(address, purpose, OWN_LOSS) as (peer, session, evaluation):
+        end = await peer.linked(session, messages(frames), evaluation=evaluation)
         assert end.code is grpc.StatusCode.OK, end
-        await peer.close_session(session)

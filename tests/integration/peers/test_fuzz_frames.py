@@ -13,7 +13,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.peers.damage import Damage
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, train_with
-from tests.support.wire import REFUSALS, RawPeer, attach
+from tests.support.wire import REFUSALS, RawPeer, opening, positioned
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,15 +60,16 @@ class Memory:
 
 async def outcome(peer, case):
     """How the trainer ends a case; what the case opened is closed."""
-    if case.method not in ("Train", "Evaluate", "UploadBlock"):
+    if case.method not in ("Link", "UploadBlock"):
         end = await peer.unary(case.method, case.messages[0])
         if end.code is Code.OK and case.method == "OpenSession":
             await peer.close_session(pb.OpenSessionResponse.FromString(end.responses[0]).session_id)
         return end
     if case.codec is None:
         return await peer.streamed(case.method, case.messages)
-    session = await peer.open(codec=case.codec)
-    end = await peer.streamed(case.method, [attach(session), *case.messages])
+    session = await peer.open_and_join(codec=case.codec)
+    begun = [opening(session), positioned()] if case.positioned else [opening(session)]
+    end = await peer.streamed(case.method, [*begun, *case.messages], ends=case.ends)
     await peer.close_session(session)
     return end
 
@@ -79,8 +80,8 @@ async def test_ten_thousand_damaged_messages():
     ends, memory = Counter(), None
     flags = [f"server.max_tensor_bytes={4 * MIB}", 'checkpoints.location="none"']
     async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
-        standing = await peer.open()
-        cases = Damage(SEED, standing).cases()
+        standing, fresh = await peer.open_and_join(), await peer.open()
+        cases = Damage(SEED, standing, fresh).cases()
         for number, case in enumerate(islice(cases, MESSAGES)):
             if number == WARM_UP:
                 memory = Memory()
@@ -92,7 +93,8 @@ async def test_ten_thousand_damaged_messages():
                 assert end.details.isprintable(), (number, case.what, end.details)
                 assert len(end.details) <= 2000
         assert await peer.next_step(standing) == 0, "the session that was only spoken of has not moved"
-        await peer.close_session(standing)
+        for session in (standing, fresh):
+            await peer.close_session(session)
         assert server.metrics.registry.get_sample_value("isthmus_sessions") == 0, "none was left behind"
         result = await train_with(server, *TRAINING)
     assert_same_bits(expected, result.module.state_dict())
@@ -102,4 +104,4 @@ async def test_ten_thousand_damaged_messages():
         method: sum(count for (of, code), count in ends.items() if of == method and code in REFUSALS)
         for method, _ in ends
     }
-    assert all(refused[method] > 500 for method in ("OpenSession", "Train", "Evaluate", "UploadBlock")), refused
+    assert all(refused[method] > 500 for method in ("OpenSession", "Link", "UploadBlock")), refused

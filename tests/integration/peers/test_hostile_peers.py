@@ -5,7 +5,7 @@ What one message can do is in test_bad_messages.py and test_fuzz_frames.py; thes
 
 import asyncio
 import gc
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -14,12 +14,13 @@ import pytest
 from shared.transport.auth.gate import Gate
 from shared.transport.stream.packets import Packet, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 from tests.support.commands import MLP
 from tests.support.peers.strangers import path_of
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, train_with
-from tests.support.wire import CUT, SERVICE, RawPeer, attach, batch_packets
+from tests.support.wire import BATCH, BLOCKS, CUT, SERVICE, RawPeer, batch_packets, begin_link
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -145,7 +146,7 @@ def message_prefix(length):
 async def test_a_thousand_streams(expected):
     async with running_trainer() as server, grpc.aio.insecure_channel(server.address) as channel:
         async with resident_bytes_grow_less_than(256 * MIB):
-            streams = [channel.stream_stream(path_of("Train"))() for _ in range(1000)]
+            streams = [channel.stream_stream(path_of("Link"))() for _ in range(1000)]
             refused = 0
             async with asyncio.timeout(60):
                 for ended in asyncio.as_completed([stream.code() for stream in streams]):
@@ -170,7 +171,7 @@ async def test_a_thousand_streams_of_another_subject_do_not_stop_a_training(expe
     ]
     async with running_trainer(*door.flags) as server, door.friend("theirs").channel(server.address) as channel:
         metadata = (("authorization", f"Bearer {door.tokens['theirs']}"),)
-        streams = [channel.stream_stream(path_of("Train"))(metadata=metadata) for _ in range(1000)]
+        streams = [channel.stream_stream(path_of("Link"))(metadata=metadata) for _ in range(1000)]
         async with asyncio.timeout(60):
             await asyncio.wait(
                 [asyncio.ensure_future(stream.code()) for stream in streams], return_when="FIRST_COMPLETED"
@@ -184,7 +185,7 @@ async def test_a_thousand_streams_of_another_subject_do_not_stop_a_training(expe
             stream.cancel()
 
 
-@pytest.mark.parametrize("method", ["Train", "Evaluate", "UploadBlock", "OpenSession"])
+@pytest.mark.parametrize("method", ["Link", "UploadBlock", "OpenSession"])
 async def test_a_message_that_comes_byte_by_byte(expected, admitted, method):
     async with running_trainer() as server, HttpPeer(server.address) as slow:
         await slow.begin(1, method)
@@ -222,24 +223,22 @@ async def test_who_connects_and_says_nothing(expected):
 
 
 async def test_who_never_reads(expected, admitted):
-    """A download of more than any window holds, and a training stream whose gradients nobody takes."""
+    """A download of more than any window holds, and a link whose gradients nobody takes."""
     wide = pb.Model(factory="shared.model.zoo:mlp", kwargs_json='{"hidden": 2048}')
     async with running_trainer() as server, RawPeer(server.address) as peer:
-        big, small = await peer.open(model=wide), await peer.open()
+        big, small = await peer.open(model=wide), await peer.open_and_join()
         async with resident_bytes_grow_less_than(256 * MIB), HttpPeer(server.address) as deaf:
             await deaf.begin(1, "DownloadBlock")
             asked = pb.DownloadBlockRequest(session_id=big, block=1).SerializeToString()
             await deaf.data(1, message_prefix(len(asked)) + asked)
-            await deaf.begin(3, "Train")
-            for data in (attach(small), *map(serialize, batch_packets(pb.TrainRequest, 0))):
+            await deaf.begin(3, "Link")
+            for data in (*begin_link(small), *map(serialize, batch_packets(0))):
                 await deaf.data(3, message_prefix(len(data)) + data)
             async with asyncio.timeout(60):
                 await admitted.wait_for("DownloadBlock")
-                await admitted.wait_for("Train")
+                await admitted.wait_for("Link")
             await trains_exactly(server, expected)
-            async with asyncio.timeout(60):
-                while await peer.next_step(small) != 1:  # its step was computed, although nobody takes the gradient
-                    pass
+            await peer.reach(small, 1)  # its step was computed, although nobody takes the gradient
         async with asyncio.timeout(60):  # it is noticed that the peer has gone
             while await peer.attached(small):
                 pass
@@ -248,24 +247,29 @@ async def test_who_never_reads(expected, admitted):
 
 
 @pytest.mark.parametrize("role", [Role.ROLE_FEATURE, Role.ROLE_LABEL, Role.ROLE_BLOCK])
-@pytest.mark.parametrize("method", ["Train", "Evaluate", "UploadBlock"])
-async def test_a_terabyte_is_refused_at_its_first_byte(expected, method, role):
+@pytest.mark.parametrize("what", ["training", "evaluation", "UploadBlock"])
+async def test_a_terabyte_is_refused_at_its_first_byte(expected, what, role):
     async with running_trainer() as server, RawPeer(server.address) as peer:
-        session = await peer.open()
+        session = await peer.open_and_join()
         header = TensorHeader(codec="raw", dtype=7, shape=[TERABYTE], strides=[1], encoded_bytes=TERABYTE)
         if role is Role.ROLE_FEATURE:
             header = TensorHeader(codec="fp32", dtype=1, shape=[8, TERABYTE // 32], strides=[TERABYTE // 32, 1])
             header.encoded_bytes = TERABYTE
-        numbers = {"block": CUT} if role is Role.ROLE_FEATURE else {}
-        numbers |= {"Train": {}, "Evaluate": {"batch": 1}, "UploadBlock": {"block": 1}}[method]
-        kind = {"Train": pb.TrainRequest, "Evaluate": pb.EvaluateRequest, "UploadBlock": pb.UploadBlockRequest}[method]
-        named = {} if method == "Train" else {"session_id": session}
-        messages = [attach(session)] if method == "Train" else []
-        if role is Role.ROLE_FEATURE and method != "UploadBlock":  # a feature comes after its labels
-            messages += [serialize(p) for p in batch_packets(kind, 0, **named) if p.message.frame.role != role]
-        announced = kind(frame=Frame(role=role, tensor=header, **numbers), **named)
+        block = {Role.ROLE_FEATURE: CUT, Role.ROLE_LABEL: BLOCKS, Role.ROLE_BLOCK: 1}[role]
+        frame = Frame(role=role, block=block, tensor=header)
         async with resident_bytes_grow_less_than(128 * MIB):
-            end = await peer.streamed(method, [*messages, serialize(Packet(announced, b"first"))])
+            if what == "UploadBlock":
+                announced = pb.UploadBlockRequest(session_id=session, frame=frame)
+                end = await peer.streamed(what, [serialize(Packet(announced, b"first"))])
+            else:
+                frame.batch_samples = BATCH
+                messages = [serialize(Packet(LinkMessage(frame=frame), b"first"))]
+                if role is Role.ROLE_FEATURE:  # a feature comes after its labels
+                    messages = [serialize(p) for p in batch_packets(0) if p.message.frame.role != role] + messages
+                async with AsyncExitStack() as evaluating:
+                    if number := int(what == "evaluation"):
+                        await evaluating.enter_async_context(peer.evaluating(session, number))
+                    end = await peer.linked(session, messages, evaluation=number)
             assert end.code is Code.INVALID_ARGUMENT, end
         await peer.close_session(session)
         await trains_exactly(server, expected)

@@ -7,7 +7,7 @@ import threading
 import grpc
 import pytest
 
-from cloud_trainer.sessions.memory import MOST_COPYING, MOST_EVALUATIONS
+from cloud_trainer.sessions.memory import MOST_COPYING
 from cloud_trainer.sessions.session import Session
 from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
@@ -20,7 +20,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 from tests.support.peers.strangers import path_of
 from tests.support.running import running_trainer
-from tests.support.wire import BATCH, CUT, FEATURES, FENCE, RawPeer, attach, batch_packets, open_request
+from tests.support.wire import BATCH, CUT, FEATURES, RawPeer, open_request, opening, placed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -64,10 +64,10 @@ async def test_a_call_that_ends_gives_its_place_back():
         grpc.aio.insecure_channel(server.address) as channel,
     ):
         held = []
-        for _ in range(2):  # the second finds one place left: for the call that opens its session, then for its own
-            session = await peer.open()
-            call = channel.stream_stream(path_of("Train"))()
-            await call.write(attach(session))
+        for _ in range(2):  # the second finds one place left: for the calls that open its session, then for its own
+            session = await peer.open_and_join()
+            call = channel.stream_stream(path_of("Link"))()
+            await call.write(opening(session))
             await call.read()  # that it was begun says nothing of what has arrived; an answer does
             held.append(call)
         third = await peer.unary("CloseSession", b"")
@@ -128,7 +128,7 @@ async def begin_more_than_may_be(method, begun, server, most):
 async def test_uploads_that_never_end_hold_no_more_than_twice_the_model():
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
-        blocks = server.service.sessions.built[0].training.chain.blocks
+        blocks = server.service.sessions.built[0].held.chain.blocks
         sizes = [block_state.max_serialized_bytes(block, OptimizerConfig()) for block in blocks]
         size, of_all = sizes[1], sum(sizes)
         room = 2 * of_all // size
@@ -146,7 +146,7 @@ async def test_what_was_refused_at_opening_is_refused_as_a_change_too():
     async def opened(peer, **changes):
         return (await peer.unary("OpenSession", open_request(**changes).SerializeToString())).code
 
-    one_batch_bytes = 2 * BATCH * FEATURES * 4
+    one_batch_bytes = 2 * 2 * BATCH * FEATURES * 4  # feature and gradient, each as it travels and decoded
     low, high = 1, 1 << 30  # what a session without batches that wait takes lies between
     while high - low > 1:
         limit = (low + high) // 2
@@ -158,20 +158,30 @@ async def test_what_was_refused_at_opening_is_refused_as_a_change_too():
         end = await peer.unary("OpenSession", open_request(staleness=10).SerializeToString())
         assert pb.OpenSessionResponse.FromString(end.responses[0]).max_staleness == 10
         session = pb.OpenSessionResponse.FromString(end.responses[0]).session_id
-        change = pb.Deployment(version=1, cut=CUT, staleness=11, codec="fp32", downlink_codec="fp32")
-        messages = [attach(session), serialize(Packet(pb.TrainRequest(deployment=change)))]
-        refused = await peer.streamed("Train", messages)
+        await peer.join(session)
+        change = pb.CommitPlacementRequest(
+            session_id=session, fence=pb.Fence(session_term=1), placement=placed(version=1, staleness=11)
+        )
+        refused = await peer.unary("CommitPlacement", change.SerializeToString())
         assert refused.code is Code.RESOURCE_EXHAUSTED, refused
         assert "(server.max_session_bytes)" in refused.details
-        move = pb.CommitMigrationRequest(session_id=session, fence=FENCE, deployment=change)
-        assert (await peer.unary("CommitMigration", move.SerializeToString())).code is Code.RESOURCE_EXHAUSTED
+        change.placement.CopyFrom(placed(version=1, staleness=10))
+        assert (await peer.unary("CommitPlacement", change.SerializeToString())).code is Code.OK
 
 
-async def test_a_session_evaluates_no_more_than_a_few_batches_at_one_time():
+async def test_a_session_takes_part_in_one_evaluation_at_one_time():
     async with running_trainer() as server, RawPeer(server.address) as peer:
-        session = await peer.open()
-        begun = serialize(batch_packets(pb.EvaluateRequest, 0, session_id=session)[0])
-        await begin_more_than_may_be("Evaluate", begun, server, most=MOST_EVALUATIONS)
+        session = await peer.open_and_join()
+        async with peer.evaluating(session, 1):
+            assert (await peer.linked(session, [], evaluation=1)).code is Code.OK
+            async with peer.evaluating(session, 2):
+                ended = await peer.linked(session, [], evaluation=1)
+                assert (ended.code, ended.details) == (
+                    Code.FAILED_PRECONDITION,
+                    f"evaluation 1 of session {session} is not under way",
+                )
+                assert (await peer.linked(session, [], evaluation=2)).code is Code.OK
+        await peer.close_session(session)
 
 
 @pytest.mark.parametrize(

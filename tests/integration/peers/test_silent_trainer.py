@@ -4,28 +4,18 @@ import asyncio
 
 import grpc
 import pytest
-import torch
 
 from edge_agent import run_training
 from edge_agent.profiling.profile import profile_model
 from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
 from shared.client.trainer import TrainerClient
-from shared.codec import codec_by_name
 from shared.config import LinkConfig
 from shared.errors import UnreachableError
-from shared.tensor_wire import to_wire
-from shared.transport.stream.framing import TensorKey
 from shared.transport.stream.packets import Packet, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
-from tests.support.peers.trainers import (
-    ATTACHED,
-    FACTORY,
-    FLAGS,
-    trainer_with,
-    training,
-)
+from tests.support.peers.trainers import FACTORY, FLAGS, LINKED, linking, trainer_with
 from tests.support.running import GIVE_UP_AT_ONCE, edge_config, running_trainer, train_with
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -64,8 +54,9 @@ def only_limited(monkeypatch):
         ("OpenSession", grpc.unary_unary_rpc_method_handler, "1"),
         ("UploadBlock", grpc.stream_unary_rpc_method_handler, "1"),
         ("DownloadBlock", grpc.unary_stream_rpc_method_handler, "1"),
-        ("Evaluate", grpc.stream_unary_rpc_method_handler, "1"),
-        ("Train", grpc.stream_stream_rpc_method_handler, "1"),
+        ("JoinSession", grpc.unary_unary_rpc_method_handler, "1"),
+        ("JoinEvaluation", grpc.unary_stream_rpc_method_handler, "1"),
+        ("Link", grpc.stream_stream_rpc_method_handler, "1"),
         ("MeasureStage", grpc.unary_unary_rpc_method_handler, "3"),
     ],
 )
@@ -88,18 +79,18 @@ async def test_a_trainer_that_never_answers(monkeypatch, only_limited, tmp_path,
 
 @pytest.mark.parametrize("staleness", [0, 3])
 async def test_a_trainer_that_falls_silent_while_it_trains(only_limited, staleness):
-    only_limited("Train")
+    only_limited("Link")
     flags = [*FLAGS, GIVE_UP_AT_ONCE, "trainer.call_timeout_seconds=0.5"]
     flags += ["training.max_steps=9", f"deployment.staleness={staleness}"]
-    handler = training(ATTACHED, after_steps=1, then_reads=1_000_000)
-    async with trainer_with("Train", handler) as address, asyncio.timeout(200):
-        says = rf"{address} did not answer for 0.5 s \(Train, trainer.call_timeout_seconds\)"
+    handler = linking(*LINKED, after_steps=1, then_reads=1_000_000)
+    async with trainer_with("Link", handler) as address, asyncio.timeout(200):
+        says = rf"{address} did not answer for 0.5 s \(Link, trainer.call_timeout_seconds\)"
         with pytest.raises(UnreachableError, match=says):
             await run_training(edge_config(*flags, f"trainer.address={address}"))
 
 
 async def test_a_slow_edge_does_not_blame_the_trainer(only_limited):
-    only_limited("Train")
+    only_limited("Link")
     slow = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=2.5}}'
     async with running_trainer() as server:
         flags = [*FLAGS, slow, "data.batch_size=4", "trainer.call_timeout_seconds=2"]
@@ -123,18 +114,15 @@ async def test_a_transfer_that_goes_on_may_take_longer_than_an_answer():
             assert await client.download_block("any", 1, 100, weights_only=True) == b"x" * chunks
 
 
-async def test_what_the_edge_needs_for_itself_is_not_the_trainers_silence():
-    async def slowly():
-        for number in range(2):
-            await asyncio.sleep(2.5)
-            yield to_wire(
-                codec_by_name("raw").encode(torch.zeros(1)), TensorKey(0, Role.ROLE_LABEL, batch=number + 1), 0
-            )
+async def test_what_the_edge_needs_for_an_evaluation_is_not_the_trainers_silence():
+    async def join(_request, context):
+        await context.write(pb.JoinEvaluationResponse().SerializeToString())
+        await asyncio.Event().wait()
 
-    async def evaluate(requests, _context):
-        return pb.EvaluateResponse(samples=len([request async for request in requests])).SerializeToString()
-
-    async with trainer_with("Evaluate", grpc.stream_unary_rpc_method_handler(evaluate)) as address:
-        trainer = TrainerAddressConfig(address=address, call_timeout_seconds=2.0)
-        async with TrainerClient(trainer, LinkConfig()) as client:
-            assert (await client.evaluate("any", slowly())).samples == 2
+    async with trainer_with("JoinEvaluation", grpc.unary_stream_rpc_method_handler(join)) as address:
+        trainer = TrainerAddressConfig(address=address, call_timeout_seconds=1.0)
+        async with (
+            TrainerClient(trainer, LinkConfig()) as client,
+            client.evaluation(pb.JoinEvaluationRequest(session_id="any")),
+        ):
+            await asyncio.sleep(2.0)

@@ -20,7 +20,7 @@ from tests.support.commands import MLP
 from tests.support.peers.strangers import CONTROL, path_of
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, agent_process, edge_config, running_trainer, trainer_process
-from tests.support.wire import SERVICE, attach, open_request
+from tests.support.wire import SERVICE, joining, open_request, opening
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -74,9 +74,11 @@ async def opened(channel, header):
 
 
 async def attached(channel, header):
-    """A training stream that is there."""
-    call = channel.stream_stream(path_of("Train"))(metadata=header)
-    await call.write(attach(await opened(channel, header)))
+    """A link that is there."""
+    session = await opened(channel, header)
+    await channel.unary_unary(path_of("JoinSession"))(joining(session), metadata=header)
+    call = channel.stream_stream(path_of("Link"))(metadata=header)
+    await call.write(opening(session))
     assert await call.read() is not grpc.aio.EOF
     return call
 

@@ -69,7 +69,7 @@ async def test_no_claim_takes_much_memory_or_much_of_anybodys_time():
             await other.during(1.0)
             harmless = [[pb.GetSessionRequest(session_id=other.session).SerializeToString()]] * REPEATS
             for claim in [CLAIMS[0], *CLAIMS]:  # what is done for the first time takes memory that is kept
-                sessions = [await peer.open() for _ in range(REPEATS)]
+                sessions = [await peer.open_and_join() for _ in range(REPEATS)]
                 calls = [claim.messages(session) for session in sessions]
                 before, _ = await seconds_beside(other, address, "GetSession", harmless)
                 held_bytes = resident(process, "VmRSS")

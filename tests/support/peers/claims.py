@@ -10,8 +10,9 @@ import xxhash
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
-from tests.support.wire import BATCH, CUT, FEATURES, FENCE, attach, open_request
+from tests.support.wire import BATCH, BLOCKS, CUT, FEATURES, FENCE, begin_link, open_request, opening, placed
 
 LARGEST = 2**31 - 1
 MOST_MESSAGE_BYTES = 8 * 1024 * 1024 - 4096
@@ -20,7 +21,7 @@ MOST_MESSAGE_BYTES = 8 * 1024 * 1024 - 4096
 
 @dataclass(frozen=True)
 class Claim:
-    """One call of `method` that says something at its worst, about a session that is there."""
+    """One call of `method` that says something at its worst, about a session that is there and was joined with term 1."""
 
     method: str
     what: str
@@ -55,24 +56,21 @@ def _upload(session: str, block: int, size: int) -> bytes:
     return serialize(Packet(pb.UploadBlockRequest(session_id=session, fence=FENCE, frame=frame), b"\x00"))
 
 
-def _tensor(method: str, role: Role.ValueType, **header: Any) -> Callable[[str], list[bytes]]:
+def _tensor(role: Role.ValueType, **header: Any) -> Callable[[str], list[bytes]]:
     """A batch whose `role` is announced so; its labels are right where the feature is not."""
 
     def messages(session: str) -> list[bytes]:
-        kind = pb.TrainRequest if method == "Train" else pb.EvaluateRequest
-        named = {} if method == "Train" else {"session_id": session}
-        place = {"batch": 1} if method == "Evaluate" else {}
         labels = TensorHeader(
             codec="raw", dtype=DataType.DATA_TYPE_INT64, shape=[BATCH], strides=[1], encoded_bytes=8 * BATCH
         )
         wrong = TensorHeader(**{"codec": "raw", "dtype": DataType.DATA_TYPE_INT64} | header)
-        sent = [attach(session, term=next(_TERMS))] if method == "Train" else []
+        sent = begin_link(session)
         if role == Role.ROLE_FEATURE:
-            frame = Frame(role=Role.ROLE_LABEL, tensor=labels, **place)
-            sent.append(serialize(Packet(kind(frame=frame, **named), bytes(8 * BATCH))))
-        block = CUT if role == Role.ROLE_FEATURE else 0
-        frame = Frame(role=role, block=block, tensor=wrong, **place)
-        sent.append(serialize(Packet(kind(frame=frame, **named), b"\x00" * 64)))
+            frame = Frame(role=Role.ROLE_LABEL, block=BLOCKS, tensor=labels, batch_samples=BATCH)
+            sent.append(serialize(Packet(LinkMessage(frame=frame), bytes(8 * BATCH))))
+        block = CUT if role == Role.ROLE_FEATURE else BLOCKS
+        frame = Frame(role=role, block=block, tensor=wrong, batch_samples=BATCH)
+        sent.append(serialize(Packet(LinkMessage(frame=frame), b"\x00" * 64)))
         return sent
 
     return messages
@@ -95,11 +93,6 @@ def copy_request(**changes: Any) -> pb.TrainCopyRequest:
     return pb.TrainCopyRequest(**{**fields, **changes})
 
 
-def _counting() -> Any:
-    return iter(range(1, 1 << 40))
-
-
-_TERMS = _counting()
 _TENSORS: dict[str, dict[str, Any]] = {
     "a billion columns": {"shape": [BATCH, 2**30], "strides": [2**30, 1], "encoded_bytes": 8 * BATCH * 2**30},
     "a gigabyte out of one byte": {"shape": [BATCH, 2**27], "strides": [0, 0], "encoded_bytes": 8},
@@ -108,6 +101,28 @@ _TENSORS: dict[str, dict[str, Any]] = {
     "wide strides": {"shape": [BATCH, FEATURES], "strides": [2**40, 2**20], "encoded_bytes": 8 * BATCH * FEATURES},
 }
 
+_JOINED = pb.Fence(session_term=1)
+_LONG = pb.Placement(document_json=" " * MOST_MESSAGE_BYTES)
+_NESTED = pb.Placement(document_json="[" * 60_000)
+_OF_MANY = placed(workers=[str(number) for number in range(5000)])
+_IN_PIECES = placed(tiles=[{"worker": "edge", "blocks": [0, BLOCKS], "samples": [0, 1]}] * 700)
+_PLACEMENTS = {
+    "a placement as long as a message": _LONG,
+    "a placement in many brackets": _NESTED,
+    "a placement of many workers": _OF_MANY,
+    "a placement of many tiles": _IN_PIECES,
+    "the last cut": placed(cut=LARGEST, version=1),
+    "the largest K": placed(staleness=LARGEST, version=1),
+    "a codec's name as long as may be": placed(codec="q" * 60_000, version=1),
+}
+_PLACING: dict[str, Callable[[str, pb.Placement], Any]] = {
+    "CommitPlacement": lambda session, placement: pb.CommitPlacementRequest(
+        session_id=session, fence=_JOINED, placement=placement
+    ),
+    "RestoreWorker": lambda session, placement: pb.RestoreWorkerRequest(
+        session_id=session, fence=_JOINED, placement=placement
+    ),
+}
 _EMPTY_FIELDS = bytes([15 << 3 | 2, 0]) * (MOST_MESSAGE_BYTES // 2)
 
 
@@ -119,7 +134,7 @@ def _checked(body: bytes) -> bytes:
 CLAIMS = [
     *(
         Claim(method, "a message of millions of empty fields", lambda _session: [_checked(_EMPTY_FIELDS)])
-        for method in ("Train", "Evaluate", "UploadBlock")
+        for method in ("Link", "UploadBlock")
     ),
     Claim("OpenSession", "a model of too many layers", _opening(model=_model(depth=10**10))),
     Claim("OpenSession", "a model too wide", _opening(model=_model(hidden=10**9))),
@@ -157,44 +172,26 @@ CLAIMS = [
     ),
     Claim("OpenSession", "the largest K", _opening(staleness=LARGEST)),
     Claim("OpenSession", "the last cut", _opening(cut=LARGEST)),
+    Claim("OpenSession", "a placement as long as a message", _opening(placement=_LONG)),
+    Claim("OpenSession", "a placement in many brackets", _opening(placement=_NESTED)),
+    Claim("OpenSession", "a placement of many workers", _opening(placement=_OF_MANY)),
+    Claim("OpenSession", "a placement of many tiles", _opening(placement=_IN_PIECES)),
     *(
-        Claim(method, f"{name} with {what}", _tensor(method, role, **header))
-        for method in ("Train", "Evaluate")
+        Claim("Link", f"{name} with {what}", _tensor(role, **header))
         for role, name in ((Role.ROLE_LABEL, "labels"), (Role.ROLE_FEATURE, "a feature"))
         for what, header in _TENSORS.items()
     ),
     Claim(
-        "Train",
-        "a hundred thousand checkpoints",
-        lambda session: [
-            serialize(
-                Packet(
-                    pb.TrainRequest(
-                        attach=pb.Attach(
-                            session_id=session,
-                            session_term=next(_TERMS),
-                            protocol_version=PROTOCOL_VERSION,
-                            checkpoints=[pb.CheckpointName(lineage=1, step=1)] * 100_000,
-                        )
-                    )
-                )
-            )
-        ],
+        "Link",
+        "a worker's name as long as a message",
+        lambda session: [opening(session, worker="w" * MOST_MESSAGE_BYTES)],
     ),
     Claim(
-        "Train",
-        "a change to the largest K",
+        "Link",
+        "a hundred thousand tensors that are awaited",
         lambda session: [
-            attach(session, term=next(_TERMS)),
-            serialize(
-                Packet(
-                    pb.TrainRequest(
-                        deployment=pb.Deployment(
-                            version=1, cut=CUT, staleness=LARGEST, codec="fp32", downlink_codec="fp32"
-                        )
-                    )
-                )
-            ),
+            opening(session),
+            serialize(Packet(LinkMessage(position=LinkPosition(awaited=[Awaited(block=1)] * 100_000)))),
         ],
     ),
     Claim("UploadBlock", "a block of terabytes", lambda session: [_upload(session, block=1, size=2**42)]),
@@ -214,36 +211,38 @@ CLAIMS = [
         "the last block",
         _unary(lambda session: pb.DownloadBlockRequest(session_id=session, block=LARGEST)),
     ),
+    *(
+        Claim(method, what, _unary(lambda session, kind=kind, placement=placement: kind(session, placement)))
+        for method, kind in _PLACING.items()
+        for what, placement in _PLACEMENTS.items()
+    ),
     Claim(
-        "CommitMigration",
-        "the last cut",
+        "DialPeers",
+        "a hundred thousand peers",
+        _unary(lambda session: pb.DialPeersRequest(session_id=session, fence=_JOINED, peers=[pb.Peer()] * 100_000)),
+    ),
+    Claim(
+        "DialPeers",
+        "an address as long as a message",
         _unary(
-            lambda session: pb.CommitMigrationRequest(
-                session_id=session, fence=FENCE, deployment=pb.Deployment(version=1, cut=LARGEST)
+            lambda session: pb.DialPeersRequest(
+                session_id=session, fence=_JOINED, peers=[pb.Peer(worker="edge", address="a" * MOST_MESSAGE_BYTES)]
             )
         ),
     ),
     Claim(
-        "CommitMigration",
-        "the largest K",
+        "CheckpointWorker",
+        "the last step",
         _unary(
-            lambda session: pb.CommitMigrationRequest(
-                session_id=session,
-                fence=FENCE,
-                deployment=pb.Deployment(version=1, cut=2, staleness=LARGEST, codec="fp32", downlink_codec="fp32"),
+            lambda session: pb.CheckpointWorkerRequest(
+                session_id=session, fence=_JOINED, name=pb.CheckpointName(lineage=2**64 - 1, step=2**64 - 1)
             )
         ),
     ),
     Claim(
-        "CommitMigration",
-        "a codec's name as long as a message",
-        _unary(
-            lambda session: pb.CommitMigrationRequest(
-                session_id=session,
-                fence=FENCE,
-                deployment=pb.Deployment(version=1, cut=2, codec="q" * MOST_MESSAGE_BYTES),
-            )
-        ),
+        "JoinSession",
+        "another version",
+        _unary(lambda session: pb.JoinSessionRequest(session_id=session, session_term=2**64 - 1)),
     ),
     Claim(
         "MeasureStage",
@@ -261,6 +260,11 @@ CLAIMS = [
             "CloseSession": pb.CloseSessionRequest,
             "MeasureStage": pb.MeasureStageRequest,
             "DownloadBlock": pb.DownloadBlockRequest,
+            "RestoreWorker": pb.RestoreWorkerRequest,
+            "CommitPlacement": pb.CommitPlacementRequest,
+            "DialPeers": pb.DialPeersRequest,
+            "CheckpointWorker": pb.CheckpointWorkerRequest,
+            "JoinEvaluation": pb.JoinEvaluationRequest,
         }.items()
     ),
 ]

@@ -20,8 +20,18 @@ from shared.training import block_state
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening, LinkPosition, StepDone, WorkerStopping
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, Frame, TensorHeader
-from tests.support.wire import BATCH, FEATURES, attach, batch_packets, block_packets, open_request
+from tests.support.wire import (
+    BATCH,
+    FEATURES,
+    batch_packets,
+    block_packets,
+    open_request,
+    opening,
+    placed,
+    positioned,
+)
 
 M = TypeVar("M", bound=Message)
 
@@ -38,67 +48,94 @@ class Case:
     messages: list[bytes]
     harmless: bool = False
     codec: str | None = None
-    """The codec of a session that the case needs for itself, attached before and lost by it; None where it needs none."""
+    """The codec of a session that the case needs for itself, joined before; None where it needs none."""
+    positioned: bool = True
+    """Whether the link of that session has said where it stands, besides which one it is."""
+    ends: bool = True
+    """Whether the peer ends the stream after these messages, instead of waiting for what comes of them."""
 
 
 class Damage:
-    """An endless supply of cases. session: the one that is named by cases that do not attach; it outlives them all."""
+    """An endless supply of cases. session, fresh: named by cases that need none of their own; both outlive them all.
 
-    def __init__(self, seed: int, session: str) -> None:
+    The first is joined with term 1, the second by nobody, so that blocks can be uploaded to it.
+    """
+
+    def __init__(self, seed: int, session: str, fresh: str) -> None:
         self._random = Random(seed)
         self._session = session
+        self._fresh = fresh
         example = torch.zeros(BATCH, FEATURES)
         block = build_checked_chain("shared.model.zoo:mlp", {}, 0, example).blocks[BLOCK]
         self._block = block_state.collect(block, None)
 
     def cases(self) -> Iterator[Case]:
         """Cases of every kind in turn."""
-        streams = [self._before_attach, self._evaluation, self._upload]
-        kinds = [*streams, self._opening, *streams, self._training, self._control, self._training_content]
+        streams = [self._before_link, self._upload]
+        kinds = [*streams, self._opening, *streams, self._position, self._training, self._control, self._content]
         while True:
             for kind in kinds:
                 yield kind()
 
-    def _before_attach(self) -> Case:
-        """A training stream that is not attached."""
+    def _before_link(self) -> Case:
+        """A link that is not opened."""
         draw, session = self._random, self._session
-        good = attach(session)
+        good = opening(session)
+        told = LinkOpening(session_id=session, session_term=1, worker="edge", protocol_version=PROTOCOL_VERSION)
         hostile = {
-            "unknown session": attach(draw.choice(["", "x", "x" * 100_000, "\U0001f980", session[:-1]])),
-            "another step": attach(session, draw.choice([1, 7, *_BIG])),
-            "no attach": serialize(batch_packets(pb.TrainRequest, 0)[0]),
-            "attach with an ack": _packet(pb.TrainRequest(attach=pb.Attach(session_id=session), ack=Ack())),
-            "attach with a payload": _packet(pb.TrainRequest(attach=pb.Attach(session_id=session)), b"x"),
-            "attach with a deployment": _packet(
-                pb.TrainRequest(attach=pb.Attach(session_id=session), deployment=pb.Deployment())
-            ),
-            "empty": _packet(pb.TrainRequest()),
+            "unknown session": opening(draw.choice(["", "x", "x" * 100_000, "\U0001f980", session[:-1]])),
+            "another term": opening(session, draw.choice([0, 2, *_BIG])),
+            "another worker": opening(session, worker=draw.choice(["", "trainer", "x" * 100_000, self._text()])),
+            "another evaluation": opening(session, evaluation=draw.choice([1, 7, *_BIG])),
+            "no opening": serialize(batch_packets(0)[0]),
+            "a position first": positioned(),
+            "opening with an ack": _packet(LinkMessage(opening=told, ack=Ack())),
+            "opening with a payload": _packet(LinkMessage(opening=told), b"x"),
+            "opening with a position": _packet(LinkMessage(opening=told, position=LinkPosition())),
+            "empty": _packet(LinkMessage()),
         }
-        return self._spoilt_or("Train", good, hostile)
+        return self._spoilt_or("Link", good, hostile)
+
+    def _position(self) -> Case:
+        """An open link whose end says wrongly where it stands."""
+        draw = self._random
+        hostile = {
+            "another placement": positioned(version=draw.choice([1, *_BIG])),
+            "another step": positioned(next_step=draw.choice([1, 7, *_BIG])),
+            "steps that are done": positioned(dones=draw.choice([1, 7, *_BIG])),
+            "another block": positioned(cut=draw.choice([0, 2, 3, 2**32 - 1])),
+            "nothing awaited": _packet(LinkMessage(position=LinkPosition())),
+            "no position": serialize(batch_packets(0)[0]),
+            "opened once more": opening(self._session),
+        }
+        case = self._spoilt_or("Link", positioned(), hostile)
+        return replace(case, codec="fp32", positioned=False)
 
     def _training(self) -> Case:
-        """An attached stream that goes wrong in its first batch."""
+        """An open link that goes wrong in its first batch."""
         draw = self._random
         codec = draw.choice(["fp32", "fp32", "uniform4-channel"])
-        packets = batch_packets(pb.TrainRequest, 0, codec=codec)
+        packets = batch_packets(0, codec=codec)
         place = draw.randrange(len(packets))
         before = [serialize(packet) for packet in packets[:place]]
         hostile = self._hostile_frames(packets[place]) | {
-            "payload without a frame": _packet(pb.TrainRequest(), b"xyz"),
-            "ack of bytes never sent": _packet(pb.TrainRequest(ack=Ack(received_bytes=draw.choice([1, *_BIG])))),
-            "attach once more": attach(self._session),
-            "hostile deployment": _packet(pb.TrainRequest(deployment=self._deployment())),
+            "payload without a frame": _packet(LinkMessage(), b"xyz"),
+            "ack of bytes never sent": _packet(LinkMessage(ack=Ack(received_bytes=draw.choice([1, *_BIG])))),
+            "opened once more": opening(self._session),
+            "position once more": positioned(),
+            "what another has done": _packet(LinkMessage(done=StepDone(worker=self._text()))),
+            "that another stops": _packet(LinkMessage(stopping=WorkerStopping(worker=self._text()))),
         }
-        case = self._spoilt_or("Train", serialize(packets[place]), hostile)
+        case = self._spoilt_or("Link", serialize(packets[place]), hostile)
         return replace(case, messages=before + case.messages, codec=codec)
 
-    def _training_content(self) -> Case:
+    def _content(self) -> Case:
         """Right frames around content that cannot be."""
         draw = self._random
         codec = draw.choice(["fp32", "uniform4-channel"])
         spoil_feature = codec != "fp32" and draw.random() < 0.5
         labels = [draw.choice([-1, 10, 2**62, -(2**63)]), *[0] * (BATCH - 1)]
-        packets = batch_packets(pb.TrainRequest, 0, codec=codec, labels=() if spoil_feature else labels)
+        packets = batch_packets(0, codec=codec, labels=() if spoil_feature else labels)
         if spoil_feature:
             for packet in packets[:-1]:
                 packet.payload = draw.randbytes(len(packet.payload))
@@ -107,18 +144,14 @@ class Damage:
             header.dtype, header.encoded_bytes = DataType.DATA_TYPE_BOOL, BATCH
             packets[-1].payload = bytes([7] * BATCH)
         what = "random bytes for a codec" if spoil_feature else "labels that cannot be"
-        return Case(what, "Train", list(map(serialize, packets)), codec=codec)
-
-    def _evaluation(self) -> Case:
-        """An evaluation that goes wrong."""
-        return self._stream("Evaluate", batch_packets(pb.EvaluateRequest, 0, session_id=self._session))
+        return Case(what, "Link", list(map(serialize, packets)), codec=codec, ends=False)
 
     def _upload(self) -> Case:
         """An upload of a block that goes wrong."""
         if self._random.random() < 0.4:
             what, data, harmless = self._file()
-            return Case(what, "UploadBlock", list(map(serialize, block_packets(self._session, BLOCK, data))), harmless)
-        return self._stream("UploadBlock", block_packets(self._session, BLOCK, block_state.serialize(self._block)))
+            return Case(what, "UploadBlock", list(map(serialize, block_packets(self._fresh, BLOCK, data))), harmless)
+        return self._stream("UploadBlock", block_packets(self._fresh, BLOCK, block_state.serialize(self._block)))
 
     def _stream(self, method: str, packets: list[Packet[Any]]) -> Case:
         """A stream of `packets` that ends early, or goes wrong at one of them."""
@@ -164,30 +197,52 @@ class Damage:
         """A call about a session that says what cannot be, or nothing at all."""
         draw, session = self._random, self._session
         unknown = draw.choice(["", "x", "x" * 100_000, session[1:]])
-        right: dict[str, Any] = {"cut": 2, "version": 1, "codec": "fp32", "downlink_codec": "fp32"}
         wrong: dict[str, Any] = draw.choice(
             [{"cut": draw.choice([0, 4, 2**32 - 1])}, {"staleness": 65}, {"codec": self._text()}, {"version": 0}]
         )
+        placement, fence = placed(**{"cut": 2, "version": 1, **wrong}), pb.Fence(session_term=1)
+        another = pb.Fence(session_term=draw.choice([0, 2, *_BIG]))
         name, message = draw.choice(
             [
                 ("GetSession", pb.GetSessionRequest(session_id=unknown)),
                 ("DownloadBlock", pb.DownloadBlockRequest(session_id=unknown, block=1)),
                 ("DownloadBlock", pb.DownloadBlockRequest(session_id=session, block=draw.choice([0, 3, 2**32 - 1]))),
-                ("MeasureStage", pb.MeasureStageRequest(session_id=unknown, cut=1, repeats=1)),
+                ("JoinSession", pb.JoinSessionRequest(session_id=session, session_term=draw.choice([0, 1]))),
+                ("CommitPlacement", pb.CommitPlacementRequest(session_id=unknown)),
                 (
-                    "MeasureStage",
-                    pb.MeasureStageRequest(session_id=session, cut=draw.choice([0, 4, 2**32 - 1]), repeats=1),
+                    "CommitPlacement",
+                    pb.CommitPlacementRequest(session_id=session, fence=fence, placement=placement),
                 ),
                 (
-                    "MeasureStage",
-                    pb.MeasureStageRequest(session_id=session, cut=1, repeats=draw.choice([0, 2**32 - 1])),
+                    "CommitPlacement",
+                    pb.CommitPlacementRequest(
+                        session_id=session,
+                        fence=fence,
+                        placement=placed(cut=2, version=1),
+                        next_step=draw.choice([1, *_BIG]),
+                    ),
                 ),
-                ("CommitMigration", pb.CommitMigrationRequest(session_id=unknown)),
                 (
-                    "CommitMigration",
-                    pb.CommitMigrationRequest(session_id=session, deployment=pb.Deployment(**right | wrong)),
+                    "RestoreWorker",
+                    pb.RestoreWorkerRequest(
+                        session_id=session,
+                        fence=draw.choice([fence, another]),
+                        checkpoint=pb.CheckpointName(lineage=1, step=1),
+                        placement=placement,
+                    ),
                 ),
-                ("CommitMigration", pb.CommitMigrationRequest(session_id=session, next_step=draw.choice([1, *_BIG]))),
+                ("DialPeers", pb.DialPeersRequest(session_id=session, fence=fence)),
+                (
+                    "DialPeers",
+                    pb.DialPeersRequest(session_id=session, fence=fence, peers=[pb.Peer(worker=self._text())]),
+                ),
+                ("CheckpointWorker", pb.CheckpointWorkerRequest(session_id=session, fence=another)),
+                (
+                    "CheckpointWorker",
+                    pb.CheckpointWorkerRequest(session_id=session, fence=fence, name=pb.CheckpointName(step=7)),
+                ),
+                ("JoinEvaluation", pb.JoinEvaluationRequest(session_id=session, fence=fence)),
+                ("JoinEvaluation", pb.JoinEvaluationRequest(session_id=session, fence=another, evaluation=1)),
             ]
         )
         if draw.random() < 0.2:
@@ -270,19 +325,6 @@ class Damage:
             "strides": _but(header, strides=strides),
             "terabyte": _but(header, shape=[terabyte], strides=[1], encoded_bytes=2**40),
         }
-
-    def _deployment(self) -> pb.Deployment:
-        draw = self._random
-        right: dict[str, Any] = {"version": 1, "cut": 1, "staleness": 0, "codec": "fp32", "downlink_codec": "fp32"}
-        wrong = {
-            "version": 0,
-            "cut": draw.choice([0, 2, 3, 2**32 - 1]),
-            "staleness": draw.choice([65, 2**32 - 1]),
-            "codec": self._text(),
-            "downlink_codec": self._text(),
-        }
-        name = draw.choice(sorted(wrong))
-        return pb.Deployment(**{**right, name: wrong[name]})
 
     def _sizes(self) -> list[int]:
         draw = self._random

@@ -17,12 +17,11 @@ from shared.transport.auth.certificates import Identity, Signed, issue, make_aut
 from shared.transport.auth.tls import TlsFiles, channel_credentials
 from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token
 from shared.transport.rpc.call_status import CallStatus
-from shared.transport.stream.packets import Packet, serialize
+from shared.transport.stream.packets import serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import control_pb2 as control
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening
-from tests.support.wire import SERVICE, attach, batch_packets, block_packets, open_request
+from tests.support.wire import SERVICE, block_packets, open_request, opening
 
 SERVER = Identity("trainer", ("localhost", "127.0.0.1"))
 SERVICES = [
@@ -39,10 +38,8 @@ METHODS = {f"/{service.full_name}/{method.name}": method for service in SERVICES
 def message(method: str, session: str) -> bytes:
     """What a right edge would say first to `method`, about `session` where it is about one."""
     streamed = {
-        "Train": lambda: attach(session),
-        "Evaluate": lambda: serialize(batch_packets(pb.EvaluateRequest, 0, session_id=session)[0]),
         "UploadBlock": lambda: serialize(block_packets(session, 1, b"state")[0]),
-        "Link": lambda: serialize(Packet(LinkMessage(opening=opening(session)))),
+        "Link": lambda: opening(session),
     }
     if method.startswith(f"/{CONTROL}/"):
         request = GetMessageClass(METHODS[method].input_type)()
@@ -54,7 +51,6 @@ def message(method: str, session: str) -> bytes:
     plain: dict[str, Any] = {
         "OpenSession": open_request(),
         "DownloadBlock": pb.DownloadBlockRequest(session_id=session, block=1),
-        "CommitMigration": pb.CommitMigrationRequest(session_id=session, deployment=pb.Deployment(version=1, cut=2)),
         "JoinSession": pb.JoinSessionRequest(session_id=session, session_term=1, protocol_version=PROTOCOL_VERSION),
         "RestoreWorker": pb.RestoreWorkerRequest(session_id=session),
         "CommitPlacement": pb.CommitPlacementRequest(session_id=session),
@@ -72,11 +68,6 @@ def message(method: str, session: str) -> bytes:
     }
     name = method.rpartition("/")[2]
     return streamed[name]() if name in streamed else plain[name].SerializeToString()
-
-
-def opening(session: str) -> LinkOpening:
-    """The first message of an agent's link."""
-    return LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=session, session_term=1, worker="edge")
 
 
 def names_a_session(method: str) -> bool:

@@ -12,11 +12,12 @@ from cloud_trainer.server import STOP_GRACE_SECONDS
 from edge_agent import run_training
 from shared.errors import ProtocolError
 from shared.transport.stream.packets import Packet, deserializer, serialize
-from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkOpened, LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 from tests.support.running import edge_config, trainer_config
 
-FEATURE = [32, 64]
+BATCH = 32
+FEATURE = [BATCH, 64]
 FACTORY = '"tests.support.samples:FlatDigits"'
 FLAGS = [
     'model.factory="shared.model.zoo:mlp"',
@@ -54,22 +55,25 @@ async def trainer_with(method, handler, real=None):
         assert await real.service.close(STOP_GRACE_SECONDS), "nothing computes any more"
 
 
-def training(*answers, after_steps=0, then_reads=0):
-    """A training stream that answers the attach, waits for so many batches, says all of this, reads on, and ends."""
+def linking(*answers, after_steps=0, then_reads=0):
+    """A link that answers opening and position, waits for so many batches, says all of this, reads on, and ends."""
 
-    async def train(_requests, context):
-        assert (await context.read()).message.HasField("attach")
-        features = 0
+    async def link(_requests, context):
+        assert (await context.read()).message.HasField("opening")
         await context.write(answers[0])
+        await context.read()  # where the agent stands
+        for answer in answers[1:2]:
+            await context.write(answer)
+        features = 0
         while features < after_steps:
             frame = (await context.read()).message.frame
             features += frame.role == Role.ROLE_FEATURE and frame.offset == 0
-        for answer in answers[1:]:
+        for answer in answers[2:]:
             await context.write(answer)
         for _ in range(then_reads):
             await context.read()
 
-    return grpc.stream_stream_rpc_method_handler(train, request_deserializer=deserializer(pb.TrainRequest))
+    return grpc.stream_stream_rpc_method_handler(link, request_deserializer=deserializer(LinkMessage))
 
 
 async def agents_end(method, handler):
@@ -82,22 +86,36 @@ async def agents_end(method, handler):
 
 
 def message(payload=b"", **fields):
-    return serialize(Packet(pb.TrainResponse(**fields), payload))
+    return serialize(Packet(LinkMessage(**fields), payload))
 
 
-ATTACHED = message(attached=pb.Attached(next_step=0))
+def position(version=0, next_step=0, roles=(Role.ROLE_FEATURE, Role.ROLE_LABEL), dones=0):
+    awaited = [Awaited(role=role, block=1 if role == Role.ROLE_FEATURE else 3, next_step=next_step) for role in roles]
+    return message(position=LinkPosition(placement_version=version, awaited=awaited, dones_received=dones))
 
 
-def gradient(payload=bytes(8192), step=0, role=Role.ROLE_ERROR_GRADIENT, version=0, offset=0, **header):
+OPENED = message(opened=LinkOpened())
+LINKED = OPENED, position()
+"""What a right trainer says first on a link."""
+
+
+def gradient(payload=bytes(8192), step=0, role=Role.ROLE_ERROR_GRADIENT, version=0, offset=0, samples=BATCH, **header):
     right = {"codec": "fp32", "dtype": 1, "shape": FEATURE, "strides": [64, 1], "encoded_bytes": 8192}
-    tensor = TensorHeader(**{**right, **header})
-    frame = Frame(step=step, role=role, block=1, deployment_version=version, offset=offset, tensor=tensor)
+    frame = Frame(
+        step=step,
+        role=role,
+        block=1,
+        deployment_version=version,
+        offset=offset,
+        batch_samples=samples,
+        tensor=TensorHeader(**{**right, **header}),
+    )
     return message(payload, frame=frame)
 
 
 async def writing(stream):
     while True:
-        await stream.write(pb.TrainRequest(frame=Frame(offset=1)), bytes(20_000))
+        await stream.write(LinkMessage(frame=Frame(offset=1)), bytes(20_000))
 
 
 async def reading(stream):

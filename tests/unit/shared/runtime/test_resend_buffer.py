@@ -16,7 +16,8 @@ def test_what_a_peer_lacks_is_there_until_it_is_settled(first, count, settled, p
         buffer.keep(step, str(step))
     buffer.forget_before(settled)
     lacking = [(step, str(step)) for step in range(position, stop)]
-    assert buffer.covers(position, stop) == all(step >= max(first, settled) for step, _ in lacking)
+    there = all(step >= max(first, settled) for step, _ in lacking)
+    assert buffer.covers(position, stop) == (there and position <= stop)
     if buffer.covers(position, stop):
         assert buffer.since(position) == lacking
 
@@ -35,6 +36,12 @@ def test_a_position_as_far_away_as_a_number_can_be_is_judged_at_once():
     buffer: ResendBuffer[int] = ResendBuffer()
     buffer.keep(2**63, 0)
     assert not buffer.covers(0, 2**63)
+
+
+def test_nobody_waits_for_what_comes_after_all_that_will_be_here():
+    buffer: ResendBuffer[int] = ResendBuffer()
+    assert buffer.covers(3, 3)
+    assert not buffer.covers(4, 3)
 
 
 def test_nothing_is_left_of_what_was_forgotten():
