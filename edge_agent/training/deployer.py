@@ -95,8 +95,8 @@ class Deployer:
     async def change_now(self, next_step: int) -> Tickets | None:
         """Put into force what is wanted, with nothing in flight and no link up. Returns the trainers' new tickets.
 
-        Returns None where blocks were to move and cannot: then what is in force stays. Raises the IsthmusError that it fails with;
-        where that can be mended, the same is wanted once all trainers are joined again.
+        Returns None where blocks were to move and cannot: then what is in force stays. Raises the IsthmusError that it fails
+        with; where that can be mended, the same is wanted once all trainers are joined again.
         """
         wanted, self._wanted = self._wanted, None
         assert wanted is not None, "something is wanted"

@@ -26,8 +26,8 @@ class Links:
     def __init__(self, session: OpenSession, run: WorkerRun, listener: RunListener, evaluation: int = 0) -> None:
         """evaluation: the number of the evaluation that they are for; 0 for training.
 
-        A trainer takes part in an evaluation for as long as a call lasts that is lost with the link, so that link is not dialled
-        again.
+        A trainer takes part in an evaluation for as long as a call lasts that is lost with the link, so those links are dialled
+        once.
         """
         self._session = session
         self._run = run

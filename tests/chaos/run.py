@@ -221,7 +221,7 @@ async def _disturb(relay: Relay, dice: random.Random, count: int, outcome: Outco
                 lane.one_way_delay_seconds = DELAY_SECONDS
             case Fault.CORRUPT:
                 # Without TLS, what opens a session has no checksum; a session that has a checkpoint is opened no more.
-                while "checkpoint on both sides" not in log.read_text():  # noqa: ASYNC110, ASYNC240
+                while "checkpoint at every worker" not in log.read_text():  # noqa: ASYNC110, ASYNC240
                     await asyncio.sleep(0.05)
                 lane.corrupt_next(LEAST_CORRUPTED_BYTES)
         outcome.faults[fault] += 1

@@ -142,7 +142,7 @@ def session_with_a_checkpoint(machine):
     pid = machine.show(EDGE, "MainPID")["MainPID"]
 
     def shared():
-        return entries(machine.run("journalctl", f"_PID={pid}", "-o", "cat"), "checkpoint on both sides")
+        return entries(machine.run("journalctl", f"_PID={pid}", "-o", "cat"), "checkpoint at every worker")
 
     wait_until(lambda: bool(shared()), "a checkpoint")
     return shared()[-1]["session"]

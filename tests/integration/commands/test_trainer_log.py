@@ -19,7 +19,7 @@ def test_the_log_tells_how_each_session_ended(tmp_path, trainer_with_log):
     assert done.returncode == 0, done.stderr
     finished = said.first_event("session closed")
     with agent_process(*flags, "training.epochs=100000") as (process, agent_said):
-        agent_said.first_event("checkpoint on both sides")
+        agent_said.first_event("checkpoint at every worker")
         process.terminate()
         process.wait(timeout=60)
     stopped = said.first_event("session closed")

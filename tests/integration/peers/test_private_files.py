@@ -39,7 +39,7 @@ def test_checkpoints_records_locks_and_logs_of_both_sides_are_closed_to_others(t
     with trainer_process(*flags("trainer"), f"server.address_file={tmp_path / 'address'}") as (_, address):
         run = [*MLP, "training.epochs=100000", "checkpoints.every_seconds=0.2", f"trainer.address={address}"]
         with agent_process(*run, *flags("agent"), output=places["agent"] / "out") as (agent, said):
-            said.first_event("checkpoint on both sides", least_step=1)
+            said.first_event("checkpoint at every worker", least_step=1)
             agent.send_signal(signal.SIGTERM)
             assert agent.wait(120) == ExitCode.TERMINATED
         assert open_to_others(tmp_path / "made") == []

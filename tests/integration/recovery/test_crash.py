@@ -136,7 +136,7 @@ def finished(pair, agent, expected):
 def test_an_agent_that_is_killed_goes_on_where_both_sides_were(pair, expected):
     pair.trainer()
     agent = pair.agent()
-    agent.until("checkpoint on both sides", at_least=21)
+    agent.until("checkpoint at every worker", at_least=21)
     agent.end()
     listed = run_agent("sessions", f"--set=checkpoints.location={pair.folder / 'edge'}", env={"COLUMNS": "200", **ENV})
     assert "can be resumed" in listed.stdout, listed
@@ -148,7 +148,7 @@ def test_an_agent_that_is_killed_goes_on_where_both_sides_were(pair, expected):
 def test_a_trainer_that_is_killed_comes_back_and_the_agent_with_it(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent()
-    agent.until("checkpoint on both sides", at_least=28)
+    agent.until("checkpoint at every worker", at_least=28)
     trainer.end()
     agent.until("trainer away; trying again")
     pair.trainer()
@@ -160,7 +160,7 @@ def test_a_trainer_that_is_killed_comes_back_and_the_agent_with_it(pair, expecte
 def test_both_killed(pair, expected, cut):
     trainer = pair.trainer()
     agent = pair.agent(f"deployment.cut={cut}")
-    agent.until("checkpoint on both sides", at_least=14)
+    agent.until("checkpoint at every worker", at_least=14)
     trainer.end()
     agent.end()
     pair.trainer()
@@ -182,7 +182,7 @@ def test_killed_before_anything_was_kept(pair, expected):
 def test_a_damaged_newest_checkpoint_on_either_side(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent()
-    agent.until("checkpoint on both sides", at_least=28)
+    agent.until("checkpoint at every worker", at_least=28)
     agent.end(signal.SIGTERM)  # so that both have its last one; killed, it might have written another already
     trainer.end()
     edges = newest(pair.folder / "edge" / "edge-agent")
@@ -200,7 +200,7 @@ def test_a_damaged_newest_checkpoint_on_either_side(pair, expected):
 def test_a_checkpoint_that_does_not_say_when_was_evaluated(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent()
-    agent.until("checkpoint on both sides", at_least=10)
+    agent.until("checkpoint at every worker", at_least=10)
     trainer.end()
     agent.end()
     for manifest in (pair.folder / "edge" / "edge-agent").glob("*/checkpoint-*.json"):
@@ -219,7 +219,7 @@ def newest(folder):
 def test_sigterm_leaves_an_agent_to_be_resumed_at_the_very_step(pair, expected):
     pair.trainer()
     agent = pair.agent()
-    agent.until("checkpoint on both sides", at_least=14)
+    agent.until("checkpoint at every worker", at_least=14)
     err = agent.end(signal.SIGTERM)
     assert agent.process.returncode == ExitCode.TERMINATED, err
     said = err.splitlines()[-1]
@@ -234,12 +234,12 @@ def test_sigterm_leaves_an_agent_to_be_resumed_at_the_very_step(pair, expected):
 def test_a_trainer_that_is_redeployed_loses_no_step(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent()
-    agent.until("checkpoint on both sides", at_least=14)
+    agent.until("checkpoint at every worker", at_least=14)
     trainer.end(signal.SIGTERM)
     assert trainer.process.returncode == 0
-    agent.until("the trainer is about to stop")
+    agent.until("a trainer is about to stop")
     agent.until("trainer away; trying again")
-    *_, last = (event["step"] for event in agent.heard if event["event"] == "checkpoint on both sides")
+    *_, last = (event["step"] for event in agent.heard if event["event"] == "checkpoint at every worker")
     pair.trainer()
     assert agent.until("went back to a checkpoint")["step"] == last
     finished(pair, agent, expected)
@@ -248,7 +248,7 @@ def test_a_trainer_that_is_redeployed_loses_no_step(pair, expected):
 def test_a_second_agent_is_refused_and_the_first_goes_on(pair, expected):
     pair.trainer()
     agent = pair.agent()
-    agent.until("checkpoint on both sides", at_least=7)
+    agent.until("checkpoint at every worker", at_least=7)
     session = next((pair.folder / "edge" / "edge-agent").iterdir()).name
     agent.process.send_signal(signal.SIGSTOP)  # or it might be done before the second has begun
     done = run_agent(*pair.agent_arguments(), f"--session={session}")
