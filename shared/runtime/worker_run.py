@@ -150,6 +150,8 @@ class WorkerRun:
     def catch_up(self, step: int) -> None:
         """Where this worker has no part in a step it is at the one that the others begin next; nothing happens otherwise."""
         if self._is_idle:
+            for passed in range(self.next_step, step):
+                self._log_step(passed)
             self.next_step = max(self.next_step, step)
 
     def start(self) -> None:

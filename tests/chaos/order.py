@@ -1,15 +1,16 @@
-"""What an agent really did, in order, and what that says of invariant 3.
+"""What an agent really did with each of its stages, in order, and what that says of invariant 3.
 
 Written down where the edge's blocks run, below everything that counts steps: should admission or the pipeline let too much
 into flight, this shows it. Lines survive a kill, because each is one write.
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shared.training.policies import Replay
+from shared.execution.blocks import PlacedBlocks
 
 
 class Worst(NamedTuple):
@@ -24,34 +25,36 @@ def record(path: Path) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def write_first(name: str, line: Callable[..., str]) -> None:
-        original = getattr(Replay, name)
+        original = getattr(PlacedBlocks, name)
 
         def call(*arguments: Any, **more: Any) -> Any:
             os.write(handle, line(*arguments).encode())
             return original(*arguments, **more)
 
-        setattr(Replay, name, call)
+        setattr(PlacedBlocks, name, call)
 
     write_first("__init__", lambda *_: "fresh\n")
-    write_first("forward", lambda _policy, step, *_: f"forward {step}\n")
-    write_first("backward", lambda _policy, step, *_: f"backward {step}\n")
+    write_first("forward", lambda _blocks, step, tile, *_: f"forward {tile.first} {step}\n")
+    write_first("backward", lambda _blocks, step, tile, *_: f"backward {tile.first} {step}\n")
 
 
 def worst(lines: Iterable[str]) -> Worst:
     """What the lines come to. Raises ValueError for a gradient of a batch that is not in flight."""
-    result, in_flight = Worst(), dict[int, None]()
+    result, in_flight_of = Worst(), defaultdict[str, set[int]](set)
     for line in lines:
         match line.split():
             case ["fresh"]:
-                in_flight.clear()
-            case ["forward", step]:
-                in_flight[int(step)] = None
+                in_flight_of.clear()
+            case ["forward", stage, step]:
+                in_flight = in_flight_of[stage]
+                in_flight.add(int(step))
                 result = result._replace(in_flight=max(result.in_flight, len(in_flight)))
-            case ["backward", step]:
+            case ["backward", stage, step]:
+                in_flight = in_flight_of[stage]
                 if int(step) not in in_flight:
                     raise ValueError(f"the gradient of step {step} was applied, which is not in flight")
                 result = result._replace(staleness=max(result.staleness, max(in_flight) - int(step)))
-                del in_flight[int(step)]
+                in_flight.remove(int(step))
     return result
 
 

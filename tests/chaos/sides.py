@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch._dynamo  # what an optimizer imports when it is first made, in seconds
@@ -33,15 +34,15 @@ def _log_to(path: Path) -> None:
     configure_logs("info", "json")
 
 
-def trainer(flags: list[str], planned: list[Planned], folder: Path) -> None:
+def trainer(flags: list[str], name: str, planned: list[Planned], folder: Path) -> None:
     """A trainer, until it is killed."""
-    _log_to(folder / "trainer.log")
-    Saboteur(planned, folder / "trainer.fired")
+    _log_to(folder / f"{name}.log")
+    Saboteur(planned, folder / f"{name}.fired")
     asyncio.run(cloud_trainer.server.serve(load_config(cloud_trainer.server.TrainerConfig, None, flags, environ={})))
 
 
-def agent(flags: list[str], moves: dict[int, int], planned: list[Planned], folder: Path) -> None:
-    """An agent that resumes what there is, and moves the cut when it has done the steps named."""
+def agent(flags: list[str], changes: dict[int, Any], planned: list[Planned], folder: Path) -> None:
+    """An agent that resumes what there is, and places the blocks otherwise when it has done the steps named."""
     _log_to(folder / "agent.log")
     record(folder / "order")
     Saboteur(planned, folder / "agent.fired")
@@ -50,8 +51,8 @@ def agent(flags: list[str], moves: dict[int, int], planned: list[Planned], folde
     deployers: list[edge_agent.run.Deployer] = []
 
     def on_progress(progress: edge_agent.run.Statistics) -> None:
-        if progress.steps in moves:
-            deployers[-1].move(moves[progress.steps])
+        if progress.steps in changes:
+            deployers[-1].place(changes[progress.steps])
 
     def on_result(result: edge_agent.run.TrainingResult) -> None:
         result.write(folder / "result")

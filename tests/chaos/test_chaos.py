@@ -17,7 +17,7 @@ def test_a_fault_can_happen_where_it_is_planned(point):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_faults_of_every_kind_lose_nothing(tmp_path, capsys):
+async def test_faults_of_every_kind_lose_nothing_under_any_placement(tmp_path, capsys):
     outcomes = await chaos(FAULTS, SEED, tmp_path)
     with capsys.disabled():
         print("\n" + table(outcomes))
@@ -29,7 +29,7 @@ async def test_faults_of_every_kind_lose_nothing(tmp_path, capsys):
 
 
 def order(text):
-    names = {"a": "fresh", "f": "forward", "b": "backward"}
+    names = {"a": "fresh", "f": "forward 0", "b": "backward 0", "F": "forward 2", "B": "backward 2"}
     return [" ".join([names[word[0]], word[1:]]) for word in text.split()]
 
 
@@ -42,6 +42,7 @@ def order(text):
         ("a f0 f1 f2 b0 b1 b2", Worst(2, 3)),
         ("a f0 f1 a f0 b0 f1 b1", Worst(0, 2)),
         ("a f7 f8 f9 b7 a f8 f9 b8 b9", Worst(2, 3)),
+        ("a f0 F0 B0 b0 f1 f2 F1 B1 b1 F2 B2 b2", Worst(1, 2)),
     ],
 )
 def test_what_an_order_comes_to(text, seen):
@@ -49,7 +50,7 @@ def test_what_an_order_comes_to(text, seen):
     assert not exceeds(seen, max(seen.staleness, seen.in_flight - 1))
 
 
-@pytest.mark.parametrize("text", ["a b0", "a f0 b0 b0", "a f0 f1 b1 b1", "a f0 a b0"])
+@pytest.mark.parametrize("text", ["a b0", "a f0 b0 b0", "a f0 f1 b1 b1", "a f0 a b0", "a f0 B0"])
 def test_a_gradient_that_is_applied_without_its_batch_is_found(text):
     with pytest.raises(ValueError, match="not in flight"):
         worst(order(text))

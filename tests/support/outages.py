@@ -1,33 +1,36 @@
 """Two months of an agent whose trainer comes and goes, in virtual time: `python -m tests.support.outages` prints what it costs.
 
-The agent's side is the real one: its recovery, its waits and its record on disk. The trainer is as simple as the
-contract lets it be: it takes an attach with a higher term than any before, unless it is away or has no room.
+The agent's side is the real one: its links, its recovery, its waits and its record on disk. The trainer is as simple as the
+contract lets it be: it is joined with a higher term than any before, unless it is away or has no room.
 """
 
 import asyncio
 import logging
 import random
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import structlog
 
-from edge_agent.sessions.open_session import OpenSession
+from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.workers import Workers
+from edge_agent.sessions.open_session import Member, OpenSession
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.stored_session import StoredSession
-from edge_agent.training.checkpointer import Checkpointer
+from edge_agent.training.links import Links
 from edge_agent.training.listener import RunListener
-from edge_agent.training.live_deployment import LiveDeployment
-from edge_agent.training.recovery import Recovery
-from edge_agent.training.training_stream import TrainingStream
-from edge_agent.training.window import Window
+from edge_agent.training.recovery import rejoin
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
-from shared.errors import BusyError, FencedError, UnreachableError
+from shared.errors import BusyError, FencedError, SessionLostError, UnreachableError
+from shared.runtime.placed_worker import PlacedWorker
+from shared.runtime.worker_run import WorkerRun
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.virtual import InlineWorker, run_virtually
 
@@ -43,7 +46,7 @@ class Outage:
     begin_seconds: float
     seconds: float
     kind: str
-    """silent: nothing answers. half: probes are answered, and the answer to every attach is lost. busy: there is no room."""
+    """silent: nothing answers. half: probes are answered, and the answer to every join is lost. busy: there is no room."""
 
 
 @dataclass(slots=True)
@@ -54,7 +57,7 @@ class Absence:
     attempts: int = 0
     writes: int = 0
     late_seconds: float = 0.0
-    """From the end of the outage, or from the loss of the stream after it, to the next attached stream."""
+    """From the end of the outage, or from the loss of the link after it, to the next link."""
 
 
 @dataclass(slots=True)
@@ -63,7 +66,7 @@ class Months:
 
     absences: list[Absence] = field(default_factory=list)
     terms: list[int] = field(default_factory=list)
-    """Those that the trainer took, in order."""
+    """Those that the trainer was joined with, in order."""
     writes: int = 0
     seconds: float = 0.0
     attached: bool = False
@@ -88,13 +91,15 @@ def weather(seed: int, days: float, kinds: tuple[str, ...] = ("silent", "half", 
 
 
 class _Trainer:
-    """The trainer as `TrainingStream` sees it through a `TrainerClient`."""
+    """The trainer as links and `OpenSession` see it through a `TrainerClient`."""
 
     address = "trainer"
 
     def __init__(self, months: Months) -> None:
         self._months = months
         self._highest = 0
+        self.is_joined = False
+        """Whether it has the session in memory, joined; a process that takes the place of another has not."""
 
     @property
     def _outage(self) -> Outage | None:
@@ -103,23 +108,55 @@ class _Trainer:
             return None
         return absences[-1].outage
 
-    async def check_serving(self) -> None:
+    def _answer(self) -> None:
         if self._months.absences:
             self._months.absences[-1].attempts += 1
         if self._outage is not None and self._outage.kind == "silent":
             raise UnreachableError("nobody answers")
 
-    async def attach(self, attach: pb.Attach, *_: object) -> tuple[Any, pb.Attached]:
-        if attach.session_term <= self._highest:
-            raise FencedError(f"term {attach.session_term} came after {self._highest}")
+    async def check_serving(self) -> None:
+        self._answer()
+
+    async def join_session(self, _session_id: str, term: int) -> pb.JoinSessionResponse:
+        if term <= self._highest:
+            raise FencedError(f"term {term} came after {self._highest}")
         if self._outage is not None and self._outage.kind == "busy":
             raise BusyError("no room", RETRY_SECONDS)
-        self._highest = attach.session_term  # before the answer, which may be lost
+        self._highest = term  # before the answer, which may be lost
         if self._outage is not None:
             raise UnreachableError("the answer was lost")
-        self._months.terms.append(attach.session_term)
-        call = SimpleNamespace(stream=SimpleNamespace(quiet_seconds=0.0), cancel=lambda: None)
-        return call, pb.Attached(next_step=attach.position.report_step)
+        self._months.terms.append(term)
+        self.is_joined = True
+        return pb.JoinSessionResponse(whole=True)
+
+    async def link(self, *_: object) -> tuple[Any, str]:
+        self._answer()
+        if not self.is_joined:
+            raise SessionLostError("there is no such session in memory")
+        return SimpleNamespace(stream=None, end_writing=None, cancel=lambda: None), ""
+
+
+class _Run:
+    """The worker's run as `Links` see it: served until its link is lost."""
+
+    def __init__(self) -> None:
+        self.links = {"trainer": SimpleNamespace(accept=None)}
+        self.oldest_step = self.begun_step = 0
+        self.up, self.lost = asyncio.Event(), asyncio.Event()
+
+    def keep_links(self) -> None:
+        pass
+
+    async def serve(self, *_: object) -> None:
+        self.lost.clear()
+        self.up.set()
+        await self.lost.wait()
+        raise UnreachableError("the link was lost")
+
+    def lose_link(self) -> None:
+        self.oldest_step += 1  # it was up for a while
+        self.up.clear()
+        self.lost.set()
 
 
 class _CountedFiles(LocalFiles):
@@ -146,44 +183,48 @@ class _CountedFiles(LocalFiles):
 
 
 def live_through(outages: list[Outage], seconds: float) -> Months:
-    """An agent that trains for so long and loses its stream at the beginning of each outage."""
+    """An agent that trains for so long and loses its link at the beginning of each outage."""
 
     async def main() -> Months:
-        files, months = _CountedFiles(), Months()
+        files, months, run = _CountedFiles(), Months(), _Run()
+        trainer = _Trainer(months)
         record = SessionRecord.model_construct(session_id="s", shared=None)
-        stored, retry, listener, window = StoredSession(record, files, 1), Retry(None), RunListener(), Window()
-        client, disk = cast(TrainerClient, _Trainer(months)), InlineWorker()
-        training_stream = TrainingStream(client, stored, disk, window, listener)
-        recovery = Recovery(
-            cast(OpenSession, SimpleNamespace(retry=retry)),
-            training_stream,
-            window,
-            LiveDeployment(pb.Deployment(), listener),
-            cast(Checkpointer, SimpleNamespace(note_stream_lost=lambda: None)),
+        session = OpenSession(
+            StoredSession(record, files, 1),
+            {"trainer": Member(cast(TrainerClient, trainer), "s")},
+            cast(Experiment, SimpleNamespace(placement=SimpleNamespace(version=0))),
+            cast(Workers, SimpleNamespace(disk=InlineWorker())),
+            Retry(None),
         )
+        training = asyncio.create_task(_train(session, run))
         began = time.monotonic()
-        await recovery.attach_first(resumed=False)
+        await run.up.wait()
         for planned in outages:
             outage = Outage(began + planned.begin_seconds, planned.seconds, planned.kind)
             await asyncio.sleep(max(outage.begin_seconds - time.monotonic(), 0.0))
-            steps = round(time.monotonic() - began)
-            window.restart(steps)
             months.absences.append(Absence(outage))
+            trainer.is_joined = outage.kind == "silent"  # else another process has taken its place
             before, lost_seconds = files.writes, time.monotonic()
-            await recovery.reattach(UnreachableError("the link was lost"))
+            run.lose_link()
+            await run.up.wait()
             absence = months.absences[-1]
             absence.writes = files.writes - before
             absence.late_seconds = time.monotonic() - max(outage.begin_seconds + outage.seconds, lost_seconds)
         await asyncio.sleep(max(began + seconds - time.monotonic(), 0.0))
-        months.writes, months.seconds, months.attached = (
-            files.writes,
-            time.monotonic() - began,
-            training_stream.attached,
-        )
-        training_stream.drop()
+        months.writes, months.seconds, months.attached = files.writes, time.monotonic() - began, run.up.is_set()
+        training.cancel()
+        await asyncio.wait({training})
         return months
 
     return run_virtually(main)
+
+
+async def _train(session: OpenSession, run: _Run) -> None:
+    while True:
+        await session.retry.run(partial(rejoin, session, cast(PlacedWorker, None), is_whole=True))
+        with suppress(SessionLostError):
+            async with Links(session, cast(WorkerRun, run), RunListener()) as links:
+                await links.failure
 
 
 def main() -> None:
