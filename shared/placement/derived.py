@@ -1,5 +1,6 @@
 """What follows from a placement: who sends what to whom, what each worker runs in one go, and who is linked. Pure."""
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -32,6 +33,12 @@ class Crossing:
     def __hash__(self) -> int:
         """Worked out once: what crosses is looked up many times a step."""
         return self._hash
+
+
+@functools.lru_cache(maxsize=1024)
+def _crossing(sender: str, receiver: str, cargo: Cargo, index: int, rows: Rows) -> Crossing:
+    """One object for all that are equal, which dictionaries find without comparing."""
+    return Crossing(sender, receiver, cargo, index, rows)
 
 
 class Link(NamedTuple):
@@ -69,7 +76,7 @@ def _features(placement: Placement) -> Iterator[Crossing]:
         for receiver in placement.holders(block):
             for sender, rows in _makers(placement, block):
                 if sender != receiver.worker and (both := rows.overlap(receiver.rows)) is not None:
-                    yield Crossing(sender, receiver.worker, Cargo.FEATURE, block, both)
+                    yield _crossing(sender, receiver.worker, Cargo.FEATURE, block, both)
 
 
 def _makers(placement: Placement, feature: int) -> list[tuple[str, Rows]]:
@@ -85,14 +92,14 @@ def _labels(placement: Placement) -> Iterator[Crossing]:
     for head in placement.holders(last - 1):
         for sender, rows in _makers(placement, 0):
             if sender != head.worker and (both := rows.overlap(head.rows)) is not None:
-                yield Crossing(sender, head.worker, Cargo.LABEL, last, both)
+                yield _crossing(sender, head.worker, Cargo.LABEL, last, both)
 
 
 def gradient_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing, ...]:
     """The error gradients that come back, last blocks first: one for each feature below which anything learns."""
     forward = [crossing for crossing in _features(placement) if model.learns_below(crossing.index)]
     return tuple(
-        Crossing(one.receiver, one.sender, Cargo.ERROR_GRADIENT, one.index, one.rows) for one in reversed(forward)
+        _crossing(one.receiver, one.sender, Cargo.ERROR_GRADIENT, one.index, one.rows) for one in reversed(forward)
     )
 
 
@@ -106,8 +113,8 @@ def weight_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing,
         owner = placement.owner(block)
         for tile in placement.holders(block):
             if tile.worker != owner:
-                pushes.append(Crossing(tile.worker, owner, Cargo.WEIGHT_GRADIENT, block, tile.rows))
-                pulls.append(Crossing(owner, tile.worker, Cargo.WEIGHTS, block, tile.rows))
+                pushes.append(_crossing(tile.worker, owner, Cargo.WEIGHT_GRADIENT, block, tile.rows))
+                pulls.append(_crossing(owner, tile.worker, Cargo.WEIGHTS, block, tile.rows))
     return (*pushes, *pulls)
 
 
