@@ -8,6 +8,7 @@ from typing import NamedTuple
 from shared.placement.facts import ModelFacts
 from shared.placement.tiles import Cargo, Placement, Rows, Tile
 
+AHEAD_IN_AN_EVALUATION = 2
 AHEAD_WHERE_NOTHING_IS_STALE = 7
 """Steps beyond the oldest where no gradient and no weights come back, so that K bounds nothing."""
 
@@ -121,10 +122,12 @@ def weight_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing,
 def steps_ahead(placement: Placement, model: ModelFacts, *, training: bool = True) -> int:
     """How many steps may have begun anywhere beyond the oldest that somebody still works on.
 
-    K, where any worker waits for another's gradient or weights. Where none does, as in an evaluation, nothing can be stale, and
-    more are let through, so that no worker stands still.
+    K, where any worker waits for another's gradient or weights. Where none does nothing can be stale, and more are let through,
+    so that no worker stands still; in an evaluation a few, because it takes memory beside the training.
     """
-    somebody_waits = training and (gradient_crossings(placement, model) or weight_crossings(placement, model))
+    if not training:
+        return max(placement.staleness, AHEAD_IN_AN_EVALUATION)
+    somebody_waits = gradient_crossings(placement, model) or weight_crossings(placement, model)
     return placement.staleness if somebody_waits else max(placement.staleness, AHEAD_WHERE_NOTHING_IS_STALE)
 
 
