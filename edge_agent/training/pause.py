@@ -1,7 +1,8 @@
 """An operator's pause: training stops at a step boundary, and the session stays open."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.step_boundary import StepBoundary
@@ -32,14 +33,19 @@ class Pause:
         self.requested = False
         self._released.set()
 
-    async def wait(self) -> None:
-        """Stand still until the run is released, or a boundary is requested. Called with nothing in flight."""
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """The run stands still while the body runs, with nothing in flight."""
         self._paused.set()
-        self.boundary.clear_request()
         try:
-            await _first(self._released.wait(), self.boundary.wait_for_request())
+            yield
         finally:
             self._paused.clear()
+
+    async def wait(self) -> None:
+        """Wait until the run is released, or a boundary is requested."""
+        self.boundary.clear_request()
+        await _first(self._released.wait(), self.boundary.wait_for_request())
 
 
 async def _first(*waits: Awaitable[object]) -> None:

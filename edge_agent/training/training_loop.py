@@ -190,10 +190,11 @@ class TrainingLoop:
     async def _stay_paused(self, linked: Links) -> _End | None:
         """Stand still until the run is released; what has to be done at a boundary is done meanwhile. See `_at_boundary`."""
         _log.info("standing still")
-        while self._pause.requested:
-            await watched(self._pause.wait(), self._worker.run.failure, linked.failure)
-            if (end := await self._at_boundary()) is not None:
-                return end
+        with self._pause.standing_still():
+            while self._pause.requested:
+                await watched(self._pause.wait(), self._worker.run.failure, linked.failure)
+                if (end := await self._at_boundary()) is not None:
+                    return end
         _log.info("going on")
         return None
 

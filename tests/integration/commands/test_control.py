@@ -28,6 +28,17 @@ SLOWLY = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.00
 """The same samples, 32 ms a batch: ten seconds to call before it is over."""
 
 
+LABELS_STAY = {
+    "schema": "isthmus.placement/v1",
+    "workers": ["edge", "trainer"],
+    "tiles": [
+        {"worker": "edge", "blocks": [0, 1]},
+        {"worker": "trainer", "blocks": [1, 3]},
+        {"worker": "edge", "blocks": [3, 4]},
+    ],
+}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("c")
@@ -95,9 +106,15 @@ def steer_a_run(edge, trainer):
     ]
     edge("GetStatus")
     assert edge("Release")["pinned"] == {}
+    assert int(edge("Place", {"documentJson": json.dumps(LABELS_STAY)})["version"]) > 1
+    placed = edge.watch_until(lambda status: status["workers"][0]["blocks"] == ["0:1", "3:4"])
+    assert (placed["step"], placed["workers"][1]["blocks"]) == (standing["step"], ["1:3"])
     assert edge("SetLogLevel", {"level": "LOG_LEVEL_WARNING"})["previous"] == "LOG_LEVEL_INFO"
     assert edge("GetStatus", remember=False)["status"]["logLevel"] == "LOG_LEVEL_WARNING"
 
+    back = {**LABELS_STAY, "tiles": [LABELS_STAY["tiles"][0], {"worker": "trainer", "blocks": [1, 4]}]}
+    edge("Place", {"documentJson": json.dumps(back)}, remember=False)
+    edge.watch_until(lambda status: status["workers"][1]["blocks"] == ["1:4"])
     there = trainer("GetStatus")["status"]["sessions"]
     assert [(session["state"], session["step"]) for session in there] == [
         ("TRAINER_SESSION_STATE_ATTACHED", standing["step"])
@@ -125,6 +142,9 @@ def refuse_what_cannot_be(edge):
         code, sentence = edge.refused("Pin", request)
         assert (code, says in sentence) == ("invalid_argument", True), sentence
     assert edge("GetStatus", remember=False)["status"]["pinned"] == {}, "and none of it holds"
+    for document, says in [("{", "not JSON"), (json.dumps({**LABELS_STAY, "tiles": []}), "nobody has block 0")]:
+        code, sentence = edge.refused("Place", {"documentJson": document})
+        assert (code, says in sentence) == ("invalid_argument", True), sentence
     code, sentence = edge.refused("SetPlanner", {"planner": "greedy"})
     assert (code, "no decision engine runs" in sentence) == ("failed_precondition", True)
     for name, request in [
