@@ -13,6 +13,7 @@ from edge_agent.experiment.placing import placement_of
 from edge_agent.experiment.privacy import check_labels_may_leave
 from edge_agent.experiment.workload import Workload
 from shared.execution.model_facts import facts_of
+from shared.execution.shared_blocks import part_of, weights_of
 from shared.model.chain import Block
 from shared.model.features import Features, FeatureSpecs, call_module, specs_bytes
 from shared.model.footprint import activation_bytes
@@ -32,7 +33,7 @@ from shared.placement import (
     weight_crossings,
 )
 from shared.tensor_wire import slot_codec
-from shared.training.block_state import collect
+from shared.training import block_state
 from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import POLICIES
 
@@ -128,14 +129,14 @@ def _payload_bytes(workload: Workload, one: Crossing, codec: str) -> int:
         case Cargo.LABEL:
             return specs_bytes(_of_rows((workload.labels,), one.rows))
         case Cargo.WEIGHT_GRADIENT:
-            # What training changes besides the weights goes with it: the statistics of batch-norm.
             block = chain.blocks[one.index]
-            return _encoded_bytes((*_learnt([block]), *_buffers(block)), codec)
+            learnt = {name: value for name, value in block.named_parameters().items() if value.requires_grad}
+            return len(block_state.serialize(part_of(block, learnt)))
         case Cargo.WEIGHTS:
-            return _encoded_bytes(collect(chain.blocks[one.index], None).values(), codec)
+            return len(block_state.serialize(weights_of(chain.blocks[one.index])))
 
 
-def _encoded_bytes(tensors: Iterable[Tensor | TensorSpec], codec: str) -> int:
+def _encoded_bytes(tensors: Iterable[TensorSpec], codec: str) -> int:
     return sum(slot_codec(codec, tensor.dtype).encoded_bytes(tensor.shape, tensor.dtype) for tensor in tensors)
 
 

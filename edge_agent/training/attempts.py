@@ -39,7 +39,7 @@ class Attempts:
         if done_step is not None and self._beyond is not None and done_step >= self._beyond:
             self._beyond, self._refusals, self._failures = None, 0, 0
         if done_step is not None and self._beyond is None:
-            self._beyond = begun_step
+            self._beyond = max(begun_step, done_step + 1)  # with nothing under way, one step has to be done
         self._failures += 1
         self._refusals += is_refusal(failure)
         if self._refusals >= REFUSALS or self._failures >= FAILURES:

@@ -108,8 +108,8 @@ def _routes(placement: Placement, _model: ModelFacts) -> Iterator[str]:
     for route in placement.codecs:
         if route.sender == route.receiver or not {route.sender, route.receiver} <= set(placement.workers):
             yield f"a codec is named for the way from {route.sender!r} to {route.receiver!r}; it joins two workers"
-        if route.cargo is Cargo.LABEL:
-            yield "a codec is named for labels; labels are sent as they are"
+        if route.cargo not in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
+            yield f"a codec is named for the cargo {route.cargo}; only features and error gradients are sent by a codec"
 
 
 def _enough_samples(placement: Placement, model: ModelFacts) -> Iterator[str]:

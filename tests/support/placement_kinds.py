@@ -1,7 +1,7 @@
 """Every kind of placement that an agent and up to three trainers can have, for models of four blocks, as flags of an agent."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -114,12 +114,16 @@ def permitted(kind: str, model: str) -> list[str]:
 
 
 @asynccontextmanager
-async def running_trainers(*flags: str):
-    """All trainers in this process and on this loop, by name; they accept samples, and may dial each other."""
+async def running_trainers(checkpoints: Path | None = None) -> AsyncIterator[dict[str, TrainerServer]]:
+    """All trainers in this process and on this loop, by name; they accept samples, and may dial each other.
+
+    checkpoints: where each keeps those of its sessions, in a folder by its name; None keeps none.
+    """
     async with AsyncExitStack() as servers:
         found: dict[str, TrainerServer] = {}
         for name in TRAINERS:
-            found[name] = await servers.enter_async_context(running_trainer(ACCEPTS_INPUTS, PEERS_ALLOWED, *flags))
+            kept = [] if checkpoints is None else [f"checkpoints.location={checkpoints / name}"]
+            found[name] = await servers.enter_async_context(running_trainer(ACCEPTS_INPUTS, PEERS_ALLOWED, *kept))
         yield found
 
 

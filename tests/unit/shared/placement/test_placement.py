@@ -238,7 +238,14 @@ REFUSED = [
     (stacked(("edge", 0, 4), batch_size=0), "the batch size is 0"),
     (stacked(("edge", 0, 4), blocks=3), "made for 3 blocks; the model has 4"),
     (stacked(("edge", 0, 4), codecs={Route("edge", "edge", Cargo.FEATURE): "fp16"}), "it joins two workers"),
-    (stacked(("edge", 0, 4), codecs={Route("edge", "far", Cargo.LABEL): "fp16"}), "labels are sent as they are"),
+    (
+        stacked(("edge", 0, 4), codecs={Route("edge", "far", Cargo.LABEL): "fp16"}),
+        "only features and error gradients are sent by a codec",
+    ),
+    (
+        stacked(("edge", 0, 4), codecs={Route("edge", "far", Cargo.WEIGHTS): "fp16"}),
+        "a codec is named for the cargo weights",
+    ),
 ]
 
 
