@@ -81,11 +81,11 @@ def search_space(experiment: Experiment, profile: Profile) -> SearchSpace:
 
 
 def adjust_profile(profile: Profile, settings: EngineSection, downlink_codec: str) -> Profile:
-    """The profile with the K and the gradients of this configuration. The trainer of a run computes the loss at every cut."""
+    """The profile with the K and the gradients of this configuration."""
     if settings.max_staleness is not None:
         profile = replace(profile, max_staleness=settings.max_staleness)
     # The schema has float32 error gradients; the downlink's codec is not the engine's to choose.
-    return replace(profile.with_gradient_bits(codec_bits(downlink_codec)), loss_on_trainer=True)
+    return profile.with_gradient_bits(codec_bits(downlink_codec))
 
 
 def _can_be_on_the_edge(chain: Chain) -> bool:

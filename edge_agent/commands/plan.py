@@ -4,7 +4,7 @@ Parse, call shared.planning, print. What is wrong raises PlanError; the app make
 """
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -82,8 +82,6 @@ def plan(
         parse_rate(uplink, "--uplink"), parse_rate(downlink, "--downlink"), round_trip_seconds(round_trip, loaded)
     )
     space = SearchSpace(parse_bits(bits), staleness, cut, allow_edge_only)
-    if planner != EDGE_ONLY:  # which asks for a training without a trainer
-        loaded = replace(loaded, loss_on_trainer=True)
     chosen = choose(planner, loaded, rates, space, horizon, from_cut)
     notes = uncalibrated(loaded, chosen)
     if planner == GREEDY:

@@ -48,12 +48,7 @@ def not_taken(
         sentences.append(
             f"{described(found)}: the calibration found that it costs too much accuracy, or did not try it"
         )
-    alone = replace(profile, loss_on_trainer=False)
-    if not space.allow_edge_only and space.cut is None:
-        if found := faster(alone, replace(space, allow_edge_only=True)):
-            sentences.append(f"{described(found)}: --no-edge-only forbids it")
-    elif found := faster(alone):
-        sentences.append(
-            f"{described(found)}: the trainer computes the loss even when all blocks are here, so each step would wait for it"
-        )
+    may_be_alone = replace(space, allow_edge_only=True)
+    if not space.allow_edge_only and space.cut is None and (found := faster(within=may_be_alone)):
+        sentences.append(f"{described(found)}: --no-edge-only forbids it")
     return sentences

@@ -16,7 +16,6 @@ from shared.model.chain import Chain
 from shared.placement import (
     AGENT,
     Cargo,
-    ModelFacts,
     Permissions,
     Placement,
     Route,
@@ -37,20 +36,20 @@ def placement_of(workload: Workload) -> Placement:
 
     Raises ConfigError for a placement that cannot be, and ModelError for a `deployment.cut` that cannot.
     """
-    config, chain = workload.config, workload.chain
+    config = workload.config
     if config.placement.file is not None:
-        placement = _from_file(config.placement.file, config, len(chain.blocks))
+        placement = _from_file(config.placement.file, workload)
     elif config.placement.given:
-        placement = _from_ranges(config, len(chain.blocks))
+        placement = _from_ranges(workload)
     else:
-        placement = _from_cut(config, chain)
+        placement = _from_cut(workload)
     return completed(placement, workload)
 
 
 def completed(placement: Placement, workload: Workload) -> Placement:
     """The placement with the codec of every crossing. Raises ConfigError for one that cannot be, or is not permitted."""
     config, chain = workload.config, workload.chain
-    model = _facts(chain, config.data.batch_size)
+    model = facts_of(chain)
     check(placement, model, Permissions(inputs_to=frozenset(config.privacy.inputs_to)))
     crossing = (*crossings(placement), *gradient_crossings(placement, model))
     configured = {
@@ -65,16 +64,10 @@ def completed(placement: Placement, workload: Workload) -> Placement:
     return replace(placement, codecs={**codecs, **placement.codecs})
 
 
-def _facts(chain: Chain, batch_size: int) -> ModelFacts:
-    """The facts of the chain; no block wants more samples in a part than a batch has, which may be one."""
-    facts = facts_of(chain)
-    blocks = tuple(replace(block, min_samples=min(block.min_samples, batch_size)) for block in facts.blocks)
-    return replace(facts, blocks=blocks)
-
-
-def _from_cut(config: EdgeConfig, chain: Chain) -> Placement:
+def _from_cut(workload: Workload) -> Placement:
+    config, chain = workload.config, workload.chain
     if not config.all_trainers:
-        return _alone(config, len(chain.blocks))
+        return _alone(workload)
     cut = config.deployment.cut or max(chain.first_cut, len(chain.blocks) // 2)
     check_cut(cut, chain)
     return two_workers(
@@ -82,23 +75,24 @@ def _from_cut(config: EdgeConfig, chain: Chain) -> Placement:
         config.only_trainer.name,
         cut,
         len(chain.blocks),
-        config.data.batch_size,
+        workload.batch_size,
         staleness=config.deployment.first_staleness,
     )
 
 
-def _alone(config: EdgeConfig, blocks: int) -> Placement:
+def _alone(workload: Workload) -> Placement:
     """All blocks on this device, and no other worker."""
+    config, blocks = workload.config, len(workload.chain.blocks)
     if config.deployment.cut not in (None, blocks):
         raise ConfigError(
             f"deployment.cut is {config.deployment.cut} and trainers is empty, so nobody has the blocks from there on; give a "
             f"[trainer], or leave deployment.cut out"
         )
-    whole = Rows(0, config.data.batch_size)
+    whole = Rows(0, workload.batch_size)
     return Placement(
         version=0,
         blocks=blocks,
-        batch_size=config.data.batch_size,
+        batch_size=workload.batch_size,
         workers=(AGENT,),
         tiles=(Tile(AGENT, 0, blocks, whole),),
         sources=(Source(AGENT, whole),),
@@ -106,12 +100,13 @@ def _alone(config: EdgeConfig, blocks: int) -> Placement:
     )
 
 
-def _from_ranges(config: EdgeConfig, blocks: int) -> Placement:
-    section, whole = config.placement, Rows(0, config.data.batch_size)
+def _from_ranges(workload: Workload) -> Placement:
+    config, blocks = workload.config, len(workload.chain.blocks)
+    section, whole = config.placement, Rows(0, workload.batch_size)
     return Placement(
         version=0,
         blocks=blocks,
-        batch_size=config.data.batch_size,
+        batch_size=workload.batch_size,
         workers=(AGENT, *(trainer.name for trainer in config.all_trainers if trainer.name in section.blocks)),
         tiles=tuple(
             Tile(worker, *parse_range(text).bounds(blocks), whole)
@@ -124,9 +119,9 @@ def _from_ranges(config: EdgeConfig, blocks: int) -> Placement:
     )
 
 
-def _from_file(path: Path, config: EdgeConfig, blocks: int) -> Placement:
-    staleness = config.deployment.first_staleness
-    placement = load_placement(path, blocks, config.data.batch_size, staleness)
+def _from_file(path: Path, workload: Workload) -> Placement:
+    config, staleness = workload.config, workload.config.deployment.first_staleness
+    placement = load_placement(path, len(workload.chain.blocks), workload.batch_size, staleness)
     known = [AGENT, *(trainer.name for trainer in config.all_trainers)]
     if unknown := [worker for worker in placement.workers if worker not in known]:
         raise ConfigError(f"{path}: worker {unknown[0]!r} is not configured; there are {', '.join(known)}")

@@ -39,11 +39,13 @@ class Workload:
             firsts["data.test"] = next(evaluation_batches(self.test, data.batch_size))
         self.labels_that_are_inputs = [key for key, batch in firsts.items() if labels_are_inputs(batch)]
         """The keys of the data sets whose labels may go only where raw samples may."""
+        self.batch_size = len(first.inputs)
+        """Samples of a whole batch: fewer than data.batch_size where the training set has fewer."""
         self.example = TensorSpec.of(first.inputs)
         self.labels = TensorSpec.of(narrowed(first.labels))
         """Labels as they travel, for the first batch."""
-        # A trainer takes no batch that is larger than the example, which a small training set does not fill.
-        self.evaluation = None if self.test is None else EvaluationLoader(self.test, len(first.inputs), data.workers)
+        # A trainer takes no batch that is larger than the example.
+        self.evaluation = None if self.test is None else EvaluationLoader(self.test, self.batch_size, data.workers)
         self.chain = build_checked_chain(
             config.model.factory,
             config.model.kwargs,

@@ -99,7 +99,7 @@ def facts_of_placement(placement: Placement) -> dict[str, Any]:
 
 def _placement_of(session: OpenSession, facts: Mapping[str, Any]) -> Placement:
     """The placement that was in force at a checkpoint. Raises StorageError."""
-    chain, batch_size = session.experiment.chain, session.experiment.config.data.batch_size
+    chain, batch_size = session.experiment.chain, session.experiment.batch_size
     try:
         placement = parse_placement(facts["placement"], "the checkpoint", len(chain.blocks), batch_size)
         return replace(placement, version=int(facts["placement_version"]))

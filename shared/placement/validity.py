@@ -116,7 +116,7 @@ def _enough_samples(placement: Placement, model: ModelFacts) -> Iterator[str]:
     for worker in placement.workers:
         for stage in stages(placement, worker):
             for block in stage.blocks:
-                least = model.blocks[block].min_samples
+                least = min(model.blocks[block].min_samples, placement.batch_size)
                 if stage.rows.count < least:
                     yield (
                         f"{worker!r} has {_counted(stage.rows.count, 'sample')} of block {block} "

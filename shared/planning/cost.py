@@ -160,8 +160,7 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
     """The work of a step at each pair (cuts[i], bits[i]); cuts within 0..L.
 
     T1 includes encoding where bits < 32, and the overhead of the stream where it was measured. Only the feature is compressed,
-    not the error gradient (paper 000, 4.4). At edge-only nothing is sent and nothing is left for the trainer. Where the trainer
-    computes the loss even then, the bytes of the output are not counted, but the round trip and the work on the stream are.
+    not the error gradient (paper 000, 4.4). At edge-only nothing is sent and nothing is left for the trainer.
     """
     cuts, bits = np.asarray(cuts, dtype=np.int64), np.asarray(bits, dtype=np.int64)
     feature_bytes, gradient_bytes, edge_seconds, serial_seconds, cloud_seconds = (
@@ -180,7 +179,6 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
     else:
         encode_seconds = profile.encode.seconds_per_byte * feature_bytes + profile.encode.seconds
     split = cuts < len(profile)
-    attended = split | profile.loss_on_trainer
     added_seconds = np.where(split & (bits < FLOAT32_BITS), encode_seconds, 0.0)
     uplink_bits = np.where(split, feature_bytes * 8 * bits / FLOAT32_BITS, 0.0)
     downlink_bits = np.where(split, gradient_bytes * 8, 0.0)
@@ -193,9 +191,9 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
         np.where(split, cloud_seconds, 0.0),
         downlink_bits,
         serial_seconds + added_seconds,
-        np.where(attended, overhead_seconds, 0.0),
-        np.where(attended, profile.serial_overhead_seconds, 0.0),
-        attended.astype(np.float64),
+        np.where(split, overhead_seconds, 0.0),
+        np.where(split, profile.serial_overhead_seconds, 0.0),
+        split.astype(np.float64),
     )
 
 

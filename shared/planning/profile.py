@@ -86,9 +86,6 @@ class Profile:
     """The part of the overhead that a batch waits for at K = 0; the edge does the rest while the batch is away."""
     round_trip_seconds: float | None = None
     """There and back between the pair, as it was when the profile was measured; None where it was not."""
-    loss_on_trainer: bool = False
-    """Whether the trainer computes the loss even with all blocks on the edge, so that a step there waits for it. Not a part
-    of the file: it is what a run does, and no measurement."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the file beyond the schema, kept as they were."""
 

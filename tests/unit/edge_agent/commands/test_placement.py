@@ -71,8 +71,6 @@ def test_a_program_reads_all_of_it_and_the_placement_back(config):
     document = read("--config", config(CHAIN))
     assert document["schema"] == "isthmus.placement-report/v1"
     assert document["blocks"] == ["stem", "layers.0", "layers.1", "layers.2", "classifier"]
-    assert document["runs"] is False
-    assert "two workers on one cut" in document["note"]
     placement = parse_placement(document["placement"], "there", 5, 32)
     assert [(tile.worker, tile.first, tile.stop) for tile in placement.tiles] == [
         ("edge", 0, 1),
@@ -110,17 +108,17 @@ def test_a_file_is_shown_in_the_place_of_what_the_configuration_says(config, tmp
         assert len(document["placement"]["tiles"]) == 3
 
 
-def test_without_a_configuration_the_default_is_shown_and_runs():
-    document = read()
-    assert (document["runs"], document["note"]) == (True, "")
-    assert document["placement"]["workers"] == ["edge", "trainer"]
+def test_without_a_configuration_the_default_is_shown():
+    assert read()["placement"]["workers"] == ["edge", "trainer"]
 
 
-def test_where_all_blocks_are_here_the_reader_learns_what_this_version_does_all_the_same():
+def test_where_all_blocks_are_here_nothing_crosses_though_a_trainer_is_configured():
     document = read("--set", "deployment.cut=5")
-    assert document["runs"] is True
-    assert "outputs and labels go to it" in document["note"]
     assert document["crossings"] == []
+    assert {one["worker"]: (one["labels"], one["outputs"], one["weights"]) for one in document["sees"]} == {
+        "edge": (True, True, [0, 1, 2, 3, 4]),
+        "trainer": (False, False, []),
+    }
     assert "nothing crosses in a step" in shown("--set", "deployment.cut=5")
 
 

@@ -182,9 +182,8 @@ def test_of_any_placement_bytes_follow_the_rows_and_everybody_sees_what_comes_an
     del document["sources"]  # the edge has all samples
     path.write_text(json.dumps(document))
     chosen = copy.copy(perceptron)
-    sizes = perceptron.config.data.model_copy(update={"batch_size": placement.batch_size})
-    update = {"data": sizes, "placement": PlacementSection(file=path)}
-    chosen.config = perceptron.config.model_copy(update=update)
+    chosen.batch_size = placement.batch_size
+    chosen.config = perceptron.config.model_copy(update={"placement": PlacementSection(file=path)})
     report = report_on(chosen)
 
     per_sample = [specs[0].bytes // specs[0].shape[0] for specs in chosen.chain.features]

@@ -1,4 +1,4 @@
-"""The placement that a configuration names: every form of it, what it may be, and what this version trains with."""
+"""The placement that a configuration names: every form of it, and what it may be."""
 
 import json
 
@@ -33,7 +33,6 @@ def document(tmp_path, **keys):
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
 def test_the_short_form_and_its_ranges_are_one_placement(cut):
     short = placed(f"deployment.cut={cut}", "trainer.name=gpu", "deployment.staleness=2")
-    assert cut_of(short) == cut
     assert short.tiles[0] == Tile("edge", 0, cut, WHOLE)
     if cut < 4:
         ranges = placed(GPU, f"placement.edge=0:{cut}", f"placement.gpu={cut}:", "deployment.staleness=2")
@@ -41,7 +40,7 @@ def test_the_short_form_and_its_ranges_are_one_placement(cut):
 
 
 def test_without_a_cut_half_of_the_blocks_run_here():
-    assert cut_of(placed()) == 2
+    assert placed().tiles_of("edge") == (Tile("edge", 0, 2, WHOLE),)
 
 
 def test_codecs_are_those_of_the_configuration_and_go_where_something_crosses():
@@ -137,13 +136,18 @@ def test_behind_lookups_alone_features_count_as_inputs():
     lstm = flags("lstm", "sgd")
     with pytest.raises(ConfigError, match="raw samples would go"):
         placed(GPU, "placement.edge=0:1", "placement.gpu=1:", experiment=lstm)
-    assert cut_of(placed(GPU, "placement.edge=0:2", "placement.gpu=2:", experiment=lstm)) == 2
+    assert placed(GPU, "placement.edge=0:2", "placement.gpu=2:", experiment=lstm).workers == ("edge", "gpu")
 
 
-def test_a_batch_of_one_sample_may_be_trained_with_as_before():
-    assert (
-        cut_of(placed("data.batch_size=1", "data.test={factory='edge_agent.data:digits', kwargs={split='test'}}")) == 2
-    )
+def test_a_batch_of_one_sample_may_be_trained_with():
+    one = placed("data.batch_size=1", "data.test={factory='edge_agent.data:digits', kwargs={split='test'}}")
+    assert one.tiles_of("edge") == (Tile("edge", 0, 2, Rows(0, 1)),)
+
+
+def test_a_training_set_smaller_than_a_batch_is_the_whole_batch():
+    few = 'data.train={factory="tests.support.samples:FewDigits", kwargs={count=20}}'
+    small = placed(few, "data.drop_last=false", experiment=flags("mlp", "sgd"))
+    assert (small.batch_size, small.tiles[0].rows) == (20, Rows(0, 20))
 
 
 def test_the_facts_of_a_chain_are_those_of_its_blocks():
@@ -190,17 +194,27 @@ def test_a_codec_of_a_file_narrows_no_float64_in_silence(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("more", "held"),
     [
-        (GPU, "placement.edge=0:"),
-        (GPU, 'placement.edge=["0:1", "3:"]', "placement.gpu=1:3"),
-        (GPU, "placement.gpu=0:", 'privacy.inputs_to=["gpu"]'),
-        (GPU, "placement.gpu=0:2", "placement.edge=2:", 'privacy.inputs_to=["gpu"]'),
+        ((GPU, "placement.edge=0:"), (0, 1, 2, 3)),
+        ((GPU, 'placement.edge=["0:1", "3:"]', "placement.gpu=1:3"), (0, 3)),
+        ((GPU, "placement.gpu=0:", 'privacy.inputs_to=["gpu"]'), ()),
+        ((GPU, "placement.gpu=0:2", "placement.edge=2:", 'privacy.inputs_to=["gpu"]'), (2, 3)),
+        ((TWO, "placement.edge=0:1", "placement.near=1:2", "placement.far=2:"), (0,)),
     ],
 )
-def test_a_placement_that_this_version_does_not_train_with_is_refused(more):
-    with pytest.raises(ConfigError, match="this version trains with two workers on one cut"):
-        Experiment(edge_config(*CNN, *more))
+def test_every_valid_placement_can_be_trained_with(more, held):
+    assert Experiment(edge_config(*CNN, *more)).held.indices == held
+
+
+def test_samples_are_on_the_device_alone(tmp_path):
+    tiles = [{"worker": "gpu", "blocks": [0, 2]}, {"worker": "edge", "blocks": [2, 4]}]
+    for samples in ([32], [8, 32]):
+        bounds = zip([0, *samples], samples, strict=False)
+        sources = [{"worker": who, "samples": [*rows]} for who, rows in zip(["gpu", "edge"], bounds, strict=False)]
+        file = document(tmp_path, workers=["edge", "gpu"], tiles=tiles, sources=sources)
+        with pytest.raises(ConfigError, match="gpu is to have samples of its own; in this version all samples are on"):
+            Experiment(edge_config(*CNN, GPU, file, 'privacy.inputs_to=["gpu"]'))
 
 
 def test_a_cut_out_of_range_is_still_the_models_business():

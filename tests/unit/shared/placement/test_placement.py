@@ -283,3 +283,10 @@ def test_a_part_below_what_its_blocks_need_is_refused(samples, valid):
         return
     with pytest.raises(ConfigError, match=r"'edge' has 1 sample of block 0 \(b0\), which needs 2 at least"):
         check(placement, norm, EVERYBODY)
+
+
+def test_a_whole_batch_is_never_too_small():
+    norm = replace(FOUR, blocks=(replace(FOUR.blocks[0], min_samples=2), *FOUR.blocks[1:]))
+    whole = Rows(0, 1)
+    one = stacked(tiles=(Tile("edge", 0, 4, whole),), sources=(Source("edge", whole),))
+    check(replace(one, batch_size=1), norm, ALONE)
