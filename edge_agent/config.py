@@ -268,12 +268,12 @@ class EdgeConfig(Config):
 
     @property
     def only_trainer(self) -> TrainerAddressConfig:
-        """The trainer, where there is one. Raises ConfigError otherwise, because this version trains with one."""
+        """The trainer, where there is one, for what is done with one alone, as a cut is. Raises ConfigError otherwise."""
         trainers = self.all_trainers
         if len(trainers) != 1:
             raise ConfigError(
-                f"this version trains with one trainer, and {len(trainers) or 'none'} {'are' if trainers else 'is'} "
-                "configured; give one in [trainer]"
+                f"one trainer is needed, and {len(trainers) or 'none'} {'are' if trainers else 'is'} configured; give one in "
+                "[trainer], or say in [placement] which blocks each of them runs"
             )
         return trainers[0]
 

@@ -110,7 +110,7 @@ class DecisionLoop:
         """Observe once, and do what follows from it. seconds: any clock that never goes back."""
         if not deployer.moving:
             self._report_deployment(deployer, seconds)
-            if not self._statistics.is_flowing:
+            if not (self._statistics.is_flowing and deployer.has_cut):
                 self._engine.note_standstill(seconds)
                 return
         rates, statistics = self._rates(deployer, seconds), self._statistics

@@ -5,7 +5,7 @@ from dataclasses import replace
 import structlog
 
 from edge_agent.config import EngineSection
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.building import Experiment, has_one_cut
 from shared.codec import bit_widths, codec_bits, codec_family, codec_of_bits
 from shared.errors import ConfigError, ModelError, PlanError
 from shared.model.build import check_cut
@@ -20,7 +20,7 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
 
     Warns where the profile was measured with other codecs than those that the engine may choose.
     Raises PlanError for a profile that cannot be read or is of something else, and ConfigError where a schedule would change
-    K as well.
+    K as well, or where there is no one cut to move.
     """
     config = experiment.config
     path = config.engine.profile
@@ -30,6 +30,11 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
         raise ConfigError(
             "deployment.staleness is a schedule and engine.profile is set, which would both change K; set "
             "engine.max_staleness instead of the schedule"
+        )
+    if not has_one_cut(experiment.placement):
+        raise ConfigError(
+            "engine.profile is set and the placement is not of two workers on one cut, so there is no cut for the engine to "
+            "move; leave one of them out"
         )
     profile = load_profile(path)
     names = tuple(block.name for block in experiment.chain.blocks)

@@ -8,6 +8,7 @@ from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import DeploymentConfig
 from edge_agent.training.open_run import Deploys
 from shared.codec import bit_widths, codec_bits, codec_of_bits
+from shared.errors import IsthmusError
 from shared.model.build import check_cut
 from shared.model.chain import Chain
 from shared.transport.rpc.status import StatusError
@@ -44,6 +45,11 @@ class Pinning:
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, "nothing to pin; give cut, bits or staleness")
         if wanted.cut is not None and self._chain is not None:
             check_cut(wanted.cut, self._chain)
+        if wanted.cut is not None and self._deployer is not None and not self._deployer.has_cut:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "the placement is not of two workers on one cut, so there is no cut to pin",
+            )
         if wanted.bits is not None and wanted.bits not in bit_widths():
             widths = ", ".join(map(str, bit_widths()))
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"bits is {wanted.bits}; it must be one of {widths}")
@@ -54,7 +60,11 @@ class Pinning:
             )
 
     def pin(self, wanted: Pins) -> None:
-        """Hold this too, from now on. Raises PlanError for what the engine's profile has not measured; nothing changes then."""
+        """Hold this too, from now on.
+
+        Raises PlanError for what the engine's profile has not measured, DataError for a cut at which labels may not leave;
+        nothing changes then.
+        """
         given = {name: value for name in ("cut", "bits", "staleness") if (value := getattr(wanted, name)) is not None}
         self._set(replace(self.now, **given))
 
@@ -73,13 +83,19 @@ class Pinning:
         staleness = today.staleness if pins.staleness is None else pins.staleness
         if (codec, staleness) != (today.codec, today.staleness):
             deployer.change(staleness=staleness, codec=codec)
-        if pins.cut is not None and (deployer.moving or pins.cut != today.cut):
+        if pins.cut is not None and deployer.has_cut and (deployer.moving or pins.cut != today.cut):
             deployer.move(pins.cut)
 
     def _set(self, pins: Pins) -> None:
+        before = self.now
         self._tell_engine(pins)
         self.now = pins
-        self.enforce()
+        try:
+            self.enforce()
+        except IsthmusError:
+            self.now = before
+            self._tell_engine(before)
+            raise
 
     def _tell_engine(self, pins: Pins) -> None:
         if self._decisions is not None:

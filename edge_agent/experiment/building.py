@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.placing import completed, placement_of
+from edge_agent.experiment.placing import completed, configured_codecs, placement_of
 from edge_agent.experiment.privacy import check_labels_may_leave
 from edge_agent.experiment.workload import Workload
 from shared.errors import ConfigError
@@ -73,7 +73,7 @@ class Experiment(Workload):
     @property
     def deployment(self) -> Deployment:
         """What two workers on one cut have of the placement."""
-        return deployment_of(self.placement, self.config.deployment.codec)
+        return deployment_of(self.placement, configured_codecs(self.config))
 
     def begin_with(self, deployment: Deployment) -> None:
         """Begin with another deployment than the configuration's.
@@ -106,18 +106,35 @@ class Experiment(Workload):
 def at_cut(before: Placement, cut: int, experiment: Experiment, codecs: Mapping[Cargo, str]) -> Placement:
     """The placement of the same two workers at another cut. codecs: by what is sent.
 
-    Raises ModelError for a cut out of range, ConfigError where the placement is not of two workers on one cut or may not be.
+    Raises ModelError for a cut out of range, ConfigError where the placement is not of two workers on one cut or may not be,
+    DataError for labels that may not leave.
     """
     check_cut(cut, experiment.chain)
-    if len(before.workers) != 2 or list(before.shared_blocks()) or before.labels is not None:
+    if not has_one_cut(before):
         raise ConfigError("the placement is not of two workers on one cut, so there is no cut to move")
     edge, trainer = before.workers
     placed = two_workers(edge, trainer, cut, before.blocks, before.batch_size, staleness=before.staleness)
+    placed = replace(placed, labels=before.labels)
+    experiment.check(placed)
     everything = (*crossings(placed), *gradient_crossings(placed, experiment.facts))
     routes = {Route(one.sender, one.receiver, one.cargo) for one in everything if one.cargo in codecs}
     return replace(
         placed, version=before.version, codecs={route: codecs[route.cargo] for route in sorted(routes, key=str)}
     )
+
+
+def has_one_cut(placement: Placement) -> bool:
+    """Whether two workers train on one cut: the first blocks are here, and the others, which may be none, on the trainer."""
+    if len(placement.workers) != 2:
+        return False
+    cut = _first_blocks_here(placement)
+    expected = two_workers(*placement.workers, max(cut, 1), placement.blocks, placement.batch_size)
+    return (set(placement.tiles), set(placement.sources)) == (set(expected.tiles), set(expected.sources))
+
+
+def _first_blocks_here(placement: Placement) -> int:
+    own = {block for tile in placement.tiles_of(AGENT) for block in tile.blocks}
+    return next((block for block in range(placement.blocks) if block not in own), placement.blocks)
 
 
 def _check_source(placement: Placement) -> None:
@@ -130,18 +147,21 @@ def _check_source(placement: Placement) -> None:
         )
 
 
-def deployment_of(placement: Placement, codec: str) -> Deployment:
+def deployment_of(placement: Placement, codecs: dict[Cargo, str]) -> Deployment:
     """What figures of two workers show of a placement: the first blocks here, K, and the codecs of this device's link.
 
-    codec: where nothing crosses.
+    codecs: where nothing crosses.
     """
-    own = {block for tile in placement.tiles_of(AGENT) for block in tile.blocks}
-    cut = next((block for block in range(placement.blocks) if block not in own), placement.blocks)
-    names = {route.cargo: name for route, name in placement.codecs.items() if AGENT in (route.sender, route.receiver)}
+    chosen = codecs | codecs_here(placement)
     return Deployment(
         version=placement.version,
-        cut=cut,
+        cut=_first_blocks_here(placement),
         staleness=placement.staleness,
-        codec=names.get(Cargo.FEATURE, codec),
-        downlink_codec=names.get(Cargo.ERROR_GRADIENT, codec),
+        codec=chosen[Cargo.FEATURE],
+        downlink_codec=chosen[Cargo.ERROR_GRADIENT],
     )
+
+
+def codecs_here(placement: Placement) -> dict[Cargo, str]:
+    """The codecs of this device's links, by what is sent with them."""
+    return {route.cargo: name for route, name in placement.codecs.items() if AGENT in (route.sender, route.receiver)}

@@ -52,16 +52,18 @@ def completed(placement: Placement, workload: Workload) -> Placement:
     model = facts_of(chain)
     check(placement, model, Permissions(inputs_to=frozenset(config.privacy.inputs_to)))
     crossing = (*crossings(placement), *gradient_crossings(placement, model))
-    configured = {
-        Cargo.FEATURE: config.deployment.codec,
-        Cargo.ERROR_GRADIENT: config.deployment.downlink_codec,
-    }
+    configured = configured_codecs(config)
     routes = {Route(one.sender, one.receiver, one.cargo) for one in crossing if one.cargo in configured}
     codecs = {route: configured[route.cargo] for route in sorted(routes, key=str)}
     for codec in placement.codecs.values():
         _check_codec(codec)
     _check_widths(config, chain, placement.codecs.values())
     return replace(placement, codecs={**codecs, **placement.codecs})
+
+
+def configured_codecs(config: EdgeConfig) -> dict[Cargo, str]:
+    """The codecs of the configuration, by what is sent with them."""
+    return {Cargo.FEATURE: config.deployment.codec, Cargo.ERROR_GRADIENT: config.deployment.downlink_codec}
 
 
 def _from_cut(workload: Workload) -> Placement:

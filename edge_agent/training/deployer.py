@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import structlog
 
-from edge_agent.experiment.building import at_cut, deployment_of
+from edge_agent.experiment.building import at_cut, codecs_here, deployment_of, has_one_cut
+from edge_agent.experiment.placing import configured_codecs
 from edge_agent.sessions.open_session import OpenSession, Tickets
 from edge_agent.training.attempts import can_be_mended, is_refusal
 from edge_agent.training.listener import RunListener
@@ -29,6 +30,8 @@ class Deployer:
         self._boundary = boundary
         self._listener = listener
         self._wanted: Placement | None = None
+        self._codecs = configured_codecs(session.experiment.config)
+        """What is sent with which codec, where anything of the kind crosses this device's links."""
         self._give_up_seconds: float | None = None
         self._is_moving = False
 
@@ -40,7 +43,17 @@ class Deployer:
     @property
     def deployment(self) -> Deployment:
         """The same, as what two workers on one cut have of it."""
-        return deployment_of(self.placement, self._session.experiment.config.deployment.codec)
+        return deployment_of(self.placement, self._codecs)
+
+    @property
+    def deployment_in_force(self) -> Deployment:
+        """What is in force, as what two workers on one cut have of it."""
+        return deployment_of(self._session.placement, self._codecs)
+
+    @property
+    def has_cut(self) -> bool:
+        """Whether two workers train on one cut, which can be moved."""
+        return has_one_cut(self.placement)
 
     @property
     def moving(self) -> bool:
@@ -61,13 +74,17 @@ class Deployer:
     def change(
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
     ) -> None:
-        """Change K, or the codecs of all features or all error gradients. Raises ConfigError for a codec that is not there."""
+        """Change K, or the codecs of all features or all error gradients. Raises ConfigError for a codec that is not there.
+
+        Where nothing of the kind crosses now, the codec holds from the next move on.
+        """
         before = self.placement
-        chosen = {Cargo.FEATURE: codec, Cargo.ERROR_GRADIENT: downlink_codec}
-        for name in (codec, downlink_codec):
-            if name is not None:
-                codec_by_name(name)
-        codecs = {route: chosen.get(route.cargo) or name for route, name in before.codecs.items()}
+        named = {Cargo.FEATURE: codec, Cargo.ERROR_GRADIENT: downlink_codec}
+        chosen = {cargo: name for cargo, name in named.items() if name is not None}
+        for name in chosen.values():
+            codec_by_name(name)
+        self._codecs |= chosen
+        codecs = {route: chosen.get(route.cargo, name) for route, name in before.codecs.items()}
         staleness = before.staleness if staleness is None else staleness
         if (codecs, staleness) != (before.codecs, before.staleness):
             self._want(replace(before, codecs=codecs, staleness=staleness))
@@ -75,12 +92,11 @@ class Deployer:
     def move(self, cut: int, give_up_seconds: float | None = None) -> None:
         """Move the cut of two workers. Raises ModelError for a cut out of range, ConfigError where there is no one cut.
 
-        give_up_seconds: when the blocks are still under way after so long, the cut stays.
+        Raises DataError for labels that may not leave. give_up_seconds: when the blocks are still under way after so long, the
+        cut stays.
         """
-        experiment, configured = self._session.experiment, self._session.experiment.config.deployment
-        codecs = {Cargo.FEATURE: configured.codec, Cargo.ERROR_GRADIENT: configured.downlink_codec}
-        codecs |= {route.cargo: name for route, name in self.placement.codecs.items()}
-        self._want(at_cut(self.placement, cut, experiment, codecs))
+        codecs = self._codecs | codecs_here(self.placement)
+        self._want(at_cut(self.placement, cut, self._session.experiment, codecs))
         self._give_up_seconds = give_up_seconds
 
     def place(self, document: object) -> Placement:

@@ -47,6 +47,10 @@ class Deploys(Protocol):
         """What the next batch is started under."""
 
     @property
+    def has_cut(self) -> bool:
+        """Whether two workers train on one cut, which can be moved."""
+
+    @property
     def moving(self) -> bool:
         """Whether a move was asked for and is not done or given up."""
 
@@ -63,7 +67,10 @@ class Deploys(Protocol):
         """Have every worker run what a decoded document says. Raises ConfigError or DataError for one that may not be."""
 
     def move(self, cut: int, give_up_seconds: float | None = None) -> None:
-        """Move the cut once the batches in flight are settled. Raises ModelError for a cut out of range."""
+        """Move the cut once the batches in flight are settled.
+
+        Raises ModelError for a cut out of range, ConfigError where there is no one cut, DataError for labels that may not go.
+        """
 
 
 class InFlight(Protocol):

@@ -10,7 +10,6 @@ from functools import partial
 
 import structlog
 
-from edge_agent.experiment.building import deployment_of
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.attempts import Attempts, can_be_mended, is_refusal
 from edge_agent.training.checkpointer import Checkpointer
@@ -117,8 +116,7 @@ class TrainingLoop:
             async with Links(self._session, self._worker.run, self._listener) as self._links:
                 placement = self._session.placement
                 self._listener.placed(placement, links(placement, self._experiment.facts))
-                codec = self._experiment.config.deployment.codec
-                self._listener.deployment_changed(deployment_of(placement, codec))
+                self._listener.deployment_changed(self.deployer.deployment_in_force)
                 end = await self._do_steps(self._links)
             if end is not _End.CHANGE:
                 return end

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from edge_agent import run_training
 from edge_agent.sessions.open_session import OpenSession
+from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError, ModelError, UnreachableError
 from shared.training import held_blocks
 from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, flags
@@ -44,7 +45,7 @@ def test_any_sequence_of_migrations_changes_no_bit(model, optimizer, seed, data)
     cuts = st.integers(FIRST_CUTS[model], CUTS[model])
     start = data.draw(cuts)
     moves = data.draw(st.dictionaries(st.integers(1, 18), cuts, min_size=1, max_size=6))
-    chosen = [*flags(model, optimizer), f"training.seed={seed}", "training.max_steps=20", f"deployment.cut={start}"]
+    chosen = [*flags(model, optimizer), f"training.seed={seed}", f"deployment.cut={start}"]
     result = asyncio.run(train_and_move(moves, *chosen))
     assert result.summary.cut == moves[max(moves)], "the last move was made"
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
@@ -60,7 +61,7 @@ async def test_both_directions_in_one_run(optimizer):
 @pytest.mark.parametrize("limit", [0, 2])
 async def test_an_edge_on_which_nothing_learns_becomes_one_that_learns_and_back(limit):
     chosen = [*flags("mlp", "adam"), 'model.frozen=["0"]', "deployment.cut=1", f"deployment.staleness={limit}"]
-    result = await train_and_move({9: 3, 15: 1, 22: 2}, *chosen)
+    result = await train_and_move({9: 3, 15: 1, 18: 2}, *chosen)
     assert (result.summary.steps, result.summary.cut) == (30, 2)
     if limit == 0:
         assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
@@ -94,9 +95,9 @@ async def test_a_frozen_block_moves_without_being_sent(monkeypatch):
     sent = []
     upload = OpenSession.upload_block
 
-    async def recorded(self, block, tensors, deployment_version):
+    async def recorded(self, worker, block, *state):
         sent.append(block.name)
-        await upload(self, block, tensors, deployment_version)
+        await upload(self, worker, block, *state)
 
     monkeypatch.setattr(OpenSession, "upload_block", recorded)
     chosen = [*flags("mlp", "sgd"), 'model.frozen=["1"]', "deployment.cut=3"]
@@ -115,22 +116,21 @@ async def test_buffers_that_no_state_dict_holds_move_with_their_block(limit):
 
 
 async def test_a_commit_whose_answer_is_lost_is_not_lost(monkeypatch):
-    """The trainer has moved the cut, the edge does not hear of it: it asks, and goes on with the new one."""
-    from shared.client.trainer import TrainerClient
-
-    commit = TrainerClient.commit_migration
+    """The trainer has moved the cut, the edge does not hear of it: it asks again, and goes on with the new one."""
+    commit = TrainerClient.commit_placement
     lost = []
 
-    async def losing(self, session_id, next_step, deployment, fence):
-        await commit(self, session_id, next_step, deployment, fence)
-        if not lost:
-            lost.append(deployment.cut)
+    async def losing(self, request):
+        answer = await commit(self, request)
+        if not request.prepare and not lost:
+            lost.append(request.next_step)
             raise UnreachableError("the answer was lost")
+        return answer
 
-    monkeypatch.setattr(TrainerClient, "commit_migration", losing)
+    monkeypatch.setattr(TrainerClient, "commit_placement", losing)
     chosen = [*flags("cnn", "adam"), "deployment.cut=2", "trainer.give_up_seconds=60"]
     result = await train_and_move({7: 3}, *chosen)
-    assert lost == [3]
+    assert lost == [8]
     assert result.summary.cut == 3
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 

@@ -1,4 +1,4 @@
-"""Runs whose placement is written by workers: the short form in other words trains as before, and nothing else begins."""
+"""Runs whose placement is written by workers: in a run, in its record, and in the sentence that refuses another."""
 
 import pytest
 
@@ -58,14 +58,17 @@ async def test_a_stopped_run_goes_on_under_what_its_record_says_of_workers_and_b
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (placed("127.0.0.1:1", '["0:1", "3:"]', "1:3"), "this version trains with two workers on one cut"),
+        (placed("127.0.0.1:1", "0:1", "2:"), "nobody has block 1 on samples"),
         (placed("127.0.0.1:1", "0:", "4:"), "must hold at least one block of 0 to 3"),
-        (['trainers=[{name="a", address="a:1"}, {name="b", address="b:1"}]'], "trains with one trainer, and 2 are"),
-        (["trainers=[]", "placement.edge=0:"], "trains with one trainer, and none is configured"),
+        (placed("127.0.0.1:1", "2:", "0:2"), "raw samples would go from 'edge' to 'gpu'"),
+        (
+            ['trainers=[{name="a", address="a:1"}, {name="b", address="b:1"}]'],
+            "one trainer is needed, and 2 are configured",
+        ),
         (["placement.edge=0:2", "deployment.cut=2"], "deployment.cut and placement both say which blocks run where"),
     ],
 )
-def test_any_other_placement_ends_before_anybody_is_asked(more, says):
+def test_a_placement_that_cannot_be_ends_before_anybody_is_asked(more, says):
     done = run_agent("run", *(f"--set={flag}" for flag in [*flags("cnn", "sgd"), *more]))
     assert_one_sentence("edge-agent", done, ExitCode.CONFIG, says)
 

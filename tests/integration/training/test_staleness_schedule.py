@@ -73,7 +73,7 @@ async def test_an_edge_that_begins_with_more_than_the_trainer_allows_is_told_so(
 async def test_an_edge_whose_schedule_comes_to_more_than_the_trainer_allows_is_told_so_before_it_trains():
     async with running_trainer("server.max_staleness=2") as server:
         with pytest.raises(
-            ConfigError, match=r"deployment.staleness comes to 3; .* limit is 2 \(server.max_staleness\)"
+            ConfigError, match=r"deployment.staleness comes to 3; the limit of trainer 'trainer' is 2 \(server.max_stal"
         ):
             await train_with(server, *FLAGS, "deployment.staleness=[[0, 0], [1, 3]]")
         metric = server.metrics.registry.get_sample_value
@@ -98,7 +98,6 @@ def test_a_schedule_counts_in_steps_or_in_epochs(every, changes):
     experiment = Experiment(edge_config(*flags))
     assert experiment.deployment.staleness == 2
     assert experiment.staleness_changes == changes
-    assert experiment.largest_staleness == 3
 
 
 @pytest.fixture

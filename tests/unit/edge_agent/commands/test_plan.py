@@ -86,15 +86,13 @@ def test_a_plan_over_a_long_way_keeps_more_batches_in_flight(edge_agent, profile
     assert answer(*waiting, "--round-trip", "0ms")["seconds_per_step"] == near["seconds_per_step"]
 
 
-def test_a_plan_with_all_blocks_on_the_edge_waits_for_the_loss_and_training_without_a_trainer_does_not(
-    edge_agent, profile_path
-):
+def test_a_plan_with_all_blocks_on_the_edge_waits_for_nobody(edge_agent, profile_path):
     def seconds(*more):
         _, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, "--round-trip", "2s", *more)
         return json.loads(out)["seconds_per_step"]
 
     assert seconds("--planner", "edge-only") == pytest.approx(5.0)
-    assert seconds("--planner", "fixed", "--cut", "4", "--bits", "32", "--staleness", "0") == pytest.approx(7.0)
+    assert seconds("--planner", "fixed", "--cut", "4", "--bits", "32", "--staleness", "0") == pytest.approx(5.0)
 
 
 def notes_of(edge_agent, profile_path, *more):
@@ -119,7 +117,6 @@ def test_a_plan_says_where_nothing_was_calibrated(edge_agent, profile_path):
     ("changes", "arguments", "said"),
     [
         ({"edge_seconds": (None, 1.0, 2.0, 3.0, 0.5)}, ("--no-edge-only",), "0.5 s a step .*--no-edge-only forbids it"),
-        ({"edge_seconds": (None, 1.0, 2.0, 3.0, 0.5), "max_staleness": 0}, ("--round-trip", "1s"), "would wait for it"),
         ({}, ("--from-cut", "3", "--no-edge-only", "--horizon", "1"), "to move the blocks there takes"),
         ({"min_bits": (None, 32, 32, 32, None)}, ("--no-edge-only",), "the calibration found"),
     ],
