@@ -130,7 +130,9 @@ def _payload_bytes(workload: Workload, one: Crossing, codec: str) -> int:
             return specs_bytes(_of_rows((workload.labels,), one.rows))
         case Cargo.WEIGHT_GRADIENT:
             block = chain.blocks[one.index]
-            learnt = {name: value for name, value in block.named_parameters().items() if value.requires_grad}
+            learnt: dict[str, Tensor] = {
+                name: value for name, value in block.named_parameters().items() if value.requires_grad
+            }
             return len(block_state.serialize(part_of(block, learnt)))
         case Cargo.WEIGHTS:
             return len(block_state.serialize(weights_of(chain.blocks[one.index])))
