@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from shared.concurrency.threads import Runner
 from shared.execution.model_facts import facts_of
+from shared.model.chain import Chain
 from shared.placement import Placement, held_blocks, links
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.worker_listener import WorkerListener
@@ -98,16 +99,17 @@ class LinkedSession:
         told: Recipe,
         backward: str = "replay",
         seconds: Seconds = lambda: 0.0,
-        losses: Sequence[int] = (),
+        losses: Iterable[int] = (),
         computing: Callable[[str], Runner] | None = None,
         wires: Callable[[str, str], Wire] | None = None,
         chunk_bytes: int = CHUNK_BYTES,
+        make_chain: Callable[[Any], Chain] = chain_of,
     ) -> None:
         """seconds: before and after each call, and before each packet. losses: after how many packets each stream is lost, one
         after the other; then none is. computing: where a worker computes, in place of calls that take `seconds`. wires: by the
-        sender and the receiver.
+        sender and the receiver. make_chain: of each worker's module.
         """
-        self.chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
+        self.chains = {worker: make_chain(copy.deepcopy(module)) for worker in placement.workers}
         self.placement = placement
         self._linking = Linking(seconds, losses, wires, chunk_bytes)
         self._heard = Heard()
@@ -127,6 +129,11 @@ class LinkedSession:
             listener = WorkerListener() if self.workers else self._heard
             self.workers[worker] = WorkerRun(wire, model, blocks, threads, listener)
         self._links = links(placement, model)
+
+    @property
+    def streams(self) -> int:
+        """How many streams there were, of all links."""
+        return self._linking.streams
 
     @property
     def done(self) -> dict[int, list[StepDone]]:

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
@@ -93,11 +94,14 @@ MODEL_FACTS = {name: facts_of(chain_of(built(name))) for name in MODELS}
 
 
 class WatchedBlocks(PlacedBlocks):
-    """Notes how old the weights were that each forward used."""
+    """Notes how old the weights were that each forward used, and how many inputs are kept."""
 
     def __init__(self, held: HeldBlocks, placement: Placement, model: ModelFacts, worker: str, how: Method) -> None:
         super().__init__(held, placement, model, worker, how)
         self.staleness: list[int] = []
+        self.most_inputs_kept = 0
+        """Inputs of earlier steps that were still held when another was forwarded."""
+        self._inputs: list[weakref.ref[Tensor]] = []
         self._updated: dict[int, int] = defaultdict(lambda: -1)
 
     def forward(self, step: int, tile: Tile, inputs: Features, *, weights_stay: bool) -> Features:
@@ -105,6 +109,9 @@ class WatchedBlocks(PlacedBlocks):
         self.staleness += [
             step - 1 - self._updated[block] for block in tile.blocks if self.held.chain.blocks[block].trainable
         ]
+        self._inputs = [known for known in self._inputs if known() is not None]
+        self.most_inputs_kept = max(self.most_inputs_kept, len(self._inputs))
+        self._inputs += map(weakref.ref, inputs)
         return super().forward(step, tile, inputs, weights_stay=weights_stay)
 
     def update(self, step: int, block: int, gradient: BlockGradients) -> None:

@@ -123,14 +123,14 @@ async def test_a_commit_whose_answer_is_lost_is_not_lost(monkeypatch):
     async def losing(self, request):
         answer = await commit(self, request)
         if not request.prepare and not lost:
-            lost.append(request.next_step)
+            lost.append(request.placement.version)
             raise UnreachableError("the answer was lost")
         return answer
 
     monkeypatch.setattr(TrainerClient, "commit_placement", losing)
     chosen = [*flags("cnn", "adam"), "deployment.cut=2", "trainer.give_up_seconds=60"]
     result = await train_and_move({7: 3}, *chosen)
-    assert lost == [8]
+    assert lost == [1]
     assert result.summary.cut == 3
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 

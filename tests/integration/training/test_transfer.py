@@ -2,25 +2,12 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cloud_trainer import TrainerServer
 from edge_agent.observability.observer import RunObserver
 from shared.training.policies import POLICIES
-from tests.support.plain import assert_same_bits, plain_forward, plain_optimizer, plain_state, plain_update
+from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, train_with
-from tests.support.virtual import run_virtually
-from tests.support.virtual_split import (
-    RECIPE,
-    SEED,
-    Delays,
-    Record,
-    VirtualSplit,
-    any_delays,
-    batch_of,
-    small_network,
-)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -87,40 +74,3 @@ async def test_what_is_frozen_stays_and_the_rest_does_not():
     parameters = {name for name in before if "running" not in name and "num_batches" not in name}
     assert same & parameters == {name for name in parameters if name.startswith(("stem.", "layers.0."))}
     assert not same & {"stem.1.running_mean", "layers.0.first.1.num_batches_tracked"}, "statistics go on"
-
-
-@pytest.mark.parametrize("limit", [0, 2])
-@pytest.mark.parametrize("frozen_blocks", [1, 2])
-def test_a_frozen_edge_runs_ahead_of_k_and_another_does_not(limit, frozen_blocks):
-    async def main() -> Record:
-        slow = Delays(cloud=lambda: 0.5, up=lambda: 0.3)
-        split = VirtualSplit(frozen_blocks=frozen_blocks, delays=slow, deployment={"staleness": limit})
-        await split.train([15, 30])
-        return split.record
-
-    record, all_frozen = run_virtually(main), frozen_blocks == 2
-    assert (record.most_in_flight > limit + 1) == all_frozen
-    assert [step for what, step in record.edge if what == "forward"] == list(range(30))
-    assert bool(record.gradients_down) == ("backward" in dict(record.edge)) == (not all_frozen)
-    assert (record.most_inputs_kept > 0) == (limit > 0 and not all_frozen), "what never learns keeps nothing to replay"
-    assert record.cloud == record.updated == record.reported == list(range(30))
-
-
-@settings(max_examples=30, deadline=None)
-@given(any_delays(), st.lists(st.integers(1, 12), min_size=1, max_size=2))
-def test_a_frozen_edge_far_ahead_is_still_exact(delays, runs):
-    stops = [sum(runs[: index + 1]) for index in range(len(runs))]
-
-    async def main() -> dict[str, torch.Tensor]:
-        split = VirtualSplit(frozen_blocks=2, delays=delays)
-        await split.train(stops)
-        return split.state
-
-    module = small_network(frozen_blocks=2).train()
-    optimizer = plain_optimizer(module, RECIPE.optimizer)
-    for step in range(stops[-1]):
-        batch = batch_of(step)
-        output = plain_forward(module, SEED, step, batch.inputs)
-        torch.nn.functional.cross_entropy(output, batch.labels).backward()
-        plain_update([block.parameters() for block in module], optimizer, RECIPE, step)
-    assert_same_bits(module.state_dict(), run_virtually(main))

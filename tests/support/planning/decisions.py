@@ -24,6 +24,7 @@ class Deployer:
         )
         self.wanted = None
         self.give_up_seconds = None
+        self.has_cut = True
 
     @property
     def moving(self):

@@ -1,0 +1,109 @@
+"""Two workers on one cut over a slow link in virtual time: as late as K allows, exact, and no more kept than is needed."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shared.execution.split import Scheme
+from shared.model.random_state import random_state
+from shared.placement import Cargo, Placement, Route, two_workers
+from shared.training.policies import POLICIES
+from tests.support.linked import LinkedSession
+from tests.support.models.tuples import CLASSES, CUTS, WIDTH, tupled, tupled_chain
+from tests.support.placed import batch_of, built, recipe, state_of
+from tests.support.plain import assert_same_bits, plain_split, steady_order
+from tests.support.plain_tiles import PlainTiles
+from tests.support.virtual import Wire, run_virtually
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS, SAMPLES, CUT = 20, 4, 2
+
+
+def at_cut(cut: int, scheme: Scheme) -> Placement:
+    codecs = {
+        Route("edge", "gpu", Cargo.FEATURE): scheme.codec,
+        Route("gpu", "edge", Cargo.ERROR_GRADIENT): scheme.downlink_codec,
+    }
+    return replace(two_workers("edge", "gpu", cut, 4, SAMPLES, staleness=scheme.staleness), version=1, codecs=codecs)
+
+
+def far_away(_sender: str, _receiver: str) -> Wire:
+    return Wire(1e9, 1.0)
+
+
+def trained(module: nn.Module, placement: Placement, batches, **how) -> LinkedSession:
+    async def main() -> LinkedSession:
+        session = LinkedSession(module, placement, recipe("sgd"), **how)
+        await session.train(batches)
+        return session
+
+    return run_virtually(main)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("limit", range(6))
+def test_over_a_slow_link_every_gradient_is_as_late_as_allowed(limit, policy):
+    """A rule that let less through would leave the link waiting."""
+    batches = [batch_of(step, SAMPLES) for step in range(STEPS)]
+    scheme, module = Scheme(limit, policy), built("dropping")
+    session = trained(module, at_cut(CUT, scheme), batches, backward=policy, wires=far_away)
+    edge = session.blocks["edge"]
+    assert edge.staleness == [min(step, limit) for step in range(STEPS) for _ in range(CUT)]
+    assert edge.most_inputs_kept <= limit
+    order = steady_order(0, STEPS, limit)
+    plain_split(list(module), CUT, recipe("sgd"), policy, scheme.feedback, order, lambda _: scheme, batches.__getitem__)
+    assert_same_bits(dict(module.state_dict()), state_of(session.chains, session.placement))
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_what_never_learns_keeps_nothing_to_replay(limit):
+    module = built("dropping")
+    module[:CUT].requires_grad_(False)
+    batches = [batch_of(step, SAMPLES) for step in range(STEPS)]
+    session = trained(module, at_cut(CUT, Scheme(limit)), batches, wires=far_away)
+    assert session.blocks["edge"].most_inputs_kept == 0
+    plain = PlainTiles(list(module), session.placement, recipe("sgd"))
+    for step, batch in enumerate(batches):
+        plain.step(step, *batch)
+    assert_same_bits(dict(module.state_dict()), state_of(session.chains, session.placement))
+
+
+def of_tuples(step: int) -> tuple[Tensor, Tensor]:
+    with random_state("tuples", step):
+        return torch.randn(SAMPLES, WIDTH), torch.randint(CLASSES, (SAMPLES,))
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    "scheme",
+    [Scheme(2), Scheme(2, "stash"), Scheme(3, codec="uniform4", downlink_codec="uniform8")],
+    ids=["late", "stash", "compressed"],
+)
+def test_several_tensors_cross_at_once(cut, scheme):
+    """Floats with a gradient each and integers with none, late, and compressed each by itself."""
+    expected, batches = tupled(), [of_tuples(step) for step in range(STEPS)]
+    session = trained(
+        expected,
+        at_cut(cut, scheme),
+        batches,
+        backward=scheme.backward,
+        wires=far_away,
+        make_chain=lambda module: tupled_chain(module, SAMPLES),
+    )
+    order = steady_order(0, STEPS, scheme.staleness)
+    plain_split(
+        list(expected.parts), cut, recipe("sgd"), scheme.backward, scheme.feedback, order, lambda _: scheme, of_tuples
+    )
+    assert_same_bits(dict(expected.state_dict()), state_of(session.chains, session.placement))
+
+
+def test_a_run_gets_on_over_streams_of_a_few_packets_each():
+    few: Iterator[int] = itertools.repeat(12)
+    session = trained(
+        built("dropping"), at_cut(CUT, Scheme(2)), [batch_of(step, SAMPLES) for step in range(6)], losses=few
+    )
+    assert session.streams > 2
