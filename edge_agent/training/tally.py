@@ -31,6 +31,8 @@ class Tally(WorkerListener):
         self._check_loss = check_loss
         self._on_stopping = on_stopping
         self._names: tuple[str, ...] = ()
+        self._learns = False
+        """Whether an error gradient goes back through blocks of this device in every step."""
         self._samples: dict[int, int] = {}
         self._reports: dict[int, list[StepDone]] = {}
         self._seconds: dict[int, float] = {}
@@ -45,6 +47,7 @@ class Tally(WorkerListener):
     def begin(self, placement: Placement, model: ModelFacts, step: int) -> None:
         """Steps from this one on are done under a placement."""
         self._names = tuple(name for name in placement.workers if program(placement, model, name))
+        self._learns = any(isinstance(one, Backward) for one in program(placement, model, AGENT))
         self.restart(step)
 
     def restart(self, step: int) -> None:
@@ -78,7 +81,8 @@ class Tally(WorkerListener):
     def step_ended(self, step: int, staleness: int, /) -> None:
         """This device has done its part."""
         self._listener.edge_computed(step, self._seconds.pop(step, 0.0))
-        self._listener.gradient_applied(step, staleness)
+        if self._learns:
+            self._listener.gradient_applied(step, staleness)
 
     def step_done(self, done: StepDone, /) -> None:
         """One worker has done its part; steps end one after the other."""
