@@ -4,9 +4,8 @@ The series of a session are read from it at each scrape, and are gone once it is
 the trainer takes sessions.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,21 +18,12 @@ from shared.telemetry.metrics import DIRECTIONS, TrainingMetrics
 QUEUES = ("compute", "send")
 
 
-class Queues(Protocol):
-    """What has batches waiting: a stream that is served."""
-
-    @property
-    def waiting(self) -> Mapping[str, int]:
-        """How many, by queue."""
-
-
 class TrainerMetrics(TrainingMetrics):
     """The metrics of one trainer."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
-        self.streams: set[Queues] = set()
-        """The attached streams, whose queues are summed."""
+        self._registry: SessionRegistry | None = None
         self._sessions = Gauge("isthmus_sessions", "Open sessions.", registry=registry)
         self._limit = Gauge("isthmus_sessions_limit", "Sessions that are taken at one time.", registry=registry)
         for queue in QUEUES:
@@ -41,13 +31,14 @@ class TrainerMetrics(TrainingMetrics):
 
     def watch(self, sessions: SessionRegistry) -> None:
         """Read the sessions at each scrape, on the scraper's thread."""
+        self._registry = sessions
         self._sessions.set_function(lambda: len(sessions))
         self._limit.set(sessions.limit)
         self.registry.register(_SessionSeries(sessions))
 
     def waiting(self, queue: str) -> int:
-        """What waits in a queue, of all streams."""
-        return sum(stream.waiting[queue] for stream in list(self.streams))
+        """What waits in a queue, of all sessions."""
+        return sum(session.waiting[queue] for session in self._registry.built) if self._registry is not None else 0
 
 
 class _SessionSeries(Collector):

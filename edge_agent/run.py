@@ -38,10 +38,10 @@ from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import ClosedError, GoneError, ProtocolError
+from shared.placement import Deployment
 from shared.planning import Profile
 from shared.telemetry.metrics import serving_metrics
 from shared.transport.rpc.malloc import keep_message_memory
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 _log = structlog.get_logger(__name__)
 

@@ -4,10 +4,8 @@ The one place that knows both torch's element types and the protos'.
 """
 
 import torch
-from torch import Tensor
 
-from shared.codec import Codec, Encoded, check_layout, codec_by_name, is_lossy, most_span_bytes
-from shared.concurrency.threads import Runner
+from shared.codec import Codec, Encoded, check_layout, codec_by_name, most_span_bytes
 from shared.errors import DataError, ProtocolError
 from shared.model.spec import TensorSpec
 from shared.transport.stream.framing import TensorKey, WireTensor, key_of
@@ -28,7 +26,7 @@ _DTYPES = {
 _TORCH_DTYPES = {wire: dtype for dtype, wire in _DTYPES.items()}
 
 
-def to_wire(encoded: Encoded, key: TensorKey, deployment_version: int, batch_samples: int = 0) -> WireTensor:
+def to_wire(encoded: Encoded, key: TensorKey, placement_version: int, batch_samples: int = 0) -> WireTensor:
     """An encoded tensor, ready to be cut into chunks; nothing is copied."""
     header = TensorHeader(
         codec=encoded.codec,
@@ -37,7 +35,7 @@ def to_wire(encoded: Encoded, key: TensorKey, deployment_version: int, batch_sam
         strides=encoded.strides,
         encoded_bytes=len(encoded.payload),
     )
-    return WireTensor(key, deployment_version, header, encoded.payload, batch_samples=batch_samples)
+    return WireTensor(key, placement_version, header, encoded.payload, batch_samples=batch_samples)
 
 
 def from_wire(tensor: WireTensor) -> Encoded:
@@ -49,21 +47,6 @@ def from_wire(tensor: WireTensor) -> Encoded:
 def slot_codec(name: str, dtype: torch.dtype) -> Codec:
     """The codec of one tensor of a feature: that of the deployment for floats, raw for integers, which stand for something."""
     return codec_by_name(name if dtype.is_floating_point else "raw")
-
-
-async def encode_tensor(tensor: Tensor, codec: Codec, worker: Runner) -> Encoded:
-    """Encode on the codec's thread; what is sent as it lies in this machine's memory needs none."""
-    if tensor.is_cuda or is_lossy(codec.name):
-        return await worker.run(codec.encode, tensor)
-    return codec.encode(tensor)
-
-
-async def decode_tensor(tensor: WireTensor, worker: Runner) -> Tensor:
-    """Decode on the codec's thread; what lies in the payload's own memory needs none."""
-    codec = codec_by_name(tensor.header.codec)
-    if is_lossy(codec.name):
-        return await worker.run(codec.decode, from_wire(tensor))
-    return codec.decode(from_wire(tensor))
 
 
 def check_announcement(frame: Frame, codec: Codec, max_bytes: int) -> None:

@@ -164,7 +164,7 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
         pb.TrainerSessionStatus(
             model=session.request.model.factory,
             step=session.next_step,
-            deployment=deployment_status(session.deployment, len(session.held.chain.blocks)),
+            deployment=deployment_status(session.deployment, len(session.blocks.held.chain.blocks)),
             held_blocks=session.shown_blocks,
             session_term=session.attachment.term,
             bytes_up=session.statistics.received_bytes,

@@ -29,8 +29,6 @@ CHECK = f"/{health.SERVICE_NAME}/Check"
 LINK = f"/{SERVICE}/Link"
 SCOPES: dict[str, Scope | None] = {
     f"/{SERVICE}/OpenSession": Scope.TRAIN,
-    f"/{SERVICE}/Train": Scope.TRAIN,
-    f"/{SERVICE}/Evaluate": Scope.TRAIN,
     f"/{SERVICE}/UploadBlock": Scope.TRAIN,
     f"/{SERVICE}/DownloadBlock": Scope.TRAIN,
     f"/{SERVICE}/MeasureStage": Scope.TRAIN,
@@ -42,7 +40,6 @@ SCOPES: dict[str, Scope | None] = {
     f"/{SERVICE}/CheckpointWorker": Scope.TRAIN,
     f"/{SERVICE}/JoinEvaluation": Scope.TRAIN,
     f"/{SERVICE}/CommitPlacement": Scope.CONTROL,
-    f"/{SERVICE}/CommitMigration": Scope.CONTROL,
     f"/{SERVICE}/CloseSession": Scope.CONTROL,
     f"/{SERVICE}/GetSession": Scope.READ,
     f"/{CONTROL.full_name}/GetStatus": Scope.READ,

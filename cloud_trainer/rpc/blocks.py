@@ -38,21 +38,27 @@ class BlockReceiver:
         self.session.memory.end_upload(self._reserved_bytes)
 
     async def take(self, tensor: WireTensor, lane: Lane) -> int:
-        """Take the block that arrived, at once or for a migration. Returns the digest of the session's block."""
+        """Take the block that arrived, at once or for another placement. Returns the digest of the session's block."""
+
+        blocks = self.session.blocks
 
         def take() -> int:
             self.session.attachment.check_fence(self._fence)
             try:
-                self.session.take_block(tensor.key.block, block_state.deserialize(bytes(tensor.payload)))
+                blocks.take(
+                    tensor.key.block,
+                    block_state.deserialize(bytes(tensor.payload)),
+                    aside=self.session.attachment.begun,
+                )
             except (RuntimeError, TypeError, OverflowError) as cause:  # what torch makes of a shape that cannot be
                 raise ProtocolError(f"the state of block {tensor.key.block} cannot be loaded: {cause}") from cause
-            return block_state.digest(self.session.held.chain.blocks[tensor.key.block])
+            return block_state.digest(blocks.held.chain.blocks[tensor.key.block])
 
         return await lane.aside(take)
 
     def _accept(self, frame: Frame) -> None:
         index = self.session.check_arriving(frame.block)
-        held, version = self.session.held, self.session.deployment.version
+        held, version = self.session.blocks.held, self.session.placement.version
         limit = block_state.max_serialized_bytes(held.chain.blocks[index], held.recipe.optimizer)
         judge(frame, ExpectedTensor(block_key(index), version, "raw", _check_bytes, limit))
         self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.batches)
@@ -68,16 +74,16 @@ async def send_block(
     session: Session, block: int, chunk_bytes: int, lane: Lane, *, weights_only: bool
 ) -> AsyncIterator[Packet[DownloadBlockResponse]]:
     """The state of a block that is held here, chunk by chunk."""
-    index = session.check_owned(block)
+    index = session.blocks.check_held(block)
 
     def serialized() -> bytes:
-        tensors = session.held.block_tensors(index)
+        tensors = session.blocks.held.block_tensors(index)
         if weights_only:
             tensors = block_state.without_optimizer(tensors)
         return block_state.serialize(tensors)
 
     data = await lane.aside(serialized)
     encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    tensor = to_wire(encoded, block_key(index), session.deployment.version)
+    tensor = to_wire(encoded, block_key(index), session.placement.version)
     for frame, payload in chunks(tensor, chunk_bytes):
         yield Packet(DownloadBlockResponse(frame=frame), payload)

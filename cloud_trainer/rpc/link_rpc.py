@@ -1,4 +1,4 @@
-"""The call `Link`: opens a link of a session with a placement and serves it until who dials ends it."""
+"""The call `Link`: opens a link of a session and serves it until who dials ends it."""
 
 import grpc
 
@@ -7,8 +7,8 @@ from cloud_trainer.rpc.serving import ServedStream, first_packet, serve_attached
 from cloud_trainer.rpc.shutdown import Shutdown
 from cloud_trainer.sessions.attachment import StreamName
 from cloud_trainer.sessions.fencing import check_version
-from cloud_trainer.sessions.placed import PlacedSession, placed_session
 from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session import Session
 from shared.config import LinkConfig
 from shared.errors import ProtocolError
 from shared.placement import AGENT
@@ -36,7 +36,7 @@ class LinkRpc:
     def find_ticket(self, ticket: str) -> Caller | None:
         """Who comes with a ticket: it counts as the owner of the session, and may do no more than that link needs."""
         for _, owner, session in self._sessions.owned:
-            if isinstance(session, PlacedSession) and (found := session.tickets.find(ticket)) is not None:
+            if session is not None and (found := session.tickets.find(ticket)) is not None:
                 return Caller(owner, frozenset({Scope.TRAIN}), found)
         return None
 
@@ -48,8 +48,7 @@ class LinkRpc:
             raise ProtocolError("a link begins with a message that opens it and does nothing else")
         check_version(opening.protocol_version)
         self._shutdown.check_open()
-        with self._sessions.using(opening.session_id) as found:
-            session = placed_session(found)
+        with self._sessions.using(opening.session_id) as session:
             bind_session(session.id)
             name = StreamName(opening.worker, opening.evaluation)
             self._run_for(session, opening)  # before the link that is open is ended for it
@@ -66,7 +65,7 @@ class LinkRpc:
             )
             await session.note_ended(opening.evaluation)
 
-    def _run_for(self, session: PlacedSession, opening: LinkOpening) -> WorkerRun:
+    def _run_for(self, session: Session, opening: LinkOpening) -> WorkerRun:
         """The steps that the link is for.
 
         Raises StatusError where there is no such link now, or not for this caller, and what a link behind it has failed with.
@@ -93,7 +92,7 @@ class LinkRpc:
         return run
 
     async def _serve(
-        self, session: PlacedSession, run: WorkerRun, name: StreamName, opened: LinkOpened, context: Context
+        self, session: Session, run: WorkerRun, name: StreamName, opened: LinkOpened, context: Context
     ) -> None:
         served: ServedStream[LinkMessage, LinkMessage] = ServedStream(
             context, LinkMessage, run.links[name.worker].accept, self._link, self._metrics
@@ -110,11 +109,11 @@ class LinkRpc:
         await served.run(serve())
 
 
-def _link(session: PlacedSession, opening: LinkOpening) -> PeerLink:
+def _link(session: Session, opening: LinkOpening) -> PeerLink:
     return PeerLink(session.id, session.attachment.term, opening.worker, opening.evaluation)
 
 
-def _take_ticket(session: PlacedSession, opening: LinkOpening) -> str:
+def _take_ticket(session: Session, opening: LinkOpening) -> str:
     """The ticket for the same link once more; empty for the agent, who needs none. Raises StatusError."""
     if (shown := caller().ticket) is None:
         return ""

@@ -28,7 +28,7 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
         return refusing(watch.watched(call), "the trainer", metrics.failed)
 
     unary, up = grpc.unary_unary_rpc_method_handler, grpc.stream_unary_rpc_method_handler
-    down, placed = grpc.unary_stream_rpc_method_handler, service.placed_calls
+    down, calls = grpc.unary_stream_rpc_method_handler, service.session_calls
 
     def message(request: Any) -> dict[str, Any]:
         return {"request_deserializer": message_deserializer(request), "response_serializer": _to_bytes}
@@ -41,10 +41,8 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
         {
             "OpenSession": unary(method(service.open_session), **message(pb.OpenSessionRequest)),
             "GetSession": unary(method(service.get_session), **message(pb.GetSessionRequest)),
-            "CommitMigration": unary(method(service.commit_migration), **message(pb.CommitMigrationRequest)),
             "MeasureStage": unary(method(service.measure_stage), **message(pb.MeasureStageRequest)),
             "CloseSession": unary(method(service.close_session), **message(pb.CloseSessionRequest)),
-            "Evaluate": up(method(service.evaluate), **packets(pb.EvaluateRequest, _to_bytes)),
             "UploadBlock": up(method(service.upload_block), **packets(pb.UploadBlockRequest, _to_bytes)),
             "DownloadBlock": down(
                 method(service.download_block),
@@ -52,18 +50,15 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
                 response_serializer=serialize,
             ),
             "TrainCopy": down(method(service.copies.train_copy), **message(pb.TrainCopyRequest)),
-            "Train": grpc.stream_stream_rpc_method_handler(
-                method(service.train_rpc.train), **packets(pb.TrainRequest, serialize)
-            ),
             "Link": grpc.stream_stream_rpc_method_handler(
                 method(service.link_rpc.link), **packets(LinkMessage, serialize)
             ),
-            "JoinSession": unary(method(placed.join_session), **message(pb.JoinSessionRequest)),
-            "RestoreWorker": unary(method(placed.restore_worker), **message(pb.RestoreWorkerRequest)),
-            "CommitPlacement": unary(method(placed.commit_placement), **message(pb.CommitPlacementRequest)),
-            "DialPeers": unary(method(placed.dial_peers), **message(pb.DialPeersRequest)),
-            "CheckpointWorker": down(method(placed.checkpoint_worker), **message(pb.CheckpointWorkerRequest)),
-            "JoinEvaluation": down(method(placed.join_evaluation), **message(pb.JoinEvaluationRequest)),
+            "JoinSession": unary(method(calls.join_session), **message(pb.JoinSessionRequest)),
+            "RestoreWorker": unary(method(calls.restore_worker), **message(pb.RestoreWorkerRequest)),
+            "CommitPlacement": unary(method(calls.commit_placement), **message(pb.CommitPlacementRequest)),
+            "DialPeers": unary(method(calls.dial_peers), **message(pb.DialPeersRequest)),
+            "CheckpointWorker": down(method(calls.checkpoint_worker), **message(pb.CheckpointWorkerRequest)),
+            "JoinEvaluation": down(method(calls.join_evaluation), **message(pb.JoinEvaluationRequest)),
         },
     )
 

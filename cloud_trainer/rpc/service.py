@@ -15,21 +15,19 @@ from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.rpc.blocks import BlockReceiver, send_block
-from cloud_trainer.rpc.evaluation import evaluate
 from cloud_trainer.rpc.link_rpc import LinkRpc
-from cloud_trainer.rpc.placed_calls import PlacedCalls
+from cloud_trainer.rpc.session_calls import SessionCalls
 from cloud_trainer.rpc.shutdown import Shutdown
-from cloud_trainer.rpc.train_rpc import TrainRpc
-from cloud_trainer.sessions.building import build_session, check_request
+from cloud_trainer.sessions.building import check_request
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.fencing import Fencing, check_version
-from cloud_trainer.sessions.handshake import Handshake
+from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.placed import Joining, PlacedSession, build_worker
 from cloud_trainer.sessions.registry import SessionRegistry
-from cloud_trainer.sessions.session import CutSession, Session, cut_session
+from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import Quota, Record, SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
+from cloud_trainer.sessions.worker.building import build_worker
 from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError, StorageError
 from shared.transport.auth.callers import caller
@@ -74,13 +72,9 @@ class TrainerService:
         self._checkpointer = SessionCheckpointer(self._store, self._threads)
         self.copies = CopyTrainings(config, self._limits, device)
         self._shutdown = Shutdown(self.sessions, self._checkpointer)
-        handshake = Handshake(self.sessions, self._store, self._fencing, self._threads, self._build)
-        self.train_rpc = TrainRpc(
-            config, self.sessions, handshake, self._checkpointer, self._shutdown, self._threads, metrics
-        )
-        joining = Joining(self.sessions, self._store, self._fencing, self._threads, self._build_placed)
+        joining = Joining(self.sessions, self._store, self._fencing, self._threads, self._build)
         dialer = PeerDialer(config.peers, config.link, insecure=config.server.insecure)
-        self.placed_calls = PlacedCalls(self.sessions, joining, self._checkpointer, self._threads, dialer)
+        self.session_calls = SessionCalls(self.sessions, joining, self._checkpointer, self._threads, dialer)
         self.link_rpc = LinkRpc(config.link, self.sessions, self._shutdown, metrics)
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:
@@ -97,14 +91,7 @@ class TrainerService:
 
     async def stop(self, seconds: float) -> None:
         """Have every agent end its batches and take a checkpoint. Returns when all have, or after so many seconds."""
-
-        async def say() -> None:
-            for session in self.sessions.built:
-                if isinstance(session, PlacedSession):
-                    session.say_stopping()
-            await self.train_rpc.say_stopping()
-
-        await self._shutdown.run(seconds, say)
+        await self._shutdown.run(seconds)
 
     async def close(self, seconds: float) -> bool:
         """End the threads; called when the server has stopped. Returns whether all computation ended in so many seconds."""
@@ -122,15 +109,15 @@ class TrainerService:
         return ended
 
     async def open_session(self, request: pb.OpenSessionRequest, _context: Context) -> pb.OpenSessionResponse:
-        """Build a session from what the edge asks for."""
+        """Build a session from what the agent asks for."""
         check_version(request.protocol_version)
         self._shutdown.check_open()
         check_request(request)
         session_id = self.sessions.reserve()
         try:
             await self._reserve_room(session_id)
-            session = await self._built(request, session_id)
-            digests = await self._threads.build(session.block_digests)
+            session = await self._build(request, request.placement, session_id)
+            digests = await self._threads.build(session.blocks.digests)
             await self._store.keep_record(session_id, Record(request, 0, caller().subject))
         except BaseException:
             self.sessions.release(session_id)
@@ -162,14 +149,7 @@ class TrainerService:
             "(checkpoints.max_sessions_per_subject); close one that is not needed (cloud-trainer close)",
         )
 
-    async def _built(self, request: pb.OpenSessionRequest, session_id: str) -> Session:
-        if request.HasField("placement"):
-            return await self._build_placed(request, request.placement, session_id)
-        return await self._build(request, session_id)
-
-    async def _build_placed(
-        self, request: pb.OpenSessionRequest, placement: pb.Placement, session_id: str
-    ) -> PlacedSession:
+    async def _build(self, request: pb.OpenSessionRequest, placement: pb.Placement, session_id: str) -> Session:
         config = self._config
         built = await self._threads.build(
             build_worker,
@@ -181,32 +161,7 @@ class TrainerService:
             self._device,
             config.checkpoints.step_log,
         )
-        return PlacedSession(session_id, request, built, self._threads, self._metrics)
-
-    async def _build(self, request: pb.OpenSessionRequest, session_id: str) -> CutSession:
-        config = self._config
-        return await self._threads.build(
-            build_session,
-            request,
-            session_id,
-            config.models.allowed,
-            self._limits,
-            self._device,
-            config.checkpoints.step_log,
-        )
-
-    async def evaluate(
-        self, requests: AsyncIterator[Packet[pb.EvaluateRequest] | Damaged], _context: Context
-    ) -> pb.EvaluateResponse:
-        """Evaluate batches with the current weights."""
-        with ExitStack() as uses:
-
-            def session_of(session_id: str) -> CutSession:
-                session = cut_session(uses.enter_context(self.sessions.using(session_id)))
-                uses.enter_context(session.memory.evaluation(session.batches))
-                return session
-
-            return await evaluate(requests, session_of, self._config.server.max_tensor_bytes, self._threads)
+        return Session(session_id, request, built, self._threads, self._metrics)
 
     async def upload_block(
         self, requests: AsyncIterator[Packet[pb.UploadBlockRequest] | Damaged], _context: Context
@@ -239,16 +194,6 @@ class TrainerService:
             ):
                 await context.write(packet)
 
-    async def commit_migration(
-        self, request: pb.CommitMigrationRequest, _context: Context
-    ) -> pb.CommitMigrationResponse:
-        """Move the cut of a session."""
-        with self.sessions.using(request.session_id) as found:
-            session, lane = cut_session(found), self._threads.compute_lane(found.id)
-            await lane.aside(session.migrate, request.deployment, request.next_step, request.fence)
-        _log.info("cut moved", session=session.id, cut=session.training.deployment.cut, step=session.training.next_step)
-        return pb.CommitMigrationResponse()
-
     async def measure_stage(self, request: pb.MeasureStageRequest, _context: Context) -> pb.MeasureStageResponse:
         """Time the cloud's blocks at a cut."""
         with self.sessions.using(request.session_id) as session, session.memory.copying():
@@ -264,7 +209,6 @@ class TrainerService:
             return pb.GetSessionResponse(
                 next_step=session.next_step,
                 attached=session.attachment.attached,
-                deployment=session.deployment,
                 received_bytes=session.statistics.received_bytes,
                 sent_bytes=session.statistics.sent_bytes,
                 max_staleness=session.max_staleness,

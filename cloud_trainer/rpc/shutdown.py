@@ -1,7 +1,6 @@
 """The end of a trainer: it takes nothing new, and its agents have a while to take a checkpoint and to leave."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import grpc
@@ -24,15 +23,13 @@ class Shutdown:
         if self.begun:
             raise StatusError(grpc.StatusCode.UNAVAILABLE, "the trainer is about to stop; try again")
 
-    async def run(self, seconds: float, say: Callable[[], Awaitable[None]]) -> None:
-        """Have every agent end its batches and take a checkpoint. Returns when all have, or after so many seconds.
-
-        say: tells all of them.
-        """
+    async def run(self, seconds: float) -> None:
+        """Have every agent end its batches and take a checkpoint. Returns when all have, or after so many seconds."""
         self.begun = True
+        for session in self._sessions.built:
+            session.say_stopping()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await say()
                 while attached := [each.attachment for each in self._sessions.built if each.attachment.attached]:
                     await asyncio.gather(*(attachment.wait_until_ended() for attachment in attached))
                     await asyncio.sleep(0)

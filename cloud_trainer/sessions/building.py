@@ -1,4 +1,4 @@
-"""Builds a session from what an edge asks for, and checks every part of that before it costs memory."""
+"""Builds the model of a session from what an agent asks for, and checks every part of that before it costs memory."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,23 +6,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import grpc
-import torch
 from pydantic import ValidationError
 from torch import nn
 
-from cloud_trainer.sessions.cloud_training import CloudTraining, batches_of
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
-from cloud_trainer.sessions.session import CutSession
 from shared.errors import ConfigError, ProtocolError
 from shared.model.behaviour import first_difference
-from shared.model.build import build_checked_chain, check_cut, parse_kwargs
+from shared.model.build import build_checked_chain, parse_kwargs
 from shared.model.chain import Chain
 from shared.model.footprint import estimate_training_bytes, state_bytes, state_copy_bytes, training_bytes
 from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
 from shared.training import block_state
-from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead
 from shared.training.optimizers import optimizer_bytes
 from shared.training.recipe import Recipe
@@ -54,31 +50,6 @@ class OpenedModel(NamedTuple):
     """What autograd keeps of a batch, of all blocks."""
 
 
-def build_session(
-    request: OpenSessionRequest,
-    session_id: str,
-    allowed: Sequence[str],
-    limits: Limits,
-    device: torch.device,
-    step_log_folder: Path | None = None,
-) -> CutSession:
-    """Build a session of two workers at a cut from what the edge asks for, and check every part of that.
-
-    device: what the cloud's blocks compute on. step_log_folder: where every update is written down; None: nowhere.
-
-    Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the edge's user will read.
-    """
-    deployment = request.deployment
-    limits.check_staleness(deployment.staleness, (deployment.codec, deployment.downlink_codec))
-    chain, recipe, head, memory, _ = open_model(request, allowed, limits)
-    check_cut(deployment.cut, chain)
-    memory.check(batches_of(chain, deployment))
-    held = HeldBlocks(chain, recipe, device, range(deployment.cut, len(chain.blocks)))
-    step_log = step_log_of(step_log_folder, session_id)
-    training = CloudTraining(session_id, held, head, deployment, memory, step_log)
-    return CutSession(session_id, request, training, memory)
-
-
 def step_log_of(folder: Path | None, session_id: str) -> StepLog | None:
     """Where every update of a session is written down. folder: None for nowhere. Raises StorageError."""
     return None if folder is None else StepLog(folder, session_id, "trainer")
@@ -87,7 +58,7 @@ def step_log_of(folder: Path | None, session_id: str) -> StepLog | None:
 def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limits) -> OpenedModel:
     """Build the model that a session is about, and check every part of the request but what runs where.
 
-    Raises as `build_session` does.
+    Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the agent's user will read.
     """
     if len(request.recipe_json) > _MAX_RECIPE_CHARACTERS:
         raise ConfigError(

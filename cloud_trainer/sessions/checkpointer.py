@@ -10,8 +10,6 @@ from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
-CheckpointRequest = pb.TakeCheckpoint | pb.CheckpointWorkerRequest
-
 
 class SessionCheckpointer:
     """Writes at most one checkpoint of a session at a time."""
@@ -30,7 +28,9 @@ class SessionCheckpointer:
         if (saving := self._saving.get(session_id)) is not None:
             await asyncio.wait({saving})
 
-    async def take(self, session: Session, wanted: CheckpointRequest, tell: Callable[[bool], Awaitable[None]]) -> None:
+    async def take(
+        self, session: Session, wanted: pb.CheckpointWorkerRequest, tell: Callable[[bool], Awaitable[None]]
+    ) -> None:
         """Copy the session's state; returns then, and the writing goes on.
 
         tell: called with whether it is written, at once with False while another checkpoint is being written. Raises

@@ -1,6 +1,6 @@
 """What one session holds of the trainer's memory, counted at its worst from opening to closing.
 
-Weights and activations, batches in flight with their labels and gradients, evaluations, and blocks on their way in. Each
+Weights and activations, batches in flight with their labels and gradients, and blocks on their way in. Each
 claim that would make it more than a session may have is refused before the memory is taken. Knows nothing of tensors.
 """
 
@@ -13,15 +13,13 @@ import grpc
 from cloud_trainer.sessions.limits import Limits
 from shared.transport.rpc.status import StatusError
 
-MOST_EVALUATIONS = 4
-"""Evaluations of one session at one time. An edge has one; one whose connection was lost counts until that is noticed."""
 MOST_COPYING = 8
 """Calls of one session at one time that copy blocks, to send or to measure them. An edge has four under way, and those of
 a connection that was lost are held until that is noticed."""
 COPIES = 2
 """A tensor is held as it came and as it was decoded, and a feature's gradient is as large as the feature."""
 _RETRY_SECONDS = 10.0
-"""When an evaluation, an upload or a copy that hangs on a lost connection may have been given up."""
+"""When an upload or a copy that hangs on a lost connection may have been given up."""
 
 
 class Batches(NamedTuple):
@@ -48,7 +46,6 @@ class SessionMemory:
         self._state_copy_bytes = state_copy_bytes
         self._most_uploading_bytes = most_uploading_bytes
         self._label_bytes = 0
-        self._evaluations = 0
         self._copying = 0
         self._uploading_bytes = 0
         self._aside_bytes = 0
@@ -80,17 +77,6 @@ class SessionMemory:
         except StatusError:
             self._label_bytes = before
             raise
-
-    @contextmanager
-    def evaluation(self, batches: Batches) -> Iterator[None]:
-        """An evaluation is under way. Raises StatusError."""
-        _check_limit(self._evaluations, MOST_EVALUATIONS, "evaluations")
-        self._evaluations += 1
-        try:
-            self.check(batches)
-            yield
-        finally:
-            self._evaluations -= 1
 
     @contextmanager
     def copying(self) -> Iterator[None]:
@@ -128,7 +114,7 @@ class SessionMemory:
 
     def _total(self, batches: Batches) -> int:
         blocks = max(self._uploading_bytes + self._aside_bytes - self._state_copy_bytes, 0)
-        return self._model_bytes + (batches.in_flight + self._evaluations) * self._of_each(batches.each_bytes) + blocks
+        return self._model_bytes + batches.in_flight * self._of_each(batches.each_bytes) + blocks
 
     def _of_each(self, each_bytes: int) -> int:
         return each_bytes + COPIES * self._label_bytes

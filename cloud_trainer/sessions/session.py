@@ -1,112 +1,179 @@
-"""An open session: the request that opened it, the blocks that it holds, the edge that is attached, and its figures."""
+"""An open session: the worker that this trainer is in it, and what the agent asks of that."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 from torch import Tensor
 
+from cloud_trainer.peers.dialer import PeerDialer
+from cloud_trainer.peers.peer_links import PeerLinks
 from cloud_trainer.sessions.attachment import Attachment
-from cloud_trainer.sessions.cloud_training import CloudTraining
+from cloud_trainer.sessions.blocks import SessionBlocks
 from cloud_trainer.sessions.measuring import measured_step
-from cloud_trainer.sessions.memory import Batches, SessionMemory
+from cloud_trainer.sessions.memory import Batches
+from cloud_trainer.sessions.threads import TrainerThreads
+from cloud_trainer.sessions.tickets import Tickets
+from cloud_trainer.sessions.worker.building import BuiltWorker
+from cloud_trainer.sessions.worker.dialling import Dialling
+from cloud_trainer.sessions.worker.evaluation import Evaluation
+from cloud_trainer.sessions.worker.figures import SessionStatistics, WorkerFigures
+from cloud_trainer.sessions.worker.in_force import in_force
+from shared.checkpoint import Checkpoint, CheckpointName
 from shared.errors import ProtocolError
-from shared.training import block_state
-from shared.training.held_blocks import HeldBlocks
+from shared.model.spec import TensorSpec
+from shared.placement import (
+    AGENT,
+    Deployment,
+    Placement,
+    held_blocks,
+    links,
+    moves,
+    ranges_of,
+)
+from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
+from shared.runtime.worker_listener import WorkerListener
+from shared.runtime.worker_run import Threads, WorkerRun
+from shared.telemetry.metrics import TrainingMetrics
+from shared.training.held_state import copy_state, put_back
+from shared.training.losses import check_labels
 from shared.transport.rpc.status import StatusError
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment, Fence, OpenSessionRequest
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
-@dataclass(slots=True)
-class SessionStatistics:
-    """The figures of a session that metrics and status show."""
+class Session:
+    """From its opening to its end. Made on the event loop, and used there, but for what says that it computes."""
 
-    received_bytes: int = 0
-    """Payload of tensors received in training."""
-    sent_bytes: int = 0
-    """Payload of tensors sent in training."""
-    loss: float = 0.0
-    """The loss of the last step; 0 before the first."""
-    downlink_bits_per_second: float = 0.0
-    """The measured rate of the downlink; 0 while it is not known."""
-
-
-class Session(ABC):
-    """One session from its opening to its end, whatever shares the work in it."""
-
-    def __init__(self, session_id: str, request: OpenSessionRequest, held: HeldBlocks, memory: SessionMemory) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        request: pb.OpenSessionRequest,
+        built: BuiltWorker,
+        threads: TrainerThreads,
+        metrics: TrainingMetrics,
+    ) -> None:
         """request: the one that opened the session."""
         self.id = session_id
         self.request = request
-        self.held = held
-        self.memory = memory
+        self.judge = built.judge
+        self.memory = built.judge.memory
+        self.blocks = SessionBlocks(request.worker, built.held, self.memory)
         self.attachment = Attachment(session_id)
         self.statistics = SessionStatistics()
         self.measured = False
         """Whether a measurement has changed the weights, so that they must not be trained."""
         self.forgotten = False
         """Whether it is closed for good: nothing is stored from which it could be resumed."""
+        self.tickets = Tickets(session_id)
+        self.name = request.worker
+        """The worker that this trainer is."""
+        self._lane = threads.compute_lane(session_id)
+        self._lineage = 0
+        self._step_log = built.step_log
+        self._changing = asyncio.Lock()
+        self._last_evaluation = 0
+        self._evaluation: Evaluation | None = None
+        self._dialling = Dialling(self.attachment.give_up)
+        figures = WorkerFigures(self.name, self.statistics, metrics, self.blocks.forget_arrived)
+        setup = WorkerSetup(
+            worker=self.name,
+            held=built.held,
+            method=built.method,
+            threads=Threads(self._lane, threads.codec_lane(session_id)),
+            check_labels=self._check_labels,
+            listener=figures,
+            step_log=built.step_log,
+        )
+        self._worker = PlacedWorker(setup, built.placement)
+        self._in_force = in_force(built.placement, self.judge)
+        self._is_ended = False
 
     @property
-    @abstractmethod
+    def placement(self) -> Placement:
+        """What is in force."""
+        return self._worker.placement
+
+    @property
+    def whole(self) -> bool:
+        """Whether all is in memory that is needed to go on."""
+        return not self._worker.run.has_failed
+
+    @property
     def next_step(self) -> int:
         """The step that comes next: all earlier ones are in the weights."""
+        return self._worker.run.next_step
 
     @property
-    @abstractmethod
     def lineage(self) -> int:
         """The session term in which it last went back to a checkpoint; 0 before the first time."""
+        return self._lineage
 
     @property
-    @abstractmethod
     def deployment(self) -> Deployment:
-        """What is in force, as far as a deployment says it."""
+        """What is in force, as far as a deployment says it; see `InForce`."""
+        return self._in_force.deployment
 
     @property
     def shown_blocks(self) -> str:
-        """The blocks that are held under a placement, for people; empty for a session of two workers at a cut."""
-        return ""
+        """The blocks that are held here, as ranges for a person."""
+        return ", ".join(map(str, ranges_of(self.blocks.held.indices))) or "none"
 
     @property
-    @abstractmethod
     def batches(self) -> Batches:
         """What may be in flight."""
+        trained, evaluated = self._in_force.trained, self._in_force.evaluated
+        return trained if self._evaluation is None else max(trained, evaluated, key=lambda each: each.total_bytes)
 
     @property
     def max_staleness(self) -> int:
         """The largest K that the session may have with what is in force."""
         return self.memory.max_staleness(self.batches.each_bytes)
 
-    @abstractmethod
-    def copy(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """A copy of the state between two steps, to be written while training goes on: facts and tensors."""
+    @property
+    def waiting(self) -> dict[str, int]:
+        """What waits to be computed, and to be sent."""
+        return self._worker.run.waiting
 
-    @abstractmethod
+    def run_of(self, evaluation: int) -> WorkerRun:
+        """The steps of an evaluation, or of training (0). Raises StatusError where there is no such evaluation."""
+        if not evaluation:
+            return self._worker.run
+        if self._evaluation is None or self._evaluation.number != evaluation:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION, f"evaluation {evaluation} of session {self.id} is not under way"
+            )
+        return self._evaluation.run
+
+    def dialers(self, *, training: bool = True) -> list[str]:
+        """The workers that dial this one."""
+        every = links(self.placement, self.judge.model, training=training)
+        return [link.dialer for link in every if link.listener == self.name]
+
+    def issue_tickets(self, evaluation: int = 0) -> list[pb.Ticket]:
+        """What lets other trainers dial this one, for an evaluation or for training (0)."""
+        trainers = [worker for worker in self.dialers(training=not evaluation) if worker != AGENT]
+        issued = self.tickets.issue(self.attachment.term, trainers, evaluation)
+        return [pb.Ticket(worker=worker, ticket=ticket) for worker, ticket in issued.items()]
+
+    def say_stopping(self) -> None:
+        """Tell the agent that this trainer is about to stop."""
+        self._worker.run.say_stopping()
+
+    def copy(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """A copy of the state between two steps, to be written while training goes on: facts and tensors. Computes."""
+        return {}, copy_state(self.blocks.held)
+
     def check_arriving(self, block: int) -> int:
         """`block` if its state may be brought now. Raises ProtocolError or StatusError otherwise."""
-
-    @abstractmethod
-    def take_block(self, index: int, tensors: block_state.BlockTensors) -> None:
-        """Take a block's state: at once before training, aside while it goes on. Raises ProtocolError if it does not fit."""
-
-    @abstractmethod
-    def check_owned(self, block: int) -> int:
-        """`block` if its state is here. Raises ProtocolError otherwise."""
-
-    async def end(self) -> None:
-        """End what is attached. When this returns, nothing of the session is being computed."""
-        await self.attachment.end()
-
-    def block_digests(self) -> list[int]:
-        """Digests of all blocks, in order."""
-        return [block_state.digest(block) for block in self.held.chain.blocks]
-
-    def check_index(self, block: int) -> int:
-        """`block` if the model has it. Raises ProtocolError otherwise."""
-        if block >= (count := len(self.held.chain.blocks)):
-            raise ProtocolError(f"there is no block {block}; the model has {count} blocks, from 0")
+        static = self.blocks.is_static(block)
+        if self.attachment.begun and not static and self._updates(block):
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"block {block} cannot be replaced now: once session {self.id} trains, only blocks can be brought that "
+                f"{self.name!r} does not update",
+            )
         return block
 
     def check_named(self, session_id: str) -> None:
@@ -120,7 +187,7 @@ class Session(ABC):
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} trains; measuring would change its weights"
             )
-        step = measured_step(self.held, cut, repeats)
+        step = measured_step(self.blocks.held, cut, repeats)
         self.measured = True
         return step
 
@@ -131,77 +198,160 @@ class Session(ABC):
                 grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} was measured, which has changed its weights"
             )
 
+    def check_joined(self, fence: pb.Fence) -> None:
+        """Refuse a call of an agent that is not the one that joined last. Raises StatusError."""
+        if fence.session_term != self.attachment.term or not self.attachment.begun:
+            raise self.attachment.refusal(fence.session_term)
 
-def cut_session(session: Session) -> "CutSession":
-    """The session as one of two workers at a cut. Raises StatusError where it was opened with a placement."""
-    refuse_placement(session.request)
-    assert isinstance(session, CutSession), "a session is opened with a placement or with a deployment"
-    return session
+    @asynccontextmanager
+    async def changing(self, fence: pb.Fence) -> AsyncIterator[None]:
+        """Nobody else changes what is in force meanwhile.
 
+        Raises StatusError for an agent that did not join last, and for a session that was ended.
+        """
+        async with self._changing:
+            self.check_joined(fence)
+            if self._is_ended:
+                raise StatusError(grpc.StatusCode.ABORTED, f"session {self.id} was closed meanwhile")
+            yield
 
-def refuse_placement(request: OpenSessionRequest) -> None:
-    """Refuse what is for sessions of two workers at a cut alone. Raises StatusError."""
-    if request.HasField("placement"):
-        raise StatusError(
-            grpc.StatusCode.FAILED_PRECONDITION,
-            "the session was opened with a placement; this call is for sessions that were opened with a deployment",
-        )
+    async def join(self, session_term: int) -> None:
+        """Another agent has the session from now on, whose term is stored; all that was begun for the one before ends."""
+        self.attachment.term = session_term
+        async with self._changing:
+            await self._end_all()
+            self._last_evaluation = 0
 
-
-class CutSession(Session):
-    """A session of two workers at a cut, which a training stream joins."""
-
-    def __init__(
-        self, session_id: str, request: OpenSessionRequest, training: CloudTraining, memory: SessionMemory
-    ) -> None:
-        super().__init__(session_id, request, training.held, memory)
-        self.training = training
-
-    @property
-    def next_step(self) -> int:
-        """See `Session`."""
-        return self.training.next_step
-
-    @property
-    def lineage(self) -> int:
-        """See `Session`."""
-        return self.training.lineage
-
-    @property
-    def deployment(self) -> Deployment:
-        """See `Session`."""
-        return self.training.deployment
-
-    @property
-    def batches(self) -> Batches:
-        """See `Session`."""
-        return self.training.batches
-
-    def copy(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """See `Session`."""
-        return self.training.copy()
-
-    def check_owned(self, block: int) -> int:
-        """See `Session`."""
-        return self.training.check_owned(block)
-
-    def check_arriving(self, block: int) -> int:
-        """See `Session`."""
-        blocks, first = self.training.chain.blocks, self.training.stage.first
-        self.check_index(block)
-        if self.attachment.begun and block >= first and not block_state.is_static(blocks[block]):
+    def check_at(self, name: CheckpointName) -> None:
+        """Refuse a checkpoint of another state than the one of now. Raises StatusError."""
+        self._worker.run.catch_up(name.step)
+        at = CheckpointName(self.lineage, self.next_step)
+        if name != at or self._worker.run.in_flight or not self.whole:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"block {block} cannot be replaced now: once session {self.id} trains, only blocks of the edge can be "
-                f"brought, 0 to {first - 1}",
+                f"checkpoint {name} is asked for; {self.name!r} is at {at}, with {self._under_way} under way",
             )
-        return block
 
-    def take_block(self, index: int, tensors: block_state.BlockTensors) -> None:
-        """See `Session`."""
-        self.training.take_block(index, tensors, aside=self.attachment.begun)
+    async def commit(self, placement: Placement, next_step: int) -> None:
+        """Put a judged placement into force, whole or not at all; one that is in force already is no error.
 
-    def migrate(self, deployment: Deployment, next_step: int, fence: Fence) -> None:
-        """Move the cut, as `CloudTraining.migrate` does, for the edge that attached last. Raises StatusError for any other."""
-        self.attachment.check_fence(fence)
-        self.training.migrate(deployment, next_step)
+        Called inside `changing`. Raises StatusError where it cannot follow, and as `HeldBlocks.hold` does.
+        """
+        if placement == self.placement:
+            return
+        self.check_follows(placement, next_step)
+        await self._end_all()
+        self.check_follows(placement, next_step)  # what came until then may have begun another step
+        await self._lane.aside(self.blocks.hold, held_blocks(placement, self.name))
+        await self._place(placement, next_step)
+
+    async def restore(self, checkpoint: Checkpoint, placement: Placement, lineage: int) -> None:
+        """Go on from a checkpoint under a judged placement, which begins a new lineage. Called inside `changing`.
+
+        Raises an IsthmusError when it does not fit; the session must not be used after that.
+        """
+        await self._end_all()
+        await self._worker.stop()
+        await self._lane.aside(put_back, self.blocks.held, held_blocks(placement, self.name), checkpoint.data)
+        self.blocks.forget_arrived()
+        self._lineage = lineage
+        if self._step_log is not None:
+            self._step_log.rolled_back(checkpoint.name.step)
+        await self._place(placement, checkpoint.name.step)
+
+    async def begin_evaluation(self, number: int) -> Evaluation:
+        """Take part in an evaluation; an earlier one ends. Called inside `changing`. Raises StatusError."""
+        if number <= self._last_evaluation:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"evaluation {number} is asked for; the last one was {self._last_evaluation}, and numbers rise",
+            )
+        if self._worker.run.in_flight or not self.whole:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION, f"no evaluation can begin while {self._under_way} is under way"
+            )
+        await self._end_evaluation()
+        self.memory.check(self._in_force.evaluated)
+        self._last_evaluation = number
+        self._evaluation = Evaluation(number, self._worker.evaluation(WorkerListener()))
+        return self._evaluation
+
+    async def dial(self, peers: Sequence[pb.Peer], evaluation: int, dialer: PeerDialer) -> None:
+        """Dial other trainers, in place of those dialled before, for an evaluation or for training (0).
+
+        Called inside `changing`. Raises StatusError or ProtocolError as `PeerLinks` does; then nothing has changed.
+        """
+        links = PeerLinks(self.run_of(evaluation), peers, self.attachment.term, dialer, evaluation)
+        await self._dialling.dial(evaluation, links)
+
+    def failure_behind(self, evaluation: int) -> BaseException | None:
+        """Why the links that were dialled for an evaluation, or for training (0), cannot be kept up; None while they can."""
+        return self._dialling.failure(evaluation)
+
+    async def note_ended(self, evaluation: int) -> None:
+        """A link for an evaluation, or for training (0), was ended well; after the last one, those dialled here end."""
+        if not self.attachment.is_attached_for(evaluation):
+            await self._dialling.end(evaluation)
+
+    async def end_evaluation(self, evaluation: Evaluation) -> None:
+        """End an evaluation, unless it has ended."""
+        if self._evaluation is evaluation:
+            await self._end_evaluation()
+
+    async def end(self) -> None:
+        """End all of it. When this returns, nothing of the session is being computed."""
+        async with self._changing:
+            self._is_ended = True
+            await self._end_all()
+            await self._worker.stop()
+
+    async def _place(self, placement: Placement, next_step: int) -> None:
+        await self._worker.place(placement, next_step)
+        self._in_force = in_force(placement, self.judge)
+
+    async def _end_all(self) -> None:
+        """End all links and what evaluates; the steps of training stay as they are."""
+        self.tickets.withdraw(0)
+        await self.attachment.end()
+        await self._dialling.end(0)
+        await self._end_evaluation()
+
+    async def _end_evaluation(self) -> None:
+        ended, self._evaluation = self._evaluation, None
+        if ended is not None:
+            self.tickets.withdraw(ended.number)
+            await self.attachment.end_evaluation(ended.number)
+            await self._dialling.end(ended.number)
+            await ended.end()
+
+    @property
+    def _under_way(self) -> str:
+        steps = self._worker.run.in_flight
+        return f"step {', '.join(map(str, steps))}" if steps else "no step" if self.whole else "a step that has failed"
+
+    def _updates(self, block: int) -> bool:
+        return block in self.blocks.held.indices and self.placement.owner(block) == self.name
+
+    def check_follows(self, placement: Placement, next_step: int) -> None:
+        """Refuse a judged placement that cannot come into force at this step. Raises StatusError."""
+        before, run = self.placement, self._worker.run
+        run.catch_up(next_step)
+        missing = [
+            move.block
+            for move in moves(before, placement)
+            if move.receiver == self.name and self.blocks.lacks(move.block)
+        ]
+        late = placement.version <= before.version or next_step != run.next_step
+        if late or missing or run.in_flight or not self.whole:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"placement {placement.version} at step {next_step} cannot follow placement {before.version} at step "
+                f"{run.next_step}, with {self._under_way} under way"
+                + (f" and without blocks {missing}" if missing else ""),
+            )
+
+    def _check_labels(self, labels: TensorSpec) -> None:
+        chain = self.judge.chain
+        self.judge.check_tensor("a tensor of labels", labels.bytes)
+        check_labels(self.judge.recipe.loss, chain.features[0], chain.output, labels)
+        self.memory.take_labels(labels.bytes, self.batches)

@@ -22,6 +22,7 @@ from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.codec import codec_bits, codec_of_bits
 from shared.errors import PlanError
+from shared.placement import Deployment
 from shared.planning import (
     FIXED,
     FLOAT32_BITS,
@@ -35,7 +36,6 @@ from shared.planning import (
     Profile,
     SearchSpace,
 )
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 _log = structlog.get_logger(__name__)
 

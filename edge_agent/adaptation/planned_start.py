@@ -6,8 +6,8 @@ from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import probe_link
 from edge_agent.experiment.building import Experiment
 from shared.codec import codec_of_bits
+from shared.placement import Deployment
 from shared.planning import Profile, Rates, first_deployment
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 _log = structlog.get_logger(__name__)
 

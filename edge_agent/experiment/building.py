@@ -13,6 +13,7 @@ from shared.model.build import check_cut
 from shared.placement import (
     AGENT,
     Cargo,
+    Deployment,
     Permissions,
     Placement,
     Route,
@@ -25,7 +26,6 @@ from shared.placement import (
 )
 from shared.training.device import choose_device, prepare_device
 from shared.training.held_blocks import HeldBlocks
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 
 class Experiment(Workload):

@@ -7,15 +7,14 @@ from typing import Any
 
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.timeline import Timeline
-from edge_agent.training.listener import Activity, RunListener
+from edge_agent.training.listener import Activity, RunListener, StepReport
 from edge_agent.training.open_run import OpenRun
 from edge_agent.training.statistics import Statistics, WorkerFigures
-from shared.placement import Link, Placement, held_blocks, ranges_of
+from shared.placement import Deployment, Link, Placement, held_blocks, ranges_of
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import Role
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport
 
 
 class RunObserver(RunListener):

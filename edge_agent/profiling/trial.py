@@ -12,7 +12,7 @@ from edge_agent.experiment.workers import Workers
 from edge_agent.placement_config import PlacementSection
 from edge_agent.sessions.opening import open_session
 from edge_agent.training.links import Links
-from edge_agent.training.listener import RunListener
+from edge_agent.training.listener import RunListener, StepReport
 from edge_agent.training.recovery import rejoin
 from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.stretches import Stretches
@@ -21,7 +21,6 @@ from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.runtime.worker_run import WorkerRun
 from shared.transport.stream.framing import WireTensor
-from shared.wire.isthmus.v1.trainer_pb2 import StepReport
 
 STALENESS = 5
 """Enough for the slowest phase to be what a step takes."""

@@ -16,8 +16,7 @@ from edge_agent.training.placement_change import change_placement
 from edge_agent.training.step_boundary import StepBoundary
 from shared.codec import codec_by_name
 from shared.errors import FencedError, GoneError, IsthmusError, UnreachableError
-from shared.placement import Cargo, Placement
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+from shared.placement import Cargo, Deployment, Placement
 
 _log = structlog.get_logger(__name__)
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from shared.placement import Link, Placement
+from shared.placement import Deployment, Link, Placement
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.link_pb2 import StepDone
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment, StepReport
 
 
 class Activity(Enum):
@@ -24,6 +24,21 @@ class Activity(Enum):
     STOPPING = auto()
     FINISHING = auto()
     ENDED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What all workers together have done in a step."""
+
+    step: int
+    loss: float
+    """The mean of the batch."""
+    compute_seconds: float
+    """T3: of the slowest trainer; 0 where there is none."""
+    compute_start_nanoseconds: int
+    """When that computation began, by that trainer's monotonic clock."""
+    downlink_bits_per_second: float
+    """The rate of the slowest link to this device; 0 while nothing is known."""
 
 
 class RunListener:

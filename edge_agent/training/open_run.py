@@ -5,8 +5,7 @@ from typing import Protocol
 from edge_agent.sessions.stored_session import StoredSession
 from shared.checkpoint import CheckpointName
 from shared.model.chain import Chain
-from shared.placement import Placement
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+from shared.placement import Deployment, Placement
 
 
 class _Experiment(Protocol):

@@ -6,7 +6,7 @@ The listener of the run fills them (`edge_agent.observability.observer`), on the
 from dataclasses import dataclass, field
 
 from edge_agent.training.listener import Activity
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+from shared.placement import Deployment
 
 NEWEST_WEIGHT = 0.1
 """The weight of the newest value in a recent mean, which then covers about the last ten steps."""

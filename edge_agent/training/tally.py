@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from edge_agent.training.listener import RunListener
+from edge_agent.training.listener import RunListener, StepReport
 from shared.errors import IsthmusError
 from shared.placement import AGENT, ModelFacts, Placement, program
 from shared.runtime.worker_listener import WorkerListener
 from shared.training.losses import BatchLoss, whole_loss
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.link_pb2 import StepDone
-from shared.wire.isthmus.v1.trainer_pb2 import StepReport
 
 _log = structlog.get_logger(__name__)
 
@@ -116,7 +115,6 @@ class Tally(WorkerListener):
         report = StepReport(
             step=step,
             loss=loss.loss,
-            correct=loss.correct,
             compute_seconds=slowest.compute_seconds,
             compute_start_nanoseconds=slowest.compute_start_nanoseconds,
             downlink_bits_per_second=min(

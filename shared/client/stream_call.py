@@ -23,12 +23,10 @@ from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex, Envelope
 from shared.transport.stream.framing import Assembler, WireTensor
 from shared.transport.stream.packets import Damaged, Packet
-from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
 Out = TypeVar("Out", bound=Envelope)
 In = TypeVar("In", bound=Envelope)
-Stream = Duplex[pb.TrainRequest, pb.TrainResponse]
 
 
 @dataclass(frozen=True, slots=True)

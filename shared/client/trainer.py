@@ -1,6 +1,5 @@
 """The trainer as the edge sees it: one method for each call, failures as our errors. Knows nothing of models or data."""
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Self, TypeVar
@@ -74,15 +73,6 @@ class TrainerClient:
             "GetSession", pb.GetSessionRequest(session_id=session_id), pb.GetSessionResponse
         )
 
-    async def commit_migration(
-        self, session_id: str, next_step: int, deployment: pb.Deployment, fence: pb.Fence
-    ) -> None:
-        """See `TrainerService.CommitMigration`."""
-        request = pb.CommitMigrationRequest(
-            session_id=session_id, next_step=next_step, deployment=deployment, fence=fence
-        )
-        await self._connection.call("CommitMigration", request, pb.CommitMigrationResponse)
-
     async def measure_stage(self, session_id: str, cut: int, repeats: int) -> list[float]:
         """See `TrainerService.MeasureStage`."""
         request = pb.MeasureStageRequest(session_id=session_id, cut=cut, repeats=repeats)
@@ -114,30 +104,6 @@ class TrainerClient:
         """See `TrainerService.CloseSession`."""
         request = pb.CloseSessionRequest(session_id=session_id, fence=fence, resumable=resumable)
         await self._connection.call("CloseSession", request, pb.CloseSessionResponse)
-
-    async def attach(
-        self,
-        attach: pb.Attach,
-        listener: StreamListener,
-    ) -> tuple[StreamCall[pb.TrainRequest, pb.TrainResponse], pb.Attached]:
-        """Attach a training stream, and return it with the trainer's answer. No stream may be attached."""
-        await self._connection.close_retired()
-        method: Any = self._connection.tensors.stream_stream(
-            method_path("Train"), request_serializer=serialize, response_deserializer=deserializer(pb.TrainResponse)
-        )
-        rpc = method(metadata=self._connection.metadata())
-        call: StreamCall[pb.TrainRequest, pb.TrainResponse] = StreamCall(
-            "Train", pb.TrainRequest, rpc, self._connection, listener, self._link
-        )
-        try:
-            async with self._connection.idle_timeout("Train"):
-                answer = await call.begin(pb.TrainRequest(attach=attach))
-                if not answer.HasField("attached"):
-                    raise ProtocolError(f"the trainer at {self.address} did not answer the attach message")
-                return call, answer.attached
-        except BaseException:
-            call.cancel()
-            raise
 
     async def link(
         self, opening: LinkOpening, listener: StreamListener, ticket: str | None = None
@@ -215,40 +181,6 @@ class TrainerClient:
                     idle_timeout.renew()
         finally:
             call.cancel()
-
-    async def evaluate(self, session_id: str, tensors: AsyncIterator[WireTensor]) -> pb.EvaluateResponse:
-        """Evaluate batches, numbered from 1. tensors: of each batch its labels, and then its features."""
-        method: Any = self._connection.tensors.stream_unary(
-            method_path("Evaluate"),
-            request_serializer=serialize,
-            response_deserializer=message_deserializer(pb.EvaluateResponse),
-        )
-        failures: list[Exception] = []
-
-        async def packets(idle_timeout: IdleTimeout) -> AsyncIterator[Packet[pb.EvaluateRequest]]:
-            idle_timeout.pause()  # what takes time now is our own computation
-            try:
-                async for tensor in tensors:
-                    for frame, payload in chunks(tensor, self._link.chunk_bytes):
-                        idle_timeout.renew()
-                        yield Packet(pb.EvaluateRequest(session_id=session_id, frame=frame), payload)
-                        idle_timeout.pause()
-            except Exception as failure:
-                failures.append(failure)
-                raise
-            idle_timeout.renew()
-
-        try:
-            async with self._connection.idle_timeout("Evaluate") as idle_timeout:
-                response: pb.EvaluateResponse = await self._connection.await_end(
-                    method(packets(idle_timeout), metadata=self._connection.metadata())
-                )
-        except asyncio.CancelledError:
-            # gRPC reports a source that fails as a call that was cancelled, and nothing else.
-            for failure in failures:
-                raise failure from failure.__cause__
-            raise
-        return response
 
     async def upload_block(self, session_id: str, tensor: WireTensor, fence: pb.Fence) -> int:
         """Replace the state of a block at the trainer; returns the digest that the block has there."""

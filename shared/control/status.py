@@ -1,8 +1,8 @@
 """What the statuses of both sides show alike."""
 
 from shared.codec import codec_bits
+from shared.placement import Deployment
 from shared.wire.isthmus.v1.control_pb2 import DeploymentStatus
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 
 
 def deployment_status(deployment: Deployment, blocks: int) -> DeploymentStatus:

@@ -2,6 +2,7 @@
 
 from shared.placement.arrivals import Arrivals
 from shared.placement.changes import BlockMove, moves
+from shared.placement.deployment import Deployment
 from shared.placement.derived import (
     Crossing,
     Link,
@@ -45,6 +46,7 @@ __all__ = [
     "BlockRange",
     "Cargo",
     "Crossing",
+    "Deployment",
     "Forward",
     "Link",
     "Loss",

@@ -23,7 +23,7 @@ Bools = NDArray[np.bool_]
 class PlannedDeployment:
     """A deployment as planning counts it: what planners and the engine choose.
 
-    The `Deployment` of the contract is what a run has: it names codecs, and planning knows only how many bits they make.
+    The `Deployment` of `shared.placement` is what a run has: it names codecs, and planning knows only how many bits they make.
     """
 
     cut: int

@@ -20,8 +20,8 @@ class ExpectedTensor:
     """The one tensor that the peer may announce next."""
 
     key: TensorKey
-    deployment_version: int
-    """The version of the deployment that it comes under."""
+    placement_version: int
+    """The version of the placement that it comes under."""
     codec: str
     tensor: TensorSpec | Callable[[TensorSpec], None]
     """Its shape and type, batch first; or, where the peer chooses them, what refuses those that are not permitted."""
@@ -29,21 +29,19 @@ class ExpectedTensor:
     """The most that any tensor may have, where an operator limits it."""
 
 
-def judge(frame: Frame, expected: ExpectedTensor | None) -> TensorSpec:
+def judge(frame: Frame, expected: ExpectedTensor) -> TensorSpec:
     """Agree to the tensor that a frame announces, and return its shape and type; the caller counts it as announced.
 
-    expected: None where nothing may come. Raises OutOfTurnError for a tensor of another step or deployment, ProtocolError for
+    Raises OutOfTurnError for a tensor of another step or placement, ProtocolError for
     one of another kind, shape, type, codec or size, and whatever `expected.tensor` refuses with.
     """
     key = key_of(frame)
-    if expected is None:
-        raise OutOfTurnError(f"{key} came where nothing was expected")
-    if frame.deployment_version != expected.deployment_version:
+    if frame.placement_version != expected.placement_version:
         raise OutOfTurnError(
-            f"{key} came under deployment {frame.deployment_version}; "
-            f"{expected.key} under deployment {expected.deployment_version} was expected"
+            f"{key} came under placement {frame.placement_version}; "
+            f"{expected.key} under placement {expected.placement_version} was expected"
         )
-    if (key.step, key.batch) != (expected.key.step, expected.key.batch):
+    if key.step != expected.key.step:
         raise OutOfTurnError(f"{key} came where {expected.key} was expected")
     if key != expected.key:
         raise ProtocolError(f"{key} came where {expected.key} was expected")

@@ -16,12 +16,6 @@ class ResendBuffer(Generic[T]):
         self._items: dict[int, T] = {}
         self._limit = limit
 
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __contains__(self, step: int) -> bool:
-        return step in self._items
-
     def __getitem__(self, step: int) -> T:
         """The item of a step that is here."""
         return self._items[step]
@@ -42,10 +36,6 @@ class ResendBuffer(Generic[T]):
         while self._items and (oldest := next(iter(self._items))) < before:
             del self._items[oldest]
 
-    def clear(self) -> None:
-        """Forget all: this side goes back to before it was made."""
-        self._items.clear()
-
     def covers(self, first: int, stop: int) -> bool:
         """Whether the items of all steps [first, stop) are here, so that a peer at `first` can be brought to `stop`.
 
@@ -56,7 +46,3 @@ class ResendBuffer(Generic[T]):
     def first_from(self, step: int) -> T | None:
         """The oldest item of this step or a later one; None where there is none."""
         return next((item for known, item in self._items.items() if known >= step), None)
-
-    def since(self, step: int) -> list[tuple[int, T]]:
-        """The items of this step and later ones, with their steps, in order."""
-        return [(known, item) for known, item in self._items.items() if known >= step]

@@ -19,8 +19,8 @@ from shared.transport.stream.credits import ReceiveLedger
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, WireTensor
 from shared.transport.stream.packets import Packet
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
-from shared.wire.isthmus.v1.trainer_pb2 import TrainRequest, TrainResponse
 
 T = TypeVar("T")
 MESSAGE_BYTES = 60
@@ -201,15 +201,15 @@ def edge_end(
     accept: Callable[[Frame], None] = _accept_all,
     on_delivered: Callable[[WireTensor, float, int], None] = _ignore,
     chunk_bytes: int = 1 << 20,
-) -> Duplex[TrainRequest, TrainResponse]:
+) -> Duplex[LinkMessage, LinkMessage]:
     """The edge's end of a stream over two wires."""
     assembler = Assembler(accept, aligned_buffer)
-    return Duplex(TrainRequest, PacketChannel(down.read, up.write), assembler, chunk_bytes, 1 << 26, on_delivered)
+    return Duplex(LinkMessage, PacketChannel(down.read, up.write), assembler, chunk_bytes, 1 << 26, on_delivered)
 
 
 def cloud_end(
     up: Wire, down: Wire, accept: Callable[[Frame], None] = _accept_all, chunk_bytes: int = 1 << 20
-) -> Duplex[TrainResponse, TrainRequest]:
+) -> Duplex[LinkMessage, LinkMessage]:
     """The trainer's end."""
     assembler = Assembler(accept, aligned_buffer)
-    return Duplex(TrainResponse, PacketChannel(up.read, down.write), assembler, chunk_bytes, 1 << 26, _ignore)
+    return Duplex(LinkMessage, PacketChannel(up.read, down.write), assembler, chunk_bytes, 1 << 26, _ignore)

@@ -94,8 +94,6 @@ class Duplex(Generic[Out, In]):
         self.peer_clock = PeerClock()
         self._quiet_since = time.monotonic()
         """When the peer was heard last, or was first sent something after it had acknowledged everything."""
-        self._ahead: asyncio.Task[tuple[In, WireTensor | None] | None] | None = None
-        """What `receive_ahead` has begun and `receive` has not taken yet."""
 
     @property
     def quiet_seconds(self) -> float:
@@ -128,21 +126,6 @@ class Duplex(Generic[Out, In]):
 
         Raises ProtocolError for what the contract forbids, also for an end in the middle of a tensor.
         """
-        if self._ahead is None:
-            return await self._receive()
-        ahead, self._ahead = self._ahead, None
-        return await ahead
-
-    def receive_ahead(self) -> "asyncio.Task[tuple[In, WireTensor | None] | None]":
-        """Begin to receive, for a caller that waits for other things too: to cancel a read would end the stream.
-
-        The next `receive` waits for the task and returns its result.
-        """
-        if self._ahead is None:
-            self._ahead = asyncio.create_task(self._receive())
-        return self._ahead
-
-    async def _receive(self) -> tuple[In, WireTensor | None] | None:
         while True:
             packet = await self._channel.read()
             if packet is None:

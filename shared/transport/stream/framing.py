@@ -20,21 +20,14 @@ class TensorKey(NamedTuple):
     role: Role.ValueType
     block: int = 0
     slot: int = 0
-    part: int = 0
-    batch: int = 0
 
     def __str__(self) -> str:
         is_state = self.role == Role.ROLE_BLOCK
-        lead = "block" if is_state else "batch" if self.batch else "step"
-        numbers = {name: getattr(self, name) for name in ("step", "block", "slot", "part", "batch")}
+        lead = "block" if is_state else "step"
+        numbers = {name: getattr(self, name) for name in ("step", "block", "slot")}
         what = f"the {'state' if is_state else role_name(self.role)} of {lead} {numbers.pop(lead)}"
         rest = ", ".join(f"{name} {number}" for name, number in numbers.items() if number)
         return f"{what} ({rest})" if rest else what
-
-    @property
-    def following(self) -> "TensorKey":
-        """The key of the same tensor of the next step, or of the next batch of an evaluation."""
-        return self._replace(batch=self.batch + 1) if self.batch else self._replace(step=self.step + 1)
 
 
 def block_key(block: int) -> TensorKey:
@@ -44,7 +37,7 @@ def block_key(block: int) -> TensorKey:
 
 def key_of(frame: Frame) -> TensorKey:
     """Which tensor a chunk belongs to."""
-    return TensorKey(frame.step, frame.role, frame.block, frame.slot, frame.part, frame.batch)
+    return TensorKey(frame.step, frame.role, frame.block, frame.slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +45,7 @@ class WireTensor:
     """One encoded tensor with its place in the training, as it is sent and as it has arrived."""
 
     key: TensorKey
-    deployment_version: int
+    placement_version: int
     header: TensorHeader
     payload: memoryview
     sender_nanoseconds: int = 0
@@ -70,7 +63,7 @@ def chunks(tensor: WireTensor, chunk_bytes: int, sender_nanoseconds: int = 0) ->
     for offset in range(0, max(len(tensor.payload), 1), chunk_bytes):
         frame = Frame(**key, offset=offset)
         if offset == 0:
-            frame.deployment_version = tensor.deployment_version
+            frame.placement_version = tensor.placement_version
             frame.tensor.CopyFrom(tensor.header)
             frame.sender_nanoseconds = sender_nanoseconds
             frame.batch_samples = tensor.batch_samples
@@ -116,7 +109,7 @@ class Assembler:
         if partial is None:
             partial = self._announce(key, frame, len(payload))
         else:
-            announces = frame.deployment_version or frame.sender_nanoseconds or frame.batch_samples
+            announces = frame.placement_version or frame.sender_nanoseconds or frame.batch_samples
             if frame.HasField("tensor") or announces:
                 raise ProtocolError(f"{key}: a tensor is announced in its first chunk, and nowhere else")
             _check_fit(key, partial.first, begin, len(payload))
@@ -128,7 +121,7 @@ class Assembler:
             return None
         del self._under_way[key]
         return WireTensor(
-            key, first.deployment_version, first.tensor, partial.buffer, first.sender_nanoseconds, first.batch_samples
+            key, first.placement_version, first.tensor, partial.buffer, first.sender_nanoseconds, first.batch_samples
         )
 
     def _announce(self, key: TensorKey, frame: Frame, payload_bytes: int) -> _Partial:

@@ -14,7 +14,7 @@ import pytest
 from edge_agent.commands.service import status_line
 from edge_agent.training.statistics import Statistics
 from shared.errors import ExitCode
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+from shared.placement import Deployment
 from tests.support.commands import MLP, assert_one_sentence
 from tests.support.running import ROOT, running_trainer
 

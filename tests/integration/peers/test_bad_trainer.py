@@ -91,7 +91,7 @@ async def test_a_link_that_begins_wrongly(first, says):
         (gradient(step=1), "step 1"),
         (gradient(role=4), "4"),
         (gradient(role=99), "99"),
-        (gradient(version=3), "deployment 3"),
+        (gradient(version=3), "placement 3"),
         (gradient(offset=8), "a chunk at byte 8 came where byte 0 was expected"),
         (gradient(samples=33), "torch.float32 (33, 64) was expected"),
         (gradient(shape=[1 << 38, 1], encoded_bytes=1 << 40), "(274877906944, 1)"),

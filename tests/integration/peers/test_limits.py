@@ -128,7 +128,7 @@ async def begin_more_than_may_be(method, begun, server, most):
 async def test_uploads_that_never_end_hold_no_more_than_twice_the_model():
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
-        blocks = server.service.sessions.built[0].held.chain.blocks
+        blocks = server.service.sessions.built[0].blocks.held.chain.blocks
         sizes = [block_state.max_serialized_bytes(block, OptimizerConfig()) for block in blocks]
         size, of_all = sizes[1], sum(sizes)
         room = 2 * of_all // size

@@ -27,7 +27,7 @@ from tests.support.placed_agent import PlacedAgent, message_of
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
 from tests.support.running import running_trainer
-from tests.support.wire import RawPeer, attach
+from tests.support.wire import RawPeer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BATCH, BLOCKS, STEPS = 8, 4, 2
@@ -106,7 +106,7 @@ async def test_a_link_of_a_session_that_nobody_has_joined_is_not_opened():
 
 async def test_a_link_begins_with_its_opening_and_with_a_position():
     async with standing() as (agent, server), RawPeer(server.address) as peer:
-        first = await peer.streamed("Train", [])
+        first = await peer.streamed("Link", [])
         assert "ended before it said what it is" in first.details
         for message in (LinkMessage(), LinkMessage(opening=opening(agent), position=LinkPosition())):
             end = await ended(server.address, [message])
@@ -222,35 +222,6 @@ async def test_a_block_that_it_updates_is_not_replaced_once_it_trains():
             await agent.upload("gpu", 2, state)
         with pytest.raises(RefusedError, match="worker 'gpu' does not hold block 0"):
             await agent.download("gpu", 0)
-
-
-async def test_calls_of_two_workers_at_a_cut_are_refused_and_the_other_way_round():
-    async with standing() as (agent, server), RawPeer(server.address) as peer:
-        session = agent.sessions["gpu"]
-        train = await peer.streamed("Train", [attach(session, term=agent.term + 1)])
-        moved = await peer.unary("CommitMigration", pb.CommitMigrationRequest(session_id=session).SerializeToString())
-        evaluated = await peer.streamed("Evaluate", [serialize(Packet(pb.EvaluateRequest(session_id=session)))])
-        for end in (train, moved, evaluated):
-            assert (end.code, end.details) == (
-                Code.FAILED_PRECONDITION,
-                "the session was opened with a placement; this call is for sessions that were opened with a deployment",
-            )
-        theirs = await peer.open()
-        joined = pb.JoinSessionRequest(session_id=theirs, session_term=1, protocol_version=PROTOCOL_VERSION)
-        fenced = {"session_id": theirs, "fence": pb.Fence(session_term=1)}
-        asked = {
-            "JoinSession": joined,
-            "CommitPlacement": pb.CommitPlacementRequest(**fenced),
-            "RestoreWorker": pb.RestoreWorkerRequest(**fenced),
-            "DialPeers": pb.DialPeersRequest(**fenced),
-        }
-        for method, request in asked.items():
-            end = await peer.unary(method, request.SerializeToString())
-            assert (method, end.code, end.details) == (
-                method,
-                Code.FAILED_PRECONDITION,
-                "the session was opened with a deployment; this call is for sessions that were opened with a placement",
-            )
 
 
 async def test_a_session_that_was_measured_cannot_train():

@@ -241,7 +241,7 @@ async def test_a_step_that_fails_leaves_a_worker_that_is_not_whole_and_goes_on_f
         def fail(*_):
             raise RuntimeError("the block is\nbroken")
 
-        broken = session.held.chain.blocks[3].module.register_forward_pre_hook(fail)
+        broken = session.blocks.held.chain.blocks[3].module.register_forward_pre_hook(fail)
         with pytest.raises(RefusedError, match="RuntimeError: the block is broken"):
             await agent.train(HALF, BATCHES[HALF:])
         broken.remove()

@@ -105,7 +105,7 @@ def gradient(payload=bytes(8192), step=0, role=Role.ROLE_ERROR_GRADIENT, version
         step=step,
         role=role,
         block=1,
-        deployment_version=version,
+        placement_version=version,
         offset=offset,
         batch_samples=samples,
         tensor=TensorHeader(**{**right, **header}),

@@ -1,6 +1,7 @@
 """A decision loop with a deployer and a clock that tests set."""
 
 import asyncio
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
@@ -9,8 +10,8 @@ from edge_agent.adaptation.link_probe import LinkProbe, LinkRates
 from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.statistics import Statistics
+from shared.placement import Deployment
 from shared.planning import SearchSpace
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 from tests.support.planning.cases import MBIT
 from tests.support.planning.engine_cases import LIGHT
 
@@ -31,14 +32,14 @@ class Deployer:
         return self.wanted is not None
 
     def change(self, *, staleness=None, codec=None):
-        self.deployment.staleness, self.deployment.codec = staleness, codec
+        self.deployment = replace(self.deployment, staleness=staleness, codec=codec)
 
     def move(self, cut, give_up_seconds=None):
         self.wanted, self.give_up_seconds = cut, give_up_seconds
 
     def move_if_requested(self, *, done=True):
         if done:
-            self.deployment.cut = self.wanted
+            self.deployment = replace(self.deployment, cut=self.wanted)
         self.wanted = None
 
 

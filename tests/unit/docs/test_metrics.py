@@ -10,12 +10,12 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cloud_trainer.metrics import TrainerMetrics
-from cloud_trainer.sessions.session import SessionStatistics
+from cloud_trainer.metrics import QUEUES, TrainerMetrics
+from cloud_trainer.sessions.worker.figures import SessionStatistics
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.training.statistics import Statistics, WorkerFigures
+from shared.placement import Deployment
 from shared.telemetry.metrics import TrainingMetrics
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
 from tests.conftest import ROOT
 
 SIDES = {"The edge", "The trainer"}
@@ -28,6 +28,7 @@ class OpenSession:
     attachment = SimpleNamespace(attached=True)
     statistics = SessionStatistics(1000, 200, 0.5, 8e6)
     next_step = 7
+    waiting = dict.fromkeys(QUEUES, 0)
     deployment = Deployment(version=1, cut=2, staleness=3, codec="uniform4", downlink_codec="fp32")
 
 

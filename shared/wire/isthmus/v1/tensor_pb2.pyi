@@ -28,11 +28,11 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_UNSPECIFIED: _Role.ValueType  # 0
     """Never sent."""
     ROLE_FEATURE: _Role.ValueType  # 1
-    """What crosses the cut forward."""
+    """What a block hands to the next, on another worker."""
     ROLE_LABEL: _Role.ValueType  # 2
     """What the loss compares the output with. Integers travel in any width that holds them; the loss gets 64 bits."""
     ROLE_ERROR_GRADIENT: _Role.ValueType  # 3
-    """What crosses the cut backward."""
+    """What comes back for it."""
     ROLE_BLOCK: _Role.ValueType  # 5
     """The state of one block: parameters, buffers and optimizer state, as one safetensors file."""
     ROLE_WEIGHT_GRADIENT: _Role.ValueType  # 6
@@ -41,18 +41,16 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """Parameters and buffers of a shared block after its update, from its owner: one safetensors file."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """What a tensor is to the training: a stage in the middle of a chain, a reversed chain, or labels that stay home need
-    no other RPC, only other roles.
-    """
+    """What a tensor is to the training."""
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
 """Never sent."""
 ROLE_FEATURE: Role.ValueType  # 1
-"""What crosses the cut forward."""
+"""What a block hands to the next, on another worker."""
 ROLE_LABEL: Role.ValueType  # 2
 """What the loss compares the output with. Integers travel in any width that holds them; the loss gets 64 bits."""
 ROLE_ERROR_GRADIENT: Role.ValueType  # 3
-"""What crosses the cut backward."""
+"""What comes back for it."""
 ROLE_BLOCK: Role.ValueType  # 5
 """The state of one block: parameters, buffers and optimizer state, as one safetensors file."""
 ROLE_WEIGHT_GRADIENT: Role.ValueType  # 6
@@ -163,7 +161,7 @@ Global___TensorHeader: _TypeAlias = TensorHeader  # noqa: Y015
 class Frame(_message.Message):
     """One chunk of one tensor. The bytes themselves are the payload of the message that carries this header.
 
-    The first six fields say which tensor it is, in every chunk: chunks of several tensors may be mixed on one stream, at most 8
+    The first four fields say which tensor it is, in every chunk: chunks of several tensors may be mixed on one stream, at most 8
     of them at one time. The chunks of one tensor come in the order of their bytes.
     """
 
@@ -173,31 +171,25 @@ class Frame(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     BLOCK_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
-    PART_FIELD_NUMBER: _builtins.int
-    BATCH_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
-    DEPLOYMENT_VERSION_FIELD_NUMBER: _builtins.int
+    PLACEMENT_VERSION_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     SENDER_NANOSECONDS_FIELD_NUMBER: _builtins.int
     BATCH_SAMPLES_FIELD_NUMBER: _builtins.int
     step: _builtins.int
-    """The step that the tensor belongs to; 0 for a block and in an evaluation, which belong to none."""
+    """The step that the tensor belongs to, or the batch of an evaluation, counted from 0; 0 for a block."""
     role: Global___Role.ValueType
     """What the tensor is."""
     block: _builtins.int
     """Of a feature and of an error gradient, the block whose input it is (L, the number of blocks, for the output of the
-    model); of a block's state, the block. 0 for labels.
+    model); of labels, L; of a block's state, its weights and their gradients, the block.
     """
     slot: _builtins.int
-    """Which one of the tensors that cross at this block; 0 for the first, and today for all."""
-    part: _builtins.int
-    """Which part of the batch's samples it holds, where several workers share them; 0 for the first, and today for all."""
-    batch: _builtins.int
-    """Which batch of an evaluation it belongs to, counted from 1; 0 outside of one."""
+    """Which one of the tensors that cross at this block; 0 for the first."""
     offset: _builtins.int
     """How many of the tensor's encoded bytes were sent before this chunk."""
-    deployment_version: _builtins.int
-    """The deployment under which the tensor was made; a tensor of another deployment is refused. In its first chunk
+    placement_version: _builtins.int
+    """The version of the placement under which the tensor was made; a tensor of another one is refused. In its first chunk
     (offset 0), and nowhere else.
     """
     sender_nanoseconds: _builtins.int
@@ -217,17 +209,15 @@ class Frame(_message.Message):
         role: Global___Role.ValueType = ...,
         block: _builtins.int = ...,
         slot: _builtins.int = ...,
-        part: _builtins.int = ...,
-        batch: _builtins.int = ...,
         offset: _builtins.int = ...,
-        deployment_version: _builtins.int = ...,
+        placement_version: _builtins.int = ...,
         tensor: Global___TensorHeader | None = ...,
         sender_nanoseconds: _builtins.int = ...,
         batch_samples: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batch_samples", b"batch_samples", "block", b"block", "deployment_version", b"deployment_version", "offset", b"offset", "part", b"part", "role", b"role", "sender_nanoseconds", b"sender_nanoseconds", "slot", b"slot", "step", b"step", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_samples", b"batch_samples", "block", b"block", "offset", b"offset", "placement_version", b"placement_version", "role", b"role", "sender_nanoseconds", b"sender_nanoseconds", "slot", b"slot", "step", b"step", "tensor", b"tensor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

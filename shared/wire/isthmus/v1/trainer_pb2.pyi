@@ -20,46 +20,6 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class Deployment(_message.Message):
-    """Where the model is cut and how its two parts talk."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    VERSION_FIELD_NUMBER: _builtins.int
-    CUT_FIELD_NUMBER: _builtins.int
-    STALENESS_FIELD_NUMBER: _builtins.int
-    CODEC_FIELD_NUMBER: _builtins.int
-    DOWNLINK_CODEC_FIELD_NUMBER: _builtins.int
-    version: _builtins.int
-    """Rises with every deployment of a session, from 0."""
-    cut: _builtins.int
-    """How many blocks run on the edge, 1 to L: [0, cut) there, [cut, L) in the cloud, which also computes the loss. At L it
-    does nothing else: the feature is the model's output.
-    """
-    staleness: _builtins.int
-    """The limit K: how many steps old a gradient may be when it is applied."""
-    codec: _builtins.str
-    """The codec of the features."""
-    downlink_codec: _builtins.str
-    """The codec of the error gradients."""
-    def __init__(
-        self,
-        *,
-        version: _builtins.int = ...,
-        cut: _builtins.int = ...,
-        staleness: _builtins.int = ...,
-        codec: _builtins.str = ...,
-        downlink_codec: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "cut", b"cut", "downlink_codec", b"downlink_codec", "staleness", b"staleness", "version", b"version"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Deployment: _TypeAlias = Deployment  # noqa: Y015
-
-@_typing.final
 class Placement(_message.Message):
     """Which worker runs which blocks on which samples."""
 
@@ -121,7 +81,6 @@ class OpenSessionRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     EXAMPLE_FIELD_NUMBER: _builtins.int
     RECIPE_JSON_FIELD_NUMBER: _builtins.int
-    DEPLOYMENT_FIELD_NUMBER: _builtins.int
     BLOCK_NAMES_FIELD_NUMBER: _builtins.int
     BLOCK_BEHAVIOURS_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
@@ -133,11 +92,11 @@ class OpenSessionRequest(_message.Message):
     recipe_json: _builtins.str
     """Optimizer, schedule, loss and seed, a JSON object (see the configuration reference)."""
     worker: _builtins.str
-    """With a placement: which of its workers this trainer is."""
+    """Which of its workers this trainer is."""
     backward: _builtins.str
-    """With a placement: what stages do that wait for an error gradient, "replay" or "stash"."""
+    """What stages do that wait for an error gradient, "replay" or "stash"."""
     feedback: _builtins.str
-    """With a placement: how the error of a lossy codec is compensated, "batch", "literal" or "off"."""
+    """How the error of a lossy codec is compensated, "batch", "literal" or "off"."""
     @_builtins.property
     def model(self) -> Global___Model:
         """The model."""
@@ -145,10 +104,6 @@ class OpenSessionRequest(_message.Message):
     @_builtins.property
     def example(self) -> _tensor_pb2.TensorHeader:
         """One batch of input as the edge will feed it; codec and encoded_bytes are not used."""
-
-    @_builtins.property
-    def deployment(self) -> Global___Deployment:
-        """Where to cut."""
 
     @_builtins.property
     def block_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -160,7 +115,7 @@ class OpenSessionRequest(_message.Message):
 
     @_builtins.property
     def placement(self) -> Global___Placement:
-        """In place of a deployment: which worker runs what."""
+        """Which worker runs what."""
 
     def __init__(
         self,
@@ -169,7 +124,6 @@ class OpenSessionRequest(_message.Message):
         model: Global___Model | None = ...,
         example: _tensor_pb2.TensorHeader | None = ...,
         recipe_json: _builtins.str = ...,
-        deployment: Global___Deployment | None = ...,
         block_names: _abc.Iterable[_builtins.str] | None = ...,
         block_behaviours: _abc.Iterable[Global___BlockBehaviour] | None = ...,
         placement: Global___Placement | None = ...,
@@ -177,9 +131,9 @@ class OpenSessionRequest(_message.Message):
         backward: _builtins.str = ...,
         feedback: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "example", b"example", "model", b"model", "placement", b"placement"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["example", b"example", "model", b"model", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "deployment", b"deployment", "example", b"example", "feedback", b"feedback", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "example", b"example", "feedback", b"feedback", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -226,7 +180,7 @@ class OpenSessionResponse(_message.Message):
     max_message_bytes: _builtins.int
     """The largest message that the trainer takes."""
     max_staleness: _builtins.int
-    """The largest staleness (K) that the session may have at its cut, by the trainer's limits and the memory of a session."""
+    """The largest staleness (K) that the session may have under its placement, by the trainer's limits and the memory of a session."""
     @_builtins.property
     def block_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """XXH3-64 digests of the trainer's blocks, of all L: of the parameters and buffers they start with."""
@@ -249,14 +203,14 @@ Global___OpenSessionResponse: _TypeAlias = OpenSessionResponse  # noqa: Y015
 
 @_typing.final
 class CheckpointName(_message.Message):
-    """Names one state of the whole network; each side has its half of it."""
+    """Names one state of the whole network; each worker has its part of it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LINEAGE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     lineage: _builtins.int
-    """The lineage that the state belongs to: the session term in which both sides last went back to a checkpoint, which begins a
+    """The lineage that the state belongs to: the session term in which all last went back to a checkpoint, which begins a
     new lineage; 0 before the first time.
     """
     step: _builtins.int
@@ -276,44 +230,14 @@ class CheckpointName(_message.Message):
 Global___CheckpointName: _TypeAlias = CheckpointName  # noqa: Y015
 
 @_typing.final
-class Position(_message.Message):
-    """What an edge has in memory."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    LINEAGE_FIELD_NUMBER: _builtins.int
-    GRADIENT_STEP_FIELD_NUMBER: _builtins.int
-    REPORT_STEP_FIELD_NUMBER: _builtins.int
-    lineage: _builtins.int
-    """The lineage that it belongs to."""
-    gradient_step: _builtins.int
-    """The error gradients of all steps before this one have come."""
-    report_step: _builtins.int
-    """The reports of all steps before this one have come."""
-    def __init__(
-        self,
-        *,
-        lineage: _builtins.int = ...,
-        gradient_step: _builtins.int = ...,
-        report_step: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gradient_step", b"gradient_step", "lineage", b"lineage", "report_step", b"report_step"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Position: _TypeAlias = Position  # noqa: Y015
-
-@_typing.final
 class Fence(_message.Message):
-    """Proves that a call comes from the edge that attached last."""
+    """Proves that a call comes from the agent that joined last."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_TERM_FIELD_NUMBER: _builtins.int
     session_term: _builtins.int
-    """The session term of the caller; 0 before it has attached."""
+    """The session term of the caller; 0 before it has joined."""
     def __init__(
         self,
         *,
@@ -777,409 +701,6 @@ class JoinEvaluationResponse(_message.Message):
 Global___JoinEvaluationResponse: _TypeAlias = JoinEvaluationResponse  # noqa: Y015
 
 @_typing.final
-class Attach(_message.Message):
-    """The first message of a training stream."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_ID_FIELD_NUMBER: _builtins.int
-    SESSION_TERM_FIELD_NUMBER: _builtins.int
-    POSITION_FIELD_NUMBER: _builtins.int
-    CHECKPOINTS_FIELD_NUMBER: _builtins.int
-    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
-    session_id: _builtins.str
-    """The session."""
-    session_term: _builtins.int
-    """Higher than in any attach before; the edge increments and stores it before every attempt."""
-    protocol_version: _builtins.int
-    """The version of this contract that the edge speaks; it may be another than that of the edge that opened the session.
-    Its number stays the same in every version, so that a trainer of another one can name it in its refusal.
-    """
-    @_builtins.property
-    def position(self) -> Global___Position:
-        """What the edge could go on with at once; left out when it has only checkpoints."""
-
-    @_builtins.property
-    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointName]:
-        """The edge's checkpoints that are whole, the newest first, at most 64."""
-
-    def __init__(
-        self,
-        *,
-        session_id: _builtins.str = ...,
-        session_term: _builtins.int = ...,
-        position: Global___Position | None = ...,
-        checkpoints: _abc.Iterable[Global___CheckpointName] | None = ...,
-        protocol_version: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "position", b"position", "protocol_version", b"protocol_version", "session_id", b"session_id", "session_term", b"session_term"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Attach: _TypeAlias = Attach  # noqa: Y015
-
-@_typing.final
-class Attached(_message.Message):
-    """The trainer's answer to it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NEXT_STEP_FIELD_NUMBER: _builtins.int
-    RESTORED_FIELD_NUMBER: _builtins.int
-    DEPLOYMENT_FIELD_NUMBER: _builtins.int
-    BLOCK_DIGESTS_FIELD_NUMBER: _builtins.int
-    next_step: _builtins.int
-    """The step that the trainer waits for."""
-    @_builtins.property
-    def restored(self) -> Global___CheckpointName:
-        """The checkpoint that the trainer has restored and that the edge has to restore, too; left out when both go on with what
-        they have.
-        """
-
-    @_builtins.property
-    def deployment(self) -> Global___Deployment:
-        """What is in force."""
-
-    @_builtins.property
-    def block_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """With `restored`: digests of all blocks, so that the edge uploads the cloud's blocks without trainable parameters and
-        buffers that differ; no checkpoint holds them.
-        """
-
-    def __init__(
-        self,
-        *,
-        next_step: _builtins.int = ...,
-        restored: Global___CheckpointName | None = ...,
-        deployment: Global___Deployment | None = ...,
-        block_digests: _abc.Iterable[_builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "restored", b"restored"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digests", b"block_digests", "deployment", b"deployment", "next_step", b"next_step", "restored", b"restored"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Attached: _TypeAlias = Attached  # noqa: Y015
-
-@_typing.final
-class TakeCheckpoint(_message.Message):
-    """Asks for a checkpoint."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    SHARED_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def name(self) -> Global___CheckpointName:
-        """The state that the trainer is in after all batches that were sent before."""
-
-    @_builtins.property
-    def shared(self) -> Global___CheckpointName:
-        """The newest checkpoint that both sides are known to have; the trainer keeps it. Left out where there is none."""
-
-    def __init__(
-        self,
-        *,
-        name: Global___CheckpointName | None = ...,
-        shared: Global___CheckpointName | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "shared", b"shared"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "shared", b"shared"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TakeCheckpoint: _TypeAlias = TakeCheckpoint  # noqa: Y015
-
-@_typing.final
-class Checkpointed(_message.Message):
-    """How a checkpoint went."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    WRITTEN_FIELD_NUMBER: _builtins.int
-    written: _builtins.bool
-    """Whether it was written; the trainer's log says why not."""
-    @_builtins.property
-    def name(self) -> Global___CheckpointName:
-        """Which one."""
-
-    def __init__(
-        self,
-        *,
-        name: Global___CheckpointName | None = ...,
-        written: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "written", b"written"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Checkpointed: _TypeAlias = Checkpointed  # noqa: Y015
-
-@_typing.final
-class Stopping(_message.Message):
-    """The trainer is about to stop: the edge ends its batches in flight, asks for a checkpoint, and ends the stream."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Stopping: _TypeAlias = Stopping  # noqa: Y015
-
-@_typing.final
-class StepReport(_message.Message):
-    """What the cloud did in one step."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    STEP_FIELD_NUMBER: _builtins.int
-    LOSS_FIELD_NUMBER: _builtins.int
-    CORRECT_FIELD_NUMBER: _builtins.int
-    COMPUTE_SECONDS_FIELD_NUMBER: _builtins.int
-    COMPUTE_START_NANOSECONDS_FIELD_NUMBER: _builtins.int
-    DOWNLINK_BITS_PER_SECOND_FIELD_NUMBER: _builtins.int
-    NO_GRADIENT_FIELD_NUMBER: _builtins.int
-    step: _builtins.int
-    """The step."""
-    loss: _builtins.float
-    """Mean loss of the batch."""
-    correct: _builtins.int
-    """Samples whose label was the largest output; only where the loss has labels of that kind."""
-    compute_seconds: _builtins.float
-    """T3: seconds of forward, backward and update in the cloud."""
-    compute_start_nanoseconds: _builtins.int
-    """When that computation began, by the trainer's monotonic clock."""
-    downlink_bits_per_second: _builtins.float
-    """The rate of the downlink as its acks have shown it; 0 while nothing is known."""
-    no_gradient: _builtins.bool
-    """At this cut the cloud's blocks have passed no gradient on to their input, in this step or one before; where none comes, a
-    gradient of zeros is sent.
-    """
-    def __init__(
-        self,
-        *,
-        step: _builtins.int = ...,
-        loss: _builtins.float = ...,
-        correct: _builtins.int | None = ...,
-        compute_seconds: _builtins.float = ...,
-        compute_start_nanoseconds: _builtins.int = ...,
-        downlink_bits_per_second: _builtins.float = ...,
-        no_gradient: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "correct", b"correct"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "downlink_bits_per_second", b"downlink_bits_per_second", "loss", b"loss", "no_gradient", b"no_gradient", "step", b"step"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__correct: _TypeAlias = _typing.Literal["correct"]  # noqa: Y015
-    _WhichOneofArgType__correct: _TypeAlias = _typing.Literal["_correct", b"_correct"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__correct) -> _WhichOneofReturnType__correct | None: ...
-
-Global___StepReport: _TypeAlias = StepReport  # noqa: Y015
-
-@_typing.final
-class TrainRequest(_message.Message):
-    """From the edge: the first message attaches; each later one holds a frame with its payload, an ack, or both,
-    or a deployment or the request for a checkpoint alone. A deployment
-    comes between two batches and holds for every batch after it; its version is higher than the last one's and its cut the
-    same. It does not wait for the batches before it: their gradients come back under the deployment that they were sent under.
-    """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ATTACH_FIELD_NUMBER: _builtins.int
-    FRAME_FIELD_NUMBER: _builtins.int
-    ACK_FIELD_NUMBER: _builtins.int
-    DEPLOYMENT_FIELD_NUMBER: _builtins.int
-    CHECKPOINT_FIELD_NUMBER: _builtins.int
-    PAYLOAD_FIELD_NUMBER: _builtins.int
-    CHECKSUM_FIELD_NUMBER: _builtins.int
-    payload: _builtins.bytes
-    """Bytes of the frame."""
-    checksum: _builtins.int
-    """XXH3-64 of all bytes before it."""
-    @_builtins.property
-    def attach(self) -> Global___Attach:
-        """The session to attach to; in the first message only."""
-
-    @_builtins.property
-    def frame(self) -> _tensor_pb2.Frame:
-        """What the payload is a chunk of."""
-
-    @_builtins.property
-    def ack(self) -> _tensor_pb2.Ack:
-        """What the edge has received."""
-
-    @_builtins.property
-    def deployment(self) -> Global___Deployment:
-        """What holds from the next frame on; in a message of its own."""
-
-    @_builtins.property
-    def checkpoint(self) -> Global___TakeCheckpoint:
-        """Asks for a checkpoint; in a message of its own."""
-
-    def __init__(
-        self,
-        *,
-        attach: Global___Attach | None = ...,
-        frame: _tensor_pb2.Frame | None = ...,
-        ack: _tensor_pb2.Ack | None = ...,
-        deployment: Global___Deployment | None = ...,
-        checkpoint: Global___TakeCheckpoint | None = ...,
-        payload: _builtins.bytes = ...,
-        checksum: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "attach", b"attach", "checkpoint", b"checkpoint", "deployment", b"deployment", "frame", b"frame"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "attach", b"attach", "checkpoint", b"checkpoint", "checksum", b"checksum", "deployment", b"deployment", "frame", b"frame", "payload", b"payload"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TrainRequest: _TypeAlias = TrainRequest  # noqa: Y015
-
-@_typing.final
-class TrainResponse(_message.Message):
-    """From the cloud: an answer to the attach, frames, acks, reports, what became of checkpoints, and that the trainer stops."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ATTACHED_FIELD_NUMBER: _builtins.int
-    FRAME_FIELD_NUMBER: _builtins.int
-    ACK_FIELD_NUMBER: _builtins.int
-    REPORT_FIELD_NUMBER: _builtins.int
-    CHECKPOINTED_FIELD_NUMBER: _builtins.int
-    STOPPING_FIELD_NUMBER: _builtins.int
-    PAYLOAD_FIELD_NUMBER: _builtins.int
-    CHECKSUM_FIELD_NUMBER: _builtins.int
-    payload: _builtins.bytes
-    """Bytes of the frame."""
-    checksum: _builtins.int
-    """XXH3-64 of all bytes before it."""
-    @_builtins.property
-    def attached(self) -> Global___Attached:
-        """The answer to the attach; in the first message only."""
-
-    @_builtins.property
-    def frame(self) -> _tensor_pb2.Frame:
-        """What the payload is a chunk of."""
-
-    @_builtins.property
-    def ack(self) -> _tensor_pb2.Ack:
-        """What the trainer has received."""
-
-    @_builtins.property
-    def report(self) -> Global___StepReport:
-        """The result of a step, once the cloud has updated its weights; in a message of its own."""
-
-    @_builtins.property
-    def checkpointed(self) -> Global___Checkpointed:
-        """That a checkpoint was written; in a message of its own."""
-
-    @_builtins.property
-    def stopping(self) -> Global___Stopping:
-        """The trainer is about to stop; in a message of its own."""
-
-    def __init__(
-        self,
-        *,
-        attached: Global___Attached | None = ...,
-        frame: _tensor_pb2.Frame | None = ...,
-        ack: _tensor_pb2.Ack | None = ...,
-        report: Global___StepReport | None = ...,
-        checkpointed: Global___Checkpointed | None = ...,
-        stopping: Global___Stopping | None = ...,
-        payload: _builtins.bytes = ...,
-        checksum: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "attached", b"attached", "checkpointed", b"checkpointed", "frame", b"frame", "report", b"report", "stopping", b"stopping"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "attached", b"attached", "checkpointed", b"checkpointed", "checksum", b"checksum", "frame", b"frame", "payload", b"payload", "report", b"report", "stopping", b"stopping"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TrainResponse: _TypeAlias = TrainResponse  # noqa: Y015
-
-@_typing.final
-class EvaluateRequest(_message.Message):
-    """One chunk of a batch to evaluate; each batch is its labels and then its feature."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_ID_FIELD_NUMBER: _builtins.int
-    FRAME_FIELD_NUMBER: _builtins.int
-    PAYLOAD_FIELD_NUMBER: _builtins.int
-    CHECKSUM_FIELD_NUMBER: _builtins.int
-    session_id: _builtins.str
-    """The session, in every message."""
-    payload: _builtins.bytes
-    """Bytes of the frame."""
-    checksum: _builtins.int
-    """XXH3-64 of all bytes before it."""
-    @_builtins.property
-    def frame(self) -> _tensor_pb2.Frame:
-        """What the payload is a chunk of."""
-
-    def __init__(
-        self,
-        *,
-        session_id: _builtins.str = ...,
-        frame: _tensor_pb2.Frame | None = ...,
-        payload: _builtins.bytes = ...,
-        checksum: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "frame", b"frame", "payload", b"payload", "session_id", b"session_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___EvaluateRequest: _TypeAlias = EvaluateRequest  # noqa: Y015
-
-@_typing.final
-class EvaluateResponse(_message.Message):
-    """Totals over all batches."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SAMPLES_FIELD_NUMBER: _builtins.int
-    LOSS_FIELD_NUMBER: _builtins.int
-    CORRECT_FIELD_NUMBER: _builtins.int
-    samples: _builtins.int
-    """Samples seen."""
-    loss: _builtins.float
-    """Mean loss a sample."""
-    correct: _builtins.int
-    """Samples whose label was the largest output; only where the loss has labels of that kind."""
-    def __init__(
-        self,
-        *,
-        samples: _builtins.int = ...,
-        loss: _builtins.float = ...,
-        correct: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "correct", b"correct"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "correct", b"correct", "loss", b"loss", "samples", b"samples"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__correct: _TypeAlias = _typing.Literal["correct"]  # noqa: Y015
-    _WhichOneofArgType__correct: _TypeAlias = _typing.Literal["_correct", b"_correct"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__correct) -> _WhichOneofReturnType__correct | None: ...
-
-Global___EvaluateResponse: _TypeAlias = EvaluateResponse  # noqa: Y015
-
-@_typing.final
 class UploadBlockRequest(_message.Message):
     """One chunk of a block's state."""
 
@@ -1304,61 +825,6 @@ class DownloadBlockResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DownloadBlockResponse: _TypeAlias = DownloadBlockResponse  # noqa: Y015
-
-@_typing.final
-class CommitMigrationRequest(_message.Message):
-    """Moves the cut of a session."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_ID_FIELD_NUMBER: _builtins.int
-    NEXT_STEP_FIELD_NUMBER: _builtins.int
-    DEPLOYMENT_FIELD_NUMBER: _builtins.int
-    FENCE_FIELD_NUMBER: _builtins.int
-    session_id: _builtins.str
-    """The session."""
-    next_step: _builtins.int
-    """The step that the edge goes on with; the trainer must wait for the same."""
-    @_builtins.property
-    def deployment(self) -> Global___Deployment:
-        """What holds from that step on; its version is higher than that of the deployment in force."""
-
-    @_builtins.property
-    def fence(self) -> Global___Fence:
-        """Who moves it."""
-
-    def __init__(
-        self,
-        *,
-        session_id: _builtins.str = ...,
-        next_step: _builtins.int = ...,
-        deployment: Global___Deployment | None = ...,
-        fence: Global___Fence | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "fence", b"fence"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment", "fence", b"fence", "next_step", b"next_step", "session_id", b"session_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CommitMigrationRequest: _TypeAlias = CommitMigrationRequest  # noqa: Y015
-
-@_typing.final
-class CommitMigrationResponse(_message.Message):
-    """The cut was moved."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CommitMigrationResponse: _TypeAlias = CommitMigrationResponse  # noqa: Y015
 
 @_typing.final
 class MeasureStageRequest(_message.Message):
@@ -1606,37 +1072,31 @@ class GetSessionResponse(_message.Message):
 
     NEXT_STEP_FIELD_NUMBER: _builtins.int
     ATTACHED_FIELD_NUMBER: _builtins.int
-    DEPLOYMENT_FIELD_NUMBER: _builtins.int
     RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
     SENT_BYTES_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     next_step: _builtins.int
     """The step that the trainer waits for."""
     attached: _builtins.bool
-    """Whether a training stream is attached."""
+    """Whether any link is open."""
     received_bytes: _builtins.int
     """Payload bytes received since the session began."""
     sent_bytes: _builtins.int
     """Payload bytes sent since the session began."""
     max_staleness: _builtins.int
-    """The largest staleness (K) that the session may have at its cut now."""
-    @_builtins.property
-    def deployment(self) -> Global___Deployment:
-        """Where the model is cut."""
-
+    """The largest staleness (K) that the session may have under the placement in force."""
     def __init__(
         self,
         *,
         next_step: _builtins.int = ...,
         attached: _builtins.bool = ...,
-        deployment: Global___Deployment | None = ...,
         received_bytes: _builtins.int = ...,
         sent_bytes: _builtins.int = ...,
         max_staleness: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "deployment", b"deployment", "max_staleness", b"max_staleness", "next_step", b"next_step", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "max_staleness", b"max_staleness", "next_step", b"next_step", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1654,7 +1114,7 @@ class CloseSessionRequest(_message.Message):
     session_id: _builtins.str
     """The session."""
     resumable: _builtins.bool
-    """Frees its memory only: it can be attached again from its checkpoints."""
+    """Frees its memory only: it can be joined again from its checkpoints."""
     @_builtins.property
     def fence(self) -> Global___Fence:
         """Who closes it."""

@@ -27,8 +27,8 @@ if _version_not_supported:
 
 
 class TrainerServiceStub:
-    """The cloud's side of a training run. An edge opens a session, makes the blocks equal on both sides, attaches one
-    training stream, and closes the session when it is done.
+    """The cloud's side of a training run. An agent opens a session, makes the blocks equal at every worker, joins it, dials its
+    links, and closes it when it is done.
 
     Every streamed message ends with a checksum, and a message that fails it is refused with DATA_LOSS. It is XXH3-64 over
     all bytes of the serialised message that come before the checksum field: serialise the message without it, hash, and
@@ -52,11 +52,6 @@ class TrainerServiceStub:
                 '/isthmus.v1.TrainerService/OpenSession',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.OpenSessionRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.OpenSessionResponse.FromString,
-                _registered_method=True)
-        self.Train = channel.stream_stream(
-                '/isthmus.v1.TrainerService/Train',
-                request_serializer=isthmus_dot_v1_dot_trainer__pb2.TrainRequest.SerializeToString,
-                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.TrainResponse.FromString,
                 _registered_method=True)
         self.Link = channel.stream_stream(
                 '/isthmus.v1.TrainerService/Link',
@@ -93,11 +88,6 @@ class TrainerServiceStub:
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.JoinEvaluationRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.JoinEvaluationResponse.FromString,
                 _registered_method=True)
-        self.Evaluate = channel.stream_unary(
-                '/isthmus.v1.TrainerService/Evaluate',
-                request_serializer=isthmus_dot_v1_dot_trainer__pb2.EvaluateRequest.SerializeToString,
-                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.EvaluateResponse.FromString,
-                _registered_method=True)
         self.UploadBlock = channel.stream_unary(
                 '/isthmus.v1.TrainerService/UploadBlock',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.UploadBlockRequest.SerializeToString,
@@ -107,11 +97,6 @@ class TrainerServiceStub:
                 '/isthmus.v1.TrainerService/DownloadBlock',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.DownloadBlockRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.DownloadBlockResponse.FromString,
-                _registered_method=True)
-        self.CommitMigration = channel.unary_unary(
-                '/isthmus.v1.TrainerService/CommitMigration',
-                request_serializer=isthmus_dot_v1_dot_trainer__pb2.CommitMigrationRequest.SerializeToString,
-                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.CommitMigrationResponse.FromString,
                 _registered_method=True)
         self.MeasureStage = channel.unary_unary(
                 '/isthmus.v1.TrainerService/MeasureStage',
@@ -136,8 +121,8 @@ class TrainerServiceStub:
 
 
 class TrainerServiceServicer:
-    """The cloud's side of a training run. An edge opens a session, makes the blocks equal on both sides, attaches one
-    training stream, and closes the session when it is done.
+    """The cloud's side of a training run. An agent opens a session, makes the blocks equal at every worker, joins it, dials its
+    links, and closes it when it is done.
 
     Every streamed message ends with a checksum, and a message that fails it is refused with DATA_LOSS. It is XXH3-64 over
     all bytes of the serialised message that come before the checksum field: serialise the message without it, hash, and
@@ -152,9 +137,9 @@ class TrainerServiceServicer:
     """
 
     def OpenSession(self, request, context):
-        """Opens a session: builds the model from its factory, cuts it, and answers with the digest of every block, so that the
-        edge uploads only those that differ from its own.
-        INVALID_ARGUMENT: a model, recipe, cut or codec that is not possible. PERMISSION_DENIED: a factory that the operator has
+        """Opens a session: builds the model from its factory, takes a placement of it, and answers with the digest of every block, so
+        that the agent uploads only those that differ from its own.
+        INVALID_ARGUMENT: a model, recipe, placement or codec that is not possible. PERMISSION_DENIED: a factory that the operator has
         not allowed. FAILED_PRECONDITION: another protocol version, another chain of blocks than the edge's, or a block that
         computes something else than the edge's block.
         RESOURCE_EXHAUSTED: no further session is taken now (with a google.rpc.RetryInfo), or this one would take more memory
@@ -165,25 +150,8 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Train(self, request_iterator, context):
-        """The training stream of a session: labels and features up, error gradients and reports down, acks both ways. The first
-        message attaches it to its session and says what the edge has; the answer says where both go on, which may be an older
-        checkpoint. A stream that was attached before is ended. A lost stream is attached again in the same way, also to a
-        trainer that was restarted.
-        NOT_FOUND: no such session, or no state that both sides have; after the answer to the attach: the session was closed for
-        good. ABORTED: the session was attached with this term or a higher one, here or by another agent, or it was closed and can
-        be resumed, or a step of it made the trainer's device fail. RESOURCE_EXHAUSTED: there is no room now; the term was not
-        taken and may be sent again. In the stream, without a google.rpc.RetryInfo: the session would take more memory than it may
-        have. UNAVAILABLE: not now; try again.
-        FAILED_PRECONDITION: another protocol version, a step out of order or another deployment. INVALID_ARGUMENT: a tensor that
-        does not fit the cut. DATA_LOSS: a damaged message.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def Link(self, request_iterator, context):
-        """One link between two workers of a session that was opened with a placement: features, labels, error gradients, and what
+        """One link between two workers of a session: features, labels, error gradients, and what
         concerns shared blocks, as the placement says, both ways. The first message says which link it is. Whoever is nearer to the
         edge dials: the agent with its own credentials, a trainer with a ticket in the header "authorization" ("Ticket ..."). A link
         that is lost is dialled again, and each end sends again what the other lacks. Who dials ends the link.
@@ -201,10 +169,10 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def JoinSession(self, request, context):
-        """Makes the caller the only agent of a session that was opened with a placement, and says what this worker could go on with.
+        """Makes the caller the only agent of a session, and says what this worker could go on with.
         All links of an agent before it end.
         NOT_FOUND: no such session. ABORTED: it was joined with this term or a higher one. FAILED_PRECONDITION: another protocol
-        version, or the session was opened without a placement. RESOURCE_EXHAUSTED, UNAVAILABLE: not now; the term was not taken.
+        version, or the session was measured. RESOURCE_EXHAUSTED, UNAVAILABLE: not now; the term was not taken.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -256,21 +224,12 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Evaluate(self, request_iterator, context):
-        """Evaluates batches through the cut with today's weights. Labels and features go up, totals come back; no weights
-        and no statistics change. An edge drains its training stream first; otherwise it cannot tell which weights were evaluated.
-        RESOURCE_EXHAUSTED: the session has several evaluations under way, or no memory for another one.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def UploadBlock(self, request_iterator, context):
-        """Brings the state of one block from the edge. Before a training stream was attached it replaces the trainer's own, as it
-        does at any time with a block without trainable parameters and buffers. Afterwards the block must be one that the edge
-        runs: its state is kept aside until a CommitMigration takes it over, or until the next step makes it stale. The names,
-        shapes and types of its tensors must be the block's own.
-        ABORTED: another agent has attached the session since.
+        """Brings the state of one block. Before the session was joined it replaces the trainer's own, as it does at any time with a
+        block without trainable parameters and buffers. Afterwards the block must be one that this worker does not update: its
+        state is kept aside until a CommitPlacement takes it over, or until the next step makes it stale. The names, shapes and
+        types of its tensors must be the block's own.
+        ABORTED: another agent has joined since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -279,19 +238,6 @@ class TrainerServiceServicer:
     def DownloadBlock(self, request, context):
         """Sends the state of one block: parameters, buffers and optimizer state.
         RESOURCE_EXHAUSTED: the session has several downloads or measurements under way.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CommitMigration(self, request, context):
-        """Moves the cut, whole or not at all. The edge has drained its training stream, has uploaded every block that the cloud
-        takes over and downloaded every block that it takes over itself; blocks without trainable parameters and buffers need
-        not be sent where the edge knows from their digests that they are equal on both sides. Repeating a commit that was done
-        changes nothing, so an edge that did not get the answer may ask again.
-        FAILED_PRECONDITION: a batch is in flight, a block was not uploaded, or the deployment does not follow the one in
-        force. ABORTED: another agent has attached the session since. After any error the old deployment is in
-        force.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -329,11 +275,11 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CloseSession(self, request, context):
-        """Ends a session and frees what it holds; a training stream that is attached ends (see `Train`). Closing a session that does
+        """Ends a session and frees what it holds; links that are open end (see `Link`). Closing a session that does
         not exist is no error. A session that is not closed is freed when no call has used it for as long as the trainer is
-        configured to keep it (server.session_idle_seconds; server.unattached_seconds before it was attached), or when its edge was lost and another needs its place; it can be
-        attached again from its checkpoints then.
-        ABORTED: another agent has attached the session since.
+        configured to keep it (server.session_idle_seconds; server.unattached_seconds before it was joined), or when its agent was
+        lost and another needs its place; it can be joined again from its checkpoints then.
+        ABORTED: another agent has joined since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -346,11 +292,6 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.OpenSession,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.OpenSessionRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.OpenSessionResponse.SerializeToString,
-            ),
-            'Train': grpc.stream_stream_rpc_method_handler(
-                    servicer.Train,
-                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.TrainRequest.FromString,
-                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.TrainResponse.SerializeToString,
             ),
             'Link': grpc.stream_stream_rpc_method_handler(
                     servicer.Link,
@@ -387,11 +328,6 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.JoinEvaluationRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.JoinEvaluationResponse.SerializeToString,
             ),
-            'Evaluate': grpc.stream_unary_rpc_method_handler(
-                    servicer.Evaluate,
-                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.EvaluateRequest.FromString,
-                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.EvaluateResponse.SerializeToString,
-            ),
             'UploadBlock': grpc.stream_unary_rpc_method_handler(
                     servicer.UploadBlock,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.UploadBlockRequest.FromString,
@@ -401,11 +337,6 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.DownloadBlock,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.DownloadBlockRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.DownloadBlockResponse.SerializeToString,
-            ),
-            'CommitMigration': grpc.unary_unary_rpc_method_handler(
-                    servicer.CommitMigration,
-                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.CommitMigrationRequest.FromString,
-                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.CommitMigrationResponse.SerializeToString,
             ),
             'MeasureStage': grpc.unary_unary_rpc_method_handler(
                     servicer.MeasureStage,
@@ -436,8 +367,8 @@ def add_TrainerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TrainerService:
-    """The cloud's side of a training run. An edge opens a session, makes the blocks equal on both sides, attaches one
-    training stream, and closes the session when it is done.
+    """The cloud's side of a training run. An agent opens a session, makes the blocks equal at every worker, joins it, dials its
+    links, and closes it when it is done.
 
     Every streamed message ends with a checksum, and a message that fails it is refused with DATA_LOSS. It is XXH3-64 over
     all bytes of the serialised message that come before the checksum field: serialise the message without it, hash, and
@@ -468,33 +399,6 @@ class TrainerService:
             '/isthmus.v1.TrainerService/OpenSession',
             isthmus_dot_v1_dot_trainer__pb2.OpenSessionRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.OpenSessionResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Train(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/isthmus.v1.TrainerService/Train',
-            isthmus_dot_v1_dot_trainer__pb2.TrainRequest.SerializeToString,
-            isthmus_dot_v1_dot_trainer__pb2.TrainResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -695,33 +599,6 @@ class TrainerService:
             _registered_method=True)
 
     @staticmethod
-    def Evaluate(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_unary(
-            request_iterator,
-            target,
-            '/isthmus.v1.TrainerService/Evaluate',
-            isthmus_dot_v1_dot_trainer__pb2.EvaluateRequest.SerializeToString,
-            isthmus_dot_v1_dot_trainer__pb2.EvaluateResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def UploadBlock(request_iterator,
             target,
             options=(),
@@ -765,33 +642,6 @@ class TrainerService:
             '/isthmus.v1.TrainerService/DownloadBlock',
             isthmus_dot_v1_dot_trainer__pb2.DownloadBlockRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.DownloadBlockResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def CommitMigration(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/isthmus.v1.TrainerService/CommitMigration',
-            isthmus_dot_v1_dot_trainer__pb2.CommitMigrationRequest.SerializeToString,
-            isthmus_dot_v1_dot_trainer__pb2.CommitMigrationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,4 @@
-"""What a session holds at most: model, batches in flight with their labels, evaluations, and blocks on their way in."""
+"""What a session holds at most: model, batches in flight with their labels, and blocks on their way in."""
 
 import pytest
 
@@ -40,16 +40,6 @@ def test_a_change_to_larger_batches_counts_with_these(memory):
     memory.check(Batches(4, SMALL))
     with pytest.raises(StatusError):
         memory.check(Batches(4, LARGE))
-
-
-def test_an_evaluation_counts_as_a_batch_while_it_is_under_way(memory):
-    full = Batches(4, LARGE)
-    with pytest.raises(StatusError), memory.evaluation(full):
-        pass
-    memory.check(full)
-    with memory.evaluation(Batches(3, LARGE)), pytest.raises(StatusError):
-        memory.check(full)
-    memory.check(full)
 
 
 def test_blocks_on_their_way_count_beyond_the_copy_of_the_state_that_is_there_for_them(memory):

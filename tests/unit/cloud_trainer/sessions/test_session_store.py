@@ -11,6 +11,7 @@ import torch
 
 from cloud_trainer.sessions.session_store import Quota, Record, SessionStore
 from shared.checkpoint import CheckpointName, FsspecFiles, LocalFiles, seal
+from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 from tests.support.wire import open_request
 
 SESSION_ID = "0123456789abcdef" * 2
@@ -221,7 +222,7 @@ async def test_checkpoints_that_are_written_at_one_time_take_no_more_than_a_subj
     state = {"0/weight": torch.zeros(1000)}
     try:
         for session in sessions:
-            await store.keep_record(session, RECORD)
+            await store.keep_record(session, Record(OpenSessionRequest(), 0, "ours"))
         saved = [store.save(session, CheckpointName(1, 1), {}, state, ()) for session in sessions]
         assert sum(await asyncio.gather(*saved)) == 2, "a third of 4,000 bytes would be too much"
     finally:

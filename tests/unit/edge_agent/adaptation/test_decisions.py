@@ -60,7 +60,7 @@ def test_a_pin_that_cannot_be_is_refused_and_changes_nothing():
 def test_somebody_elses_change_is_noticed():
     run = Run()
     run.watch(3, 40.0)
-    run.deployer.deployment.cut = 2
+    run.deployer.deployment = replace(run.deployer.deployment, cut=2)
     run.watch(1, 40.0)
     assert math.isnan(run.loop.outcome.predicted_seconds_per_step), "it was not the engine that chose it"
     run.loop.use("fixed")

@@ -1,5 +1,7 @@
 """Pins: what an operator holds, with an engine that chooses the rest and without one."""
 
+from dataclasses import replace
+
 import grpc
 import pytest
 import torch
@@ -40,7 +42,7 @@ def test_what_is_pinned_is_asked_for_again_where_training_went_back():
     pins = pinning(deployer)
     pins.pin(Pins(cut=2, bits=8))
     deployer.move_if_requested()
-    deployer.deployment.cut, deployer.deployment.codec = 1, "fp32"
+    deployer.deployment = replace(deployer.deployment, cut=1, codec="fp32")
     pins.enforce()
     assert (deployer.deployment.codec, deployer.wanted) == ("uniform8", 2)
 

@@ -37,7 +37,7 @@ def frame(
         strides=(width, 1),
         encoded_bytes=rows * width * 4,
     )
-    announced = Frame(step=step, role=role, block=block, deployment_version=2, batch_samples=samples, tensor=header)
+    announced = Frame(step=step, role=role, block=block, placement_version=2, batch_samples=samples, tensor=header)
     announced.MergeFrom(Frame(**changes))
     return announced
 
@@ -65,7 +65,7 @@ def near_end():
         (frame(Role.ROLE_FEATURE, 1, samples=3), r"torch.float32 \(3, 6\) was expected"),
         (frame(Role.ROLE_FEATURE, 1, WIDTH + 1), "was expected"),
         (frame(Role.ROLE_FEATURE, 1, slot=1), "was expected"),
-        (frame(Role.ROLE_FEATURE, 1, deployment_version=3), "deployment 3"),
+        (frame(Role.ROLE_FEATURE, 1, placement_version=3), "placement 3"),
         (frame(Role.ROLE_FEATURE, 1, tensor=TensorHeader(codec="uniform8")), "is agreed"),
     ],
 )
@@ -122,8 +122,7 @@ FRAMES = st.builds(
     role=st.sampled_from(Role.values()),
     block=NUMBERS,
     slot=NUMBERS,
-    part=NUMBERS,
-    deployment_version=st.sampled_from([2, 2, 3]),
+    placement_version=st.sampled_from([2, 2, 3]),
     batch_samples=NUMBERS,
     tensor=st.builds(
         TensorHeader,

@@ -172,7 +172,7 @@ def test_an_evaluation_takes_no_gradient_and_no_link_that_only_training_needs():
         run = session.workers["near"].evaluation(session.heard["near"])
         assert {(one.role, one.block) for one in run.links["edge"].position.awaited} == {(Role.ROLE_FEATURE, 1)}
         assert not run.links["far"].position.awaited
-        gradient = Frame(role=Role.ROLE_ERROR_GRADIENT, block=2, deployment_version=1, batch_samples=4)
+        gradient = Frame(role=Role.ROLE_ERROR_GRADIENT, block=2, placement_version=1, batch_samples=4)
         with pytest.raises(ProtocolError, match="who has none to send"):
             run.links["far"].accept(gradient)
         with pytest.raises(ProtocolError, match="waits for something else"):

@@ -15,11 +15,11 @@ def test_what_a_peer_lacks_is_there_until_it_is_settled(first, count, settled, p
     for step in range(first, stop):
         buffer.keep(step, str(step))
     buffer.forget_before(settled)
-    lacking = [(step, str(step)) for step in range(position, stop)]
-    there = all(step >= max(first, settled) for step, _ in lacking)
+    lacking = range(position, stop)
+    there = all(step >= max(first, settled) for step in lacking)
     assert buffer.covers(position, stop) == (there and position <= stop)
     if buffer.covers(position, stop):
-        assert buffer.since(position) == lacking
+        assert [buffer[step] for step in lacking] == list(map(str, lacking))
 
 
 @given(st.integers(1, 10), st.integers(0, 30))
@@ -27,7 +27,7 @@ def test_no_more_than_the_limit_is_kept(limit, count):
     buffer: ResendBuffer[int] = ResendBuffer(limit)
     for step in range(count):
         buffer.keep(step, step)
-    assert [step for step, _ in buffer.since(0)] == list(range(count))[-limit:]
+    assert buffer.steps == tuple(range(count))[-limit:]
     assert buffer.covers(max(count - limit, 0), count)
     assert not buffer.covers(count - limit - 1, count)
 
@@ -47,6 +47,7 @@ def test_nobody_waits_for_what_comes_after_all_that_will_be_here():
 def test_nothing_is_left_of_what_was_forgotten():
     buffer: ResendBuffer[int] = ResendBuffer()
     buffer.keep(4, 0)
-    buffer.clear()
-    assert buffer.since(0) == []
+    buffer.forget_before(5)
+    assert buffer.steps == ()
+    assert buffer.first_from(0) is None
     assert buffer.covers(5, 5)

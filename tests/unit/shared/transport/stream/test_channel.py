@@ -10,10 +10,10 @@ from shared.transport.stream.channel import MOST_UNREAD_PACKETS, LoopbackChannel
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, TensorKey, WireTensor
 from shared.transport.stream.packets import Packet
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
-from shared.wire.isthmus.v1.trainer_pb2 import StepReport, TrainRequest, TrainResponse
 
-Near, Far = LoopbackChannel[TrainRequest, TrainResponse], LoopbackChannel[TrainResponse, TrainRequest]
+Near = Far = LoopbackChannel[LinkMessage, LinkMessage]
 
 
 def channels() -> tuple[Near, Far]:
@@ -33,7 +33,7 @@ def tensor(step: int, payload: bytes, role: Role.ValueType) -> WireTensor:
 @given(st.lists(st.binary(max_size=300), max_size=4), st.lists(st.binary(max_size=300), max_size=4))
 async def test_tensors_go_both_ways_until_each_end_says_that_no_more_comes(up, down):
     edge, trainer = channels()
-    near, far = duplex(TrainRequest, edge), duplex(TrainResponse, trainer)
+    near, far = duplex(LinkMessage, edge), duplex(LinkMessage, trainer)
 
     async def send(stream, channel, payloads, role):
         for step, payload in enumerate(payloads):
@@ -57,7 +57,7 @@ async def test_tensors_go_both_ways_until_each_end_says_that_no_more_comes(up, d
 
 async def test_both_ends_may_send_the_same_message_type():
     one, other = loopback()
-    near, far = duplex(TrainRequest, one), duplex(TrainRequest, other)
+    near, far = duplex(LinkMessage, one), duplex(LinkMessage, other)
     await near.send(tensor(3, b"abc", Role.ROLE_FEATURE))
     await far.send(tensor(4, b"de", Role.ROLE_FEATURE))
     (_, at_far), (_, at_near) = await far.receive(), await near.receive()
@@ -66,7 +66,7 @@ async def test_both_ends_may_send_the_same_message_type():
 
 async def test_what_was_written_is_not_changed_by_what_becomes_of_it_at_either_end():
     near, far = channels()
-    message, payload = TrainRequest(), bytearray(b"abc")
+    message, payload = LinkMessage(), bytearray(b"abc")
     message.frame.step = 3
     await near.write(Packet(message, memoryview(payload)))
     message.frame.step, payload[0] = 4, 0
@@ -79,10 +79,10 @@ async def test_what_was_written_is_not_changed_by_what_becomes_of_it_at_either_e
 async def test_a_writer_waits_where_nobody_reads():
     near, far = channels()
     for step in range(MOST_UNREAD_PACKETS):
-        await far.write(Packet(TrainResponse(report=StepReport(step=step))))
-    waiting = asyncio.ensure_future(far.write(Packet(TrainResponse(report=StepReport(step=MOST_UNREAD_PACKETS)))))
+        await far.write(Packet(LinkMessage(done=StepDone(step=step))))
+    waiting = asyncio.ensure_future(far.write(Packet(LinkMessage(done=StepDone(step=MOST_UNREAD_PACKETS)))))
     await asyncio.wait({waiting}, timeout=0)
     assert not waiting.done()
-    steps = [(await near.read()).message.report.step for _ in range(MOST_UNREAD_PACKETS + 1)]
+    steps = [(await near.read()).message.done.step for _ in range(MOST_UNREAD_PACKETS + 1)]
     assert steps == list(range(MOST_UNREAD_PACKETS + 1))
     await waiting

@@ -24,7 +24,7 @@ from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
 uint32, uint64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 roles = st.sampled_from([role for role in Role.values() if role != Role.ROLE_UNSPECIFIED])
-keys = st.builds(TensorKey, uint64, roles, uint32, uint32, uint32, uint64)
+keys = st.builds(TensorKey, uint64, roles, uint32, uint32)
 
 
 class Memory:
@@ -77,7 +77,7 @@ def test_chunks_put_together_are_the_tensor(payload, chunk_bytes, key, version, 
     frames = list(chunks(sent, chunk_bytes, nanoseconds))
     memory = Memory()
     arrived = assembled(frames, memory=memory)
-    assert (arrived.key, arrived.deployment_version) == (key, version)
+    assert (arrived.key, arrived.placement_version) == (key, version)
     assert arrived.header == sent.header
     assert bytes(arrived.payload) == payload
     assert arrived.sender_nanoseconds == nanoseconds
@@ -118,7 +118,7 @@ def test_one_tensor_after_the_other_each_cut_as_it_likes(parts):
 def test_tensors_do_not_share_memory():
     assembler = Assembler(anything, Memory())
     first = assembler.add(*next(chunks(tensor(b"one", KEY), 10)))
-    assembler.add(*next(chunks(tensor(b"two", KEY.following), 10)))
+    assembler.add(*next(chunks(tensor(b"two", KEY._replace(step=5)), 10)))
     assert bytes(first.payload) == b"one"
 
 
@@ -128,7 +128,7 @@ def test_what_is_not_accepted_takes_no_memory(key, version, role, offset, announ
         raise ProtocolError("no")
 
     memory = Memory()
-    frame = Frame(**key._replace(role=role)._asdict(), deployment_version=version, offset=offset)
+    frame = Frame(**key._replace(role=role)._asdict(), placement_version=version, offset=offset)
     frame.tensor.encoded_bytes = announced
     with pytest.raises(ProtocolError):
         Assembler(refuse, memory).add(frame, payload)
@@ -259,7 +259,7 @@ def test_a_chunk_whose_key_has_changed_is_no_chunk_of_the_tensor(field, place):
     assert memory.asked == [100], "nothing is taken for what was not announced"
 
 
-@pytest.mark.parametrize("field", ["deployment_version", "sender_nanoseconds"])
+@pytest.mark.parametrize("field", ["placement_version", "sender_nanoseconds"])
 def test_a_later_chunk_that_says_again_what_the_first_one_said_is_refused(field):
     frames = framed()
     with pytest.raises(ProtocolError, match=r"the feature of step 4 .* announced in its first chunk, and nowhere else"):
@@ -271,9 +271,7 @@ def test_a_later_chunk_that_says_again_what_the_first_one_said_is_refused(field)
     [
         (TensorKey(4, Role.ROLE_LABEL), "the label of step 4"),
         (TensorKey(4, Role.ROLE_FEATURE, 2), "the feature of step 4 (block 2)"),
-        (TensorKey(4, Role.ROLE_ERROR_GRADIENT, 2, 1, 3), "the error gradient of step 4 (block 2, slot 1, part 3)"),
-        (TensorKey(0, Role.ROLE_FEATURE, 2, batch=7), "the feature of batch 7 (block 2)"),
-        (TensorKey(3, Role.ROLE_FEATURE, batch=7), "the feature of batch 7 (step 3)"),
+        (TensorKey(4, Role.ROLE_ERROR_GRADIENT, 2, 1), "the error gradient of step 4 (block 2, slot 1)"),
         (block_key(5), "the state of block 5"),
         (TensorKey(3, Role.ROLE_BLOCK, 5, 1), "the state of block 5 (step 3, slot 1)"),
     ],

@@ -6,17 +6,11 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from shared.transport.stream.packets import PAYLOAD_FIELD, Damaged, Packet, deserializer, serialize
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
-from shared.wire.isthmus.v1.trainer_pb2 import (
-    Attach,
-    DownloadBlockResponse,
-    EvaluateRequest,
-    TrainRequest,
-    TrainResponse,
-    UploadBlockRequest,
-)
+from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, UploadBlockRequest
 
-PACKET_TYPES = (TrainRequest, TrainResponse, EvaluateRequest, UploadBlockRequest, DownloadBlockResponse)
+PACKET_TYPES = (LinkMessage, UploadBlockRequest, DownloadBlockResponse)
 CHECKSUM_TAG = (PAYLOAD_FIELD + 1) << 3 | 1
 
 uint32, uint64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
@@ -34,28 +28,26 @@ frames = st.builds(
     role=st.integers(0, 20),
     block=uint32,
     slot=uint32,
-    part=uint32,
-    batch=uint64,
-    deployment_version=uint64,
+    placement_version=uint64,
     offset=uint64,
     tensor=st.none() | headers,
 )
 messages = st.one_of(
-    st.builds(TrainRequest, frame=frames),
-    st.builds(TrainRequest, attach=st.builds(Attach, session_id=st.text(max_size=20), session_term=uint64)),
-    st.builds(EvaluateRequest, session_id=st.text(max_size=200), frame=frames),
+    st.builds(LinkMessage, frame=frames),
+    st.builds(LinkMessage, opening=st.builds(LinkOpening, session_id=st.text(max_size=20), session_term=uint64)),
+    st.builds(UploadBlockRequest, session_id=st.text(max_size=200), frame=frames),
     st.builds(DownloadBlockResponse, frame=frames),
-    st.just(TrainResponse()),
+    st.just(LinkMessage()),
 )
 payloads = st.binary(max_size=200) | st.integers(126, 129).map(bytes) | st.integers(16383, 16385).map(bytes)
 
 
 def some_packet():
     frame = Frame(step=3, role=Role.ROLE_FEATURE, tensor=TensorHeader(codec="fp32", shape=[2, 3], encoded_bytes=24))
-    return Packet(TrainRequest(frame=frame), bytes(range(24)))
+    return Packet(LinkMessage(frame=frame), bytes(range(24)))
 
 
-def reason(data, message_type=TrainRequest):
+def reason(data, message_type=LinkMessage):
     """Why these bytes are refused; they must be."""
     outcome = deserializer(message_type)(data)
     assert isinstance(outcome, Damaged), outcome
@@ -80,12 +72,12 @@ def test_what_was_written_is_read(message, payload):
 def test_a_payload_may_be_a_view_of_other_memory(payload):
     whole = bytearray(b"before" + payload + b"after")
     view = memoryview(whole)[6 : 6 + len(payload)]
-    assert serialize(Packet(TrainRequest(), view)) == serialize(Packet(TrainRequest(), payload))
+    assert serialize(Packet(LinkMessage(), view)) == serialize(Packet(LinkMessage(), payload))
 
 
 def test_the_payload_is_not_copied_on_arrival():
     data = serialize(some_packet())
-    packet = deserializer(TrainRequest)(data)
+    packet = deserializer(LinkMessage)(data)
     assert isinstance(packet.payload, memoryview)
     assert packet.payload.obj is data
 
@@ -149,22 +141,22 @@ def test_bytes_after_the_checksum_are_refused(message, payload, more):
 
 
 @given(st.binary(max_size=100), st.sampled_from(PACKET_TYPES))
-@example(b"", TrainRequest)
-@example(bytes([CHECKSUM_TAG]), TrainRequest)
-@example(bytes([CHECKSUM_TAG]) + bytes(8), TrainRequest)
+@example(b"", LinkMessage)
+@example(bytes([CHECKSUM_TAG]), LinkMessage)
+@example(bytes([CHECKSUM_TAG]) + bytes(8), LinkMessage)
 def test_random_bytes_are_refused_in_words(data, message_type):
     reason(data, message_type)
 
 
 @given(st.binary(max_size=100), st.sampled_from(PACKET_TYPES))
-@example(b"\x72\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", TrainRequest)  # a length of more than 64 bits
-@example(b"\x72\xff\xff\xff\xff\x0f", TrainRequest)  # a payload of 4 GiB, announced and not there
-@example(b"\x72\x01", TrainRequest)
-@example(b"\x72", TrainRequest)
-@example(b"\x12", TrainRequest)
-@example(b"\x12\x04\x2a\xff\xff\x7f", TrainRequest)  # a tensor header longer than the frame that holds it
-@example(b"\x02\x00", TrainRequest)  # field 0
-@example(b"\x0b\x0c", TrainRequest)  # a group
+@example(b"\x72\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", LinkMessage)  # a length of more than 64 bits
+@example(b"\x72\xff\xff\xff\xff\x0f", LinkMessage)  # a payload of 4 GiB, announced and not there
+@example(b"\x72\x01", LinkMessage)
+@example(b"\x72", LinkMessage)
+@example(b"\x12", LinkMessage)
+@example(b"\x12\x04\x2a\xff\xff\x7f", LinkMessage)  # a tensor header longer than the frame that holds it
+@example(b"\x02\x00", LinkMessage)  # field 0
+@example(b"\x0b\x0c", LinkMessage)  # a group
 def test_random_bytes_under_a_right_checksum_do_no_more_than_protobuf_lets_them(body, message_type):
     outcome = deserializer(message_type)(sealed(body))
     if isinstance(outcome, Packet):
@@ -177,15 +169,15 @@ def test_random_bytes_under_a_right_checksum_do_no_more_than_protobuf_lets_them(
 @given(payloads, payloads)
 def test_a_field_after_the_payload_is_refused(payload, other):
     assume(payload)
-    first = TrainRequest(payload=payload).SerializeToString()
-    for late in (TrainRequest(payload=other or b"x"), TrainRequest(attach=Attach())):
+    first = LinkMessage(payload=payload).SerializeToString()
+    for late in (LinkMessage(payload=other or b"x"), LinkMessage(opening=LinkOpening())):
         assert "contract" in reason(sealed(first + late.SerializeToString()))
 
 
 @given(uint64)
 def test_a_second_checksum_field_is_refused(value):
     assume(value)
-    reason(sealed(TrainRequest(checksum=value).SerializeToString()))
+    reason(sealed(LinkMessage(checksum=value).SerializeToString()))
 
 
 @pytest.mark.parametrize("message_type", PACKET_TYPES)

@@ -1,4 +1,4 @@
-"""The calls about a session with a placement, but for its links."""
+"""The calls of an agent that has a session, but for its links."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -9,7 +9,7 @@ import structlog
 
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
-from cloud_trainer.sessions.placed import Joining, placed_session
+from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import CheckpointName
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class PlacedCalls:
+class SessionCalls:
     """The answers. What each promises and refuses is said in protos/isthmus/v1/trainer.proto."""
 
     def __init__(
@@ -51,8 +51,7 @@ class PlacedCalls:
         self, request: pb.CommitPlacementRequest, _context: Context
     ) -> pb.CommitPlacementResponse:
         """Put another placement into force."""
-        with self._sessions.using(request.session_id) as found:
-            session = placed_session(found)
+        with self._sessions.using(request.session_id) as session:
             bind_session(session.id)
             session.check_joined(request.fence)
             placement = await self._threads.build(session.judge.read, request.placement)
@@ -72,8 +71,7 @@ class PlacedCalls:
 
     async def dial_peers(self, request: pb.DialPeersRequest, _context: Context) -> pb.DialPeersResponse:
         """Dial other trainers of the session."""
-        with self._sessions.using(request.session_id) as found:
-            session = placed_session(found)
+        with self._sessions.using(request.session_id) as session:
             bind_session(session.id)
             async with session.changing(request.fence):
                 await session.dial(request.peers, request.evaluation, self._dialer)
@@ -86,8 +84,7 @@ class PlacedCalls:
         async def tell(written: bool) -> None:
             ended.set_result(written)
 
-        with self._sessions.using(request.session_id) as found:
-            session = placed_session(found)
+        with self._sessions.using(request.session_id) as session:
             bind_session(session.id)
             async with session.changing(request.fence):
                 session.check_at(CheckpointName(request.name.lineage, request.name.step))
@@ -97,8 +94,7 @@ class PlacedCalls:
 
     async def join_evaluation(self, request: pb.JoinEvaluationRequest, context: Context) -> None:
         """Take part in an evaluation until the caller ends this call."""
-        with self._sessions.using(request.session_id) as found:
-            session = placed_session(found)
+        with self._sessions.using(request.session_id) as session:
             bind_session(session.id)
             async with session.changing(request.fence):
                 evaluation = await session.begin_evaluation(request.evaluation)

@@ -8,15 +8,15 @@ import torch
 
 from cloud_trainer.sessions.building import open_model, step_log_of
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.placed.judging import PlacementJudge, read_placement
+from cloud_trainer.sessions.worker.judging import PlacementJudge, read_placement
 from shared.codec import FeedbackMode
-from shared.errors import ConfigError, ProtocolError
+from shared.errors import ConfigError
 from shared.execution.blocks import Method
 from shared.placement import Placement, held_blocks
 from shared.training.held_blocks import HeldBlocks
 from shared.training.policies import POLICIES
 from shared.training.step_log import StepLog
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment, OpenSessionRequest
+from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 from shared.wire.isthmus.v1.trainer_pb2 import Placement as PlacementMessage
 
 
@@ -45,8 +45,6 @@ def build_worker(
 
     Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the agent's user will read.
     """
-    if request.deployment != Deployment():
-        raise ProtocolError("a session is opened with a deployment or with a placement, and this one comes with both")
     if request.backward not in POLICIES:
         raise ConfigError(f"backward is {request.backward[:40]!r}; it must be one of {', '.join(POLICIES)}")
     if request.feedback not in list(FeedbackMode):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cloud_trainer.sessions.placed.dialling import Dialling
+from cloud_trainer.sessions.worker.dialling import Dialling
 from shared.errors import ProtocolError
 
 

@@ -4,9 +4,18 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cloud_trainer.sessions.memory import Batches
-from cloud_trainer.sessions.placed.judging import PlacementJudge
-from shared.placement import AGENT, Cargo, Crossing, Placement, Route, crossings, gradient_crossings, held_blocks
-from shared.wire.isthmus.v1.trainer_pb2 import Deployment
+from cloud_trainer.sessions.worker.judging import PlacementJudge
+from shared.placement import (
+    AGENT,
+    Cargo,
+    Crossing,
+    Deployment,
+    Placement,
+    Route,
+    crossings,
+    gradient_crossings,
+    held_blocks,
+)
 
 
 class InForce(NamedTuple):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.placed import build_worker
-from cloud_trainer.sessions.placed.judging import MAX_DOCUMENT_CHARACTERS, MAX_WORKERS
+from cloud_trainer.sessions.worker.building import build_worker
+from cloud_trainer.sessions.worker.judging import MAX_DOCUMENT_CHARACTERS, MAX_WORKERS
 from shared.errors import IsthmusError
 from shared.placement import AGENT, Cargo, Placement, Route, Rows, Source, Tile, document_of, two_workers
 from shared.training import block_state
@@ -101,7 +101,6 @@ def test_a_placement_that_it_does_not_take_is_refused_with_a_sentence(document, 
         ({"worker": ""}, "is to be worker ''"),
         ({"backward": ""}, "backward is ''; it must be one of"),
         ({"feedback": "loud"}, "feedback is 'loud'; it must be one of"),
-        ({"deployment": pb.Deployment(cut=1)}, "this one comes with both"),
         ({"block_names": ["0", "1", "2"]}, "is a chain of 3 blocks and the trainer's of 4"),
         ({"block_names": ["0", "1", "2", "x"]}, "or their names differ"),
         ({"example": TensorHeader(dtype=DataType.DATA_TYPE_FLOAT32)}, "0 dimensions"),

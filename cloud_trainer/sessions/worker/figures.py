@@ -1,12 +1,26 @@
 """What the steps of one worker add to the figures of its session and of the trainer."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from cloud_trainer.sessions.session import SessionStatistics
 from shared.runtime.worker_listener import WorkerListener
 from shared.telemetry.metrics import TrainingMetrics
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.link_pb2 import StepDone
+
+
+@dataclass(slots=True)
+class SessionStatistics:
+    """The figures of a session that metrics and status show."""
+
+    received_bytes: int = 0
+    """Payload of tensors received in training."""
+    sent_bytes: int = 0
+    """Payload of tensors sent in training."""
+    loss: float = 0.0
+    """The loss of the last step; 0 before the first."""
+    downlink_bits_per_second: float = 0.0
+    """The measured rate of the downlink; 0 while it is not known."""
 
 
 class WorkerFigures(WorkerListener):

@@ -1,4 +1,4 @@
-"""How an agent gets a session with a placement: it joins, and restores a checkpoint where not every worker is whole."""
+"""How an agent gets a session: it joins, and restores a checkpoint where not every worker is whole."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -7,8 +7,8 @@ import grpc
 import structlog
 
 from cloud_trainer.sessions.fencing import Fencing, check_version
-from cloud_trainer.sessions.placed.session import PlacedSession, placed_session, refuse_deployment
 from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import Record, SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import MAX_NAMED, Checkpoint, CheckpointName
@@ -17,7 +17,7 @@ from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
-BuildAgain = Callable[[pb.OpenSessionRequest, pb.Placement, str], Awaitable[PlacedSession]]
+BuildAgain = Callable[[pb.OpenSessionRequest, pb.Placement, str], Awaitable[Session]]
 """Makes a session from the request that opened it, under a placement."""
 
 
@@ -44,11 +44,9 @@ class Joining:
         session_id, term = request.session_id, request.session_term
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
-                found, record = await self._fencing.examine(session_id, term, uses)
-                refuse_deployment(record.request)
+                session, record = await self._fencing.examine(session_id, term, uses)
                 names = await self._store.names(session_id)
                 await self._fencing.take(session_id, record, term)
-                session = None if found is None else placed_session(found)
                 if session is not None:
                     await session.join(term)
             checkpoints = [pb.CheckpointName(lineage=name.lineage, step=name.step) for name in names[:MAX_NAMED]]
@@ -71,14 +69,13 @@ class Joining:
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
                 found, record = await self._fencing.find(session_id, uses)
-                refuse_deployment(record.request)
                 _check_term(session_id, request.fence, record)
                 checkpoint = await self._loaded(session_id, name)
                 if found is None:
                     session = await self._built_again(request, record, uses)
                     placement = session.placement
                 else:
-                    session = placed_session(found)
+                    session = found
                     placement = await self._threads.build(session.judge.read, request.placement)
                 try:
                     async with session.changing(request.fence):
@@ -88,7 +85,7 @@ class Joining:
                     await session.end()
                     raise
             await self._fencing.check_kept(session)
-            digests = await self._threads.compute_lane(session_id).aside(session.block_digests)
+            digests = await self._threads.compute_lane(session_id).aside(session.blocks.digests)
             _log.info("session restored", session=session_id, checkpoint=str(name), term=session.attachment.term)
             return pb.RestoreWorkerResponse(block_digests=digests, tickets=session.issue_tickets())
 
@@ -101,7 +98,7 @@ class Joining:
                 grpc.StatusCode.NOT_FOUND, f"checkpoint {name} of session {session_id} is not here, or is damaged"
             ) from failure
 
-    async def _built_again(self, request: pb.RestoreWorkerRequest, record: Record, uses: ExitStack) -> PlacedSession:
+    async def _built_again(self, request: pb.RestoreWorkerRequest, record: Record, uses: ExitStack) -> Session:
         """The session, built again under the placement that is asked for."""
         session_id = request.session_id
         self._sessions.reserve(session_id)
