@@ -7,7 +7,7 @@ import structlog
 
 from edge_agent.training.listener import RunListener, StepReport
 from shared.errors import IsthmusError
-from shared.placement import AGENT, ModelFacts, Placement, program
+from shared.placement import AGENT, Backward, ModelFacts, Placement, program
 from shared.runtime.worker_listener import WorkerListener
 from shared.training.losses import BatchLoss, whole_loss
 from shared.transport.stream.framing import WireTensor
