@@ -45,6 +45,8 @@ class Joining:
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
                 session, record = await self._fencing.examine(session_id, term, uses)
+                if session is None:
+                    self._check_room(session_id)
                 names = await self._store.names(session_id)
                 await self._fencing.take(session_id, record, term)
                 if session is not None:
@@ -88,6 +90,11 @@ class Joining:
             digests = await self._threads.compute_lane(session_id).aside(session.blocks.digests)
             _log.info("session restored", session=session_id, checkpoint=str(name), term=session.attachment.term)
             return pb.RestoreWorkerResponse(block_digests=digests, tickets=session.issue_tickets())
+
+    def _check_room(self, session_id: str) -> None:
+        """Refuse, before a term is stored, to join a session for which there would be no place. Raises StatusError."""
+        self._sessions.reserve(session_id)
+        self._sessions.release(session_id)
 
     async def _loaded(self, session_id: str, name: CheckpointName) -> Checkpoint:
         try:

@@ -123,8 +123,8 @@ class Checkpointer:
         """Have every worker copy its part; all are written while training goes on.
 
         facts: what this device remembers with its part. Where the last checkpoint is still being written, one stays due. Where
-        a trainer cannot take its part, one is due again soon, and less often the longer that lasts: with all blocks here no step
-        waits for a trainer that is away. Raises SessionLostError where a trainer has nothing in memory to copy.
+        a trainer cannot take its part, one is due again soon, and less often the longer that lasts: with all blocks here no
+        step waits for a trainer that is away. Raises SessionLostError where a trainer has nothing in memory to copy.
         """
         stored, name = self._session.stored, CheckpointName(self._session.lineage, step)
         self._asked = True

@@ -138,7 +138,10 @@ def first_worker(placement: Placement) -> str:
 
 
 def links(placement: Placement, model: ModelFacts, *, training: bool = True) -> tuple[Link, ...]:
-    """Pairs of workers that need a stream, in the order of the workers. training: False for an evaluation.
+    """Pairs of workers that need a stream. training: False for an evaluation.
+
+    Who has fewer links between itself and the first worker dials, and of two with equally many the earlier one: so whoever
+    dials has been dialled, and can tell what becomes of its link. Sorted by who dials, and then by who is dialled.
 
     Who exchanges nothing with anybody else, as with all blocks on samples of its own, is linked with the first worker, to
     report.
@@ -148,19 +151,23 @@ def links(placement: Placement, model: ModelFacts, *, training: bool = True) -> 
     pairs = {(one.sender, one.receiver) for one in everything}
     first = first_worker(placement)
     for worker in [source.worker for source in placement.sources] + [tile.worker for tile in placement.tiles]:
-        if worker not in _reached(first, pairs):
+        if worker not in _distances(first, pairs):
             pairs.add((first, worker))
-    rank = {worker: index for index, worker in enumerate(placement.workers)}
-    ranks = {tuple(sorted((rank[sender], rank[receiver]))) for sender, receiver in pairs}
-    return tuple(Link(placement.workers[near], placement.workers[far]) for near, far in sorted(ranks))
+    distances = _distances(first, pairs)
+    ranked = sorted(distances, key=lambda worker: (distances[worker], placement.workers.index(worker)))
+    ranks = {tuple(sorted((ranked.index(sender), ranked.index(receiver)))) for sender, receiver in pairs}
+    return tuple(Link(ranked[near], ranked[far]) for near, far in sorted(ranks))
 
 
-def _reached(first: str, pairs: Iterable[tuple[str, str]]) -> set[str]:
-    """All that are joined with the first by these pairs."""
+def _distances(first: str, pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Of all that are joined with the first by these pairs, by how many at least."""
+    distances, pairs = {first: 0}, tuple(pairs)
     reached = [first]
     for near in reached:
-        reached += {far for pair in pairs if near in pair for far in pair}.difference(reached)
-    return set(reached)
+        for far in {worker for pair in pairs if near in pair for worker in pair}.difference(distances):
+            distances[far] = distances[near] + 1
+            reached.append(far)
+    return distances
 
 
 def held_blocks(placement: Placement, worker: str) -> tuple[int, ...]:

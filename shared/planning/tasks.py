@@ -99,10 +99,7 @@ def step_tasks(
     A source that would not wait for all others, because nothing there learns, settles a step when they have reported that they
     are done with it, so that what is in flight is bounded there, too.
     """
-    for link in (needed := links(placement, model)):
-        if link not in rates:
-            raise PlanError(f"the link from {link.dialer!r} to {link.listener!r} has no rates; measure them first")
-    directions = _directions({link: rates[link] for link in needed})
+    directions = _directions({link: _rates_of(link, rates) for link in links(placement, model)})
     writer = _Writer(placement, costs, directions, replays)
     programs = {worker: program(placement, model, worker) for worker in placement.workers}
     workers = writer.tasks({worker: operations for worker, operations in programs.items() if operations})
@@ -114,6 +111,15 @@ def step_tasks(
         sources | {tile.worker for tile in placement.tiles},
         steps_ahead(placement, model),
     )
+
+
+def _rates_of(link: Link, rates: Mapping[Link, Rates]) -> Rates:
+    """What was measured between two workers, whichever of them dials. Raises PlanError."""
+    if link in rates:
+        return rates[link]
+    if (turned := rates.get(Link(link.listener, link.dialer))) is None:
+        raise PlanError(f"the link from {link.dialer!r} to {link.listener!r} has no rates; measure them first")
+    return replace(turned, uplink=turned.downlink, downlink=turned.uplink)
 
 
 def _directions(rates: Mapping[Link, Rates]) -> dict[Direction, tuple[float, float]]:

@@ -11,16 +11,18 @@ import grpc
 import torch
 
 from shared.codec import aligned_buffer, codec_by_name
+from shared.placement import AGENT
 from shared.tensor_wire import to_wire
 from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, TensorKey
-from shared.transport.stream.packets import Packet, deserializer, serialize
+from shared.transport.stream.packets import deserializer, serialize
+from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.link_pb2 import LinkMessage
+from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkOpening, LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from tests.support.peers.strangers import path_of
-from tests.support.wire import BATCH, BLOCKS, CLASSES, CUT, RawPeer, begin_link
+from tests.support.wire import BATCH, BLOCKS, CLASSES, CUT, RawPeer
 
 OUTPUTS = 64
 """The outputs of the first block of the models that are stepped through."""
@@ -82,11 +84,11 @@ class Stepper:
 
 @asynccontextmanager
 async def stepping(peer: RawPeer, address: str, model: pb.Model, **changes: Any) -> AsyncIterator[Stepper]:
-    """A new session of `model`, whose blocks are three, linked and ready for steps."""
+    """A new session of `model`, whose blocks are three, joined, linked and ready for steps."""
     session = await peer.open_and_join(model=model, **changes)
     async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         method: Any = channel.stream_stream(
-            path_of("Link"), request_serializer=None, response_deserializer=deserializer(LinkMessage)
+            path_of("Link"), request_serializer=serialize, response_deserializer=deserializer(LinkMessage)
         )
         call = method()
 
@@ -94,19 +96,18 @@ async def stepping(peer: RawPeer, address: str, model: pb.Model, **changes: Any)
             packet = await call.read()
             return None if packet is grpc.aio.EOF else packet
 
-        async def write(packet: Packet[LinkMessage]) -> None:
-            await call.write(serialize(packet))
-
         stream: Duplex[LinkMessage, LinkMessage] = Duplex(
             LinkMessage,
-            PacketChannel(read, write),
+            PacketChannel(read, call.write),
             assembler=Assembler(lambda _frame: None, aligned_buffer),
             chunk_bytes=64 * 1024,
             window_bytes=1 << 20,
             on_delivered=lambda *_: None,
         )
-        for message in begin_link(session):
-            await call.write(message)
+        told = LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=session, session_term=1, worker=AGENT)
+        position = LinkPosition(awaited=[Awaited(role=Role.ROLE_ERROR_GRADIENT, block=CUT)])
+        for begins in (LinkMessage(opening=told), LinkMessage(position=position)):
+            await stream.write(begins)
             await stream.receive()
         yield Stepper(stream, session)
         call.cancel()

@@ -17,7 +17,7 @@ from shared.execution import failures
 from tests.support.commands import MLP
 from tests.support.peers.strangers import path_of
 from tests.support.running import edge_config, held_port, trainer_config
-from tests.support.wire import RawPeer, attach
+from tests.support.wire import RawPeer, opening
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -55,10 +55,11 @@ async def test_a_trainer_whose_device_has_failed_ends_with_its_own_exit_code_and
     ):
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
-        other = channel.stream_stream(path_of("Train"))()
-        await other.write(attach(await culprit.open()))
-        assert await other.read() is not grpc.aio.EOF
-        with pytest.raises(IsthmusError, match="step 0 in the cloud failed, and the trainer's cpu with it") as told:
+        other = channel.stream_stream(path_of("Link"))()
+        await other.write(opening(await culprit.open_and_join()))
+        for _ in ("opened", "position"):
+            assert await other.read() is not grpc.aio.EOF
+        with pytest.raises(IsthmusError, match="step 0 at 'trainer' failed, and the trainer's cpu with it") as told:
             # Nobody starts the trainer again here, so an agent that brought the step to the next one would wait without end.
             async with asyncio.timeout(60):
                 await run_training(edge_config(*FAILING, f"trainer.address={address}"))

@@ -10,7 +10,6 @@ import grpc
 import pytest
 
 from cloud_trainer.rpc.service import TrainerService
-from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session_store import SessionStore
 from edge_agent import run_training
@@ -24,14 +23,16 @@ from shared.client.stream_call import StreamListener
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import RefusedError
+from shared.placement import AGENT
 from shared.transport.rpc.status import StatusError
-from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkOpening, LinkPosition
+from shared.wire.isthmus.v1.tensor_pb2 import Role
 from tests.support.commands import MLP
 from tests.support.running import Listening, edge_config, running_trainer, train_with
-from tests.support.wire import RawPeer, attach, open_request
+from tests.support.wire import CUT, RawPeer, joining, open_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Code = grpc.StatusCode
@@ -47,18 +48,21 @@ async def until_held(server, peer, count):
             await peer.next_step("of no session")
 
 
-async def attached(client, session):
-    version = PROTOCOL_VERSION
-    attaching = pb.Attach(session_id=session, session_term=1, position=pb.Position(), protocol_version=version)
-    call, _ = await client.attach(attaching, StreamListener(lambda _frame: None, lambda: None, lambda *_: None))
+async def linked(client, session):
+    await client.join_session(session, 1)
+    opening = LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=session, session_term=1, worker=AGENT)
+    call, _ = await client.link(opening, StreamListener(lambda _frame: None, lambda: None, lambda *_: None))
+    awaited = [Awaited(role=Role.ROLE_ERROR_GRADIENT, block=CUT)]
+    await call.stream.write(LinkMessage(position=LinkPosition(awaited=awaited)))
+    await call.stream.receive()
     return call
 
 
-async def test_a_session_that_nobody_uses_is_freed_and_one_that_is_attached_is_not():
+async def test_a_session_that_nobody_uses_is_freed_and_one_that_is_linked_is_not():
     short = ("server.max_sessions=2", "server.unattached_seconds=3", "server.session_idle_seconds=1")
     async with running_trainer(*short) as server, RawPeer(server.address) as peer:
         async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
-            call = await attached(client, await peer.open())
+            call = await linked(client, await peer.open())
             await peer.open()
             await until_held(server, peer, 1)
             await call.end()
@@ -73,7 +77,7 @@ async def test_whoever_asks_for_a_session_that_was_freed_is_told_why():
         async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
             says = rf"no session '{session}'; .* before it was attached, for 0.3 s \(server.unattached_seconds\)"
             with pytest.raises(RefusedError, match=says):
-                await attached(client, session)
+                await client.join_session(session, 1)
 
 
 class Named:
@@ -132,24 +136,24 @@ async def test_a_session_that_is_closed_while_it_trains_ends_its_training_in_wor
         assert (await train_with(server, *MLP, "training.max_steps=2")).summary.steps == 2
 
 
-async def test_a_stream_that_was_closed_before_it_did_anything_says_so_too():
+async def test_a_link_that_was_closed_before_it_did_anything_says_so_too():
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
         async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
-            call = await attached(client, session)
+            call = await linked(client, session)
             await peer.close_session(session)
             with pytest.raises(RefusedError, match="was closed while it trained"):
                 await call.stream.receive()
         assert await peer.next_step(session) is None
 
 
-async def test_an_attach_that_is_not_newer_than_the_last_is_refused_and_so_is_what_its_edge_calls():
+async def test_a_join_that_is_not_newer_than_the_last_is_refused_and_so_is_what_its_agent_calls():
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
-        codes = [(await peer.streamed("Train", [attach(session, term=term)])).code.name for term in (5, 5, 4, 6)]
+        codes = [(await peer.unary("JoinSession", joining(session, term))).code.name for term in (5, 5, 4, 6)]
         assert codes == ["OK", "ABORTED", "ABORTED", "OK"]
         for method, request in (
-            ("CommitMigration", pb.CommitMigrationRequest(session_id=session, fence=pb.Fence(session_term=5))),
+            ("CommitPlacement", pb.CommitPlacementRequest(session_id=session, fence=pb.Fence(session_term=5))),
             ("CloseSession", pb.CloseSessionRequest(session_id=session, fence=pb.Fence(session_term=5))),
         ):
             end = await peer.unary(method, request.SerializeToString())
@@ -208,20 +212,19 @@ async def test_a_call_of_an_earlier_life_does_not_free_the_session_that_has_its_
     assert await freed.get() is later
 
 
-async def test_a_session_that_is_never_attached_is_freed_soon_and_leaves_nothing_on_disk(tmp_path):
+async def test_a_session_that_is_never_joined_is_freed_soon_and_leaves_nothing_on_disk(tmp_path):
     flags = [f"checkpoints.location={tmp_path}", "server.unattached_seconds=0.3", "server.max_sessions=2"]
     async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
-        attached_one = await peer.open()
-        assert (await peer.streamed("Train", [attach(attached_one)])).code is Code.OK
+        joined_one = await peer.open_and_join()
         await peer.open()
         await until_held(server, peer, 1)
-        assert await peer.next_step(attached_one) == 0, "one that was attached is kept, and with it what may be resumed"
+        assert await peer.next_step(joined_one) == 0, "one that was joined is kept, and with it what may be resumed"
         async with asyncio.timeout(60):
-            while {path.name for path in (tmp_path / "cloud-trainer").iterdir()} != {attached_one}:
-                await peer.next_step(attached_one)
+            while {path.name for path in (tmp_path / "cloud-trainer").iterdir()} != {joined_one}:
+                await peer.next_step(joined_one)
 
 
-async def test_an_attach_that_was_agreed_to_cannot_lose_its_place(tmp_path, monkeypatch):
+async def test_a_join_that_was_agreed_to_cannot_lose_its_place(tmp_path, monkeypatch):
     create, fencing, go_on = LocalFiles.create, threading.Event(), threading.Event()
 
     def slowly(files, name):
@@ -233,14 +236,14 @@ async def test_an_attach_that_was_agreed_to_cannot_lose_its_place(tmp_path, monk
     async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
         monkeypatch.setattr(LocalFiles, "create", slowly)
         session, _ = await peer.open(), await peer.open()  # the second's time begins later
-        attaching = asyncio.ensure_future(peer.streamed("Train", [attach(session)]))
+        join = asyncio.ensure_future(peer.unary("JoinSession", joining(session)))
         assert await asyncio.to_thread(fencing.wait, 60)
         await until_held(server, peer, 1)
         go_on.set()
-        assert (await attaching).code is Code.OK
+        assert (await join).code is Code.OK
 
 
-async def test_a_full_disk_refuses_an_attach_rather_than_forgetting_its_term(tmp_path, monkeypatch):
+async def test_a_full_disk_refuses_a_join_rather_than_forgetting_its_term(tmp_path, monkeypatch):
     async with running_trainer(f"checkpoints.location={tmp_path}") as server, RawPeer(server.address) as peer:
         session = await peer.open()
 
@@ -249,14 +252,14 @@ async def test_a_full_disk_refuses_an_attach_rather_than_forgetting_its_term(tmp
 
         with monkeypatch.context() as patched:
             patched.setattr("shared.checkpoint.files.os.fsync", full)
-            refused = await peer.streamed("Train", [attach(session, term=1)])
+            refused = await peer.unary("JoinSession", joining(session, 1))
         assert refused.code is Code.UNAVAILABLE
         assert "is its disk full?" in refused.details
-        ends = [await peer.streamed("Train", [attach(session, term=term)]) for term in (2, 2, 1)]
+        ends = [await peer.unary("JoinSession", joining(session, term)) for term in (2, 2, 1)]
         assert [end.code.name for end in ends] == ["OK", "ABORTED", "ABORTED"]
 
 
-async def test_an_attach_for_which_there_is_no_room_writes_nothing(tmp_path, monkeypatch):
+async def test_a_join_for_which_there_is_no_room_writes_nothing(tmp_path, monkeypatch):
     flags = [f"checkpoints.location={tmp_path}", "server.max_sessions=1"]
     async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
         kept = await peer.open()
@@ -265,9 +268,7 @@ async def test_an_attach_for_which_there_is_no_room_writes_nothing(tmp_path, mon
         await peer.open()
         synced = []
         monkeypatch.setattr("shared.checkpoint.files.os.fsync", synced.append)
-        waiting = pb.Attach(session_id=kept, session_term=1, protocol_version=PROTOCOL_VERSION)
-        waiting.checkpoints.add(lineage=0, step=0)
-        end = await peer.streamed("Train", [serialize(Packet(pb.TrainRequest(attach=waiting)))])
+        end = await peer.unary("JoinSession", joining(kept))
         assert end.code is Code.RESOURCE_EXHAUSTED, end
         assert synced == []
 
@@ -308,7 +309,7 @@ async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypa
     ):
         config = edge_config(*MLP, f"trainer.address={server.address}")
         with Workers.started() as workers:
-            session = await open_session(client, Experiment(config), workers, Retry(0))
+            session = await open_session({"trainer": client}, Experiment(config), workers, Retry(0))
             async with session.keep_alive():
                 await peer.open()
                 await until_held(server, peer, 1)
@@ -316,7 +317,7 @@ async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypa
 
 
 @pytest.mark.parametrize(("resumable", "code"), [(False, Code.NOT_FOUND), (True, Code.UNAVAILABLE)])
-async def test_a_session_that_is_closed_while_it_is_attached_is_not_served(monkeypatch, resumable, code):
+async def test_a_session_that_is_closed_while_it_is_joined_is_not_served(monkeypatch, resumable, code):
     begun, go_on = asyncio.Event(), asyncio.Event()
     fence = SessionStore.fence
 
@@ -328,35 +329,14 @@ async def test_a_session_that_is_closed_while_it_is_attached_is_not_served(monke
     monkeypatch.setattr(SessionStore, "fence", slowly)
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
-        stream = asyncio.create_task(peer.streamed("Train", [attach(session)]))
+        join = asyncio.create_task(peer.unary("JoinSession", joining(session)))
         await begun.wait()
         await peer.close_session(session, resumable=resumable)
         go_on.set()
-        end = await stream
+        end = await join
         assert end.code is code, end
         assert not end.responses
         control = server.service.control(asyncio.Event())
         listed = await control.list_sessions(control_pb2.TrainerControlServiceListSessionsRequest())
         kept = {status.session_id for status in listed.sessions}
         assert (session in kept) is resumable, "kept where it may be resumed"
-
-
-async def test_what_asks_for_checkpoints_waits_and_is_not_heaped_up(monkeypatch):
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    async def never(*_):
-        begun.set()
-        await go_on.wait()
-
-    monkeypatch.setattr(SessionCheckpointer, "take", never)
-    asks = serialize(Packet(pb.TrainRequest(checkpoint=pb.TakeCheckpoint(name=pb.CheckpointName(step=0)))))
-    async with running_trainer() as server, RawPeer(server.address) as peer:
-        session = await peer.open()
-        stream = asyncio.create_task(peer.streamed("Train", [attach(session), *[asks] * 2000]))
-        await begun.wait()
-        for _ in range(50):
-            await peer.next_step(session)
-        (served,) = server.metrics.streams
-        assert served.waiting["compute"] <= 4
-        go_on.set()
-        assert (await stream).code is Code.OK

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from cloud_trainer.sessions.cloud_training import CloudTraining
 from edge_agent import run_training
 from shared.errors import ExitCode, ProtocolError
+from shared.execution.blocks import PlacedBlocks
+from shared.placement import AGENT
 from tests.support.commands import MLP, agent_fails
 from tests.support.running import edge_config, heard_trainer_process, running_trainer
 
@@ -101,15 +102,15 @@ def test_a_failure_that_comes_again_after_going_back_to_a_checkpoint_is_told(hea
 
 @pytest.mark.usefixtures("one_thread")
 async def test_a_defect_of_the_trainer_that_comes_again_before_a_checkpoint_is_told(monkeypatch):
-    failed_steps, update = [], CloudTraining.update
+    failed_steps, update = [], PlacedBlocks.update
 
-    def failing(self, step):
-        if step < 5:
-            return update(self, step)
+    def failing(self, step, *arguments):
+        if step < 5 or self.worker == AGENT:
+            return update(self, step, *arguments)
         failed_steps.append(step)
         raise LookupError("a defect of ours")
 
-    monkeypatch.setattr(CloudTraining, "update", failing)
+    monkeypatch.setattr(PlacedBlocks, "update", failing)
     async with running_trainer() as server, asyncio.timeout(60):
         with pytest.raises(ProtocolError, match=r"a defect in the trainer \(LookupError: a defect of ours\)"):
             await run_training(edge_config(*MLP, f"trainer.address={server.address}"))

@@ -29,6 +29,7 @@ from shared.placement import (
     held_blocks,
     links,
     program,
+    report_parents,
     reports_heard,
     stages,
     two_workers,
@@ -82,12 +83,24 @@ def test_nothing_goes_to_a_worker_that_has_no_use_for_it(data):
         if one.cargo is Cargo.ERROR_GRADIENT:
             assert any(block.trainable for block in model.blocks[: one.index])
     needed = {tuple(sorted((one.sender, one.receiver), key=WORKERS.index)) for one in step.sent}
-    linked = {(link.dialer, link.listener) for link in links(placement, model)}
+    linked = {tuple(sorted(link, key=WORKERS.index)) for link in links(placement, model)}
     assert needed <= linked
     for link in linked - needed:
         alone = next(worker for worker in link if worker != first_worker(placement))
         assert alone in {source.worker for source in placement.sources} | {tile.worker for tile in placement.tiles}
         assert (alone, first_worker(placement)) not in _joined(needed), "who has another way to report needs none"
+
+
+@given(data=st.data())
+def test_whoever_dials_has_been_dialled_or_is_the_first(data):
+    model = data.draw(models())
+    placement = data.draw(placements(model))
+    every = links(placement, model)
+    dialled = {link.listener for link in every} | {first_worker(placement)}
+    assert {link.dialer for link in every} <= dialled, "who dials can tell somebody what becomes of its link"
+    assert first_worker(placement) not in {link.listener for link in every}
+    parents = report_parents(placement, model)
+    assert {(near, far) for far, near in parents.items()} <= set(every), "and that is on the way to the first"
 
 
 def _joined(pairs):

@@ -62,9 +62,12 @@ class Timed:
     def model(self) -> ModelFacts:
         return facts_of(chain_of(self.module))
 
+    def _carried(self, link: Link) -> float:
+        return self.carry.get(link) or self.carry.get(Link(link.listener, link.dialer), 1e-4)
+
     @property
     def rates(self) -> dict[Link, Rates]:
-        each = {link: FEATURE_BITS / self.carry.get(link, 1e-4) for link in links(self.placement, self.model)}
+        each = {link: FEATURE_BITS / self._carried(link) for link in links(self.placement, self.model)}
         return {link: Rates(rate, rate, self.round_trip) for link, rate in each.items()}
 
     @property
