@@ -19,7 +19,7 @@ from shared.wire.isthmus.v1.tensor_pb2 import DataType, TensorHeader
 from tests.support.commands import agent_fails
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, edge_config, running_trainer, train_with
-from tests.support.wire import RawPeer, open_request
+from tests.support.wire import RawPeer, open_request, placed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -105,17 +105,23 @@ async def test_a_move_behind_a_lookup_is_refused_on_both_sides():
         assert asked[1:] == ["refused"]
         async with RawPeer(server.address) as peer:
             chain = build_checked_chain("shared.model.zoo:bilstm", {}, 0, torch.ones(8, 12, dtype=torch.int64))
+
+            def at(cut, version):
+                parts = (("edge", [0, cut]), ("trainer", [cut, len(chain.blocks)]))
+                tiles = [{"worker": worker, "blocks": blocks} for worker, blocks in parts]
+                return placed(version=version, tiles=tiles)
+
             session = await peer.open(
                 model=pb.Model(factory="shared.model.zoo:bilstm", kwargs_json="{}"),
                 example=TensorHeader(shape=[8, 12], dtype=DataType.DATA_TYPE_INT64),
                 block_names=[block.name for block in chain.blocks],
-                cut=2,
+                placement=at(2, 0),
             )
-            deployment = pb.Deployment(version=1, cut=1, codec="fp32", downlink_codec="fp32")
-            request = pb.CommitMigrationRequest(session_id=session, deployment=deployment)
-            end = await peer.unary("CommitMigration", request.SerializeToString())
+            await peer.join(session)
+            request = pb.CommitPlacementRequest(session_id=session, fence=pb.Fence(session_term=1), placement=at(1, 1))
+            end = await peer.unary("CommitPlacement", request.SerializeToString())
             assert end.code is grpc.StatusCode.INVALID_ARGUMENT
-            assert "cut 1 would send raw samples" in end.details
+            assert "raw samples would go from 'edge' to 'trainer'" in end.details
 
 
 async def test_frozen_blocks_of_the_edge_stay_there_until_a_move_gives_them_away(monkeypatch, tmp_path):

@@ -10,10 +10,9 @@ from edge_agent import run_training
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError
 from shared.transport.stream.packets import serialize
-from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, edge_config, running_trainer
-from tests.support.wire import RawPeer, attach, batch_packets
+from tests.support.wire import RawPeer, batch_packets, begin_link
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -84,14 +83,14 @@ def alone(one_thread):  # noqa: ARG001 - what it does is what is needed of it
 @pytest.fixture
 def begin_together(monkeypatch):
     """Let nobody train before all of them can: who is first to open a session might be done before the last has one."""
-    attach = TrainerClient.attach
+    join = TrainerClient.join_session
 
     def when_ready(ready):
-        async def attach_when_ready(self, *arguments):
+        async def join_when_ready(self, *arguments):
             await ready()
-            return await attach(self, *arguments)
+            return await join(self, *arguments)
 
-        monkeypatch.setattr(TrainerClient, "attach", attach_when_ready)
+        monkeypatch.setattr(TrainerClient, "join_session", join_when_ready)
 
     return when_ready
 
@@ -128,10 +127,11 @@ async def harass(peer, ends, begun):
     """Break the contract in one session after the other, without end."""
     while True:
         session = await peer.open()
-        packets = [serialize(packet) for packet in batch_packets(pb.TrainRequest, 0)]
-        labels_that_cannot_be = [serialize(packet) for packet in batch_packets(pb.TrainRequest, 0, labels=[10**6] * 8)]
-        for term, batch in enumerate(([packets[0][:-3]], packets[1:], [*packets, *packets], labels_that_cannot_be), 1):
-            end = await peer.streamed("Train", [attach(session, 0, term), *batch])
+        packets = [serialize(packet) for packet in batch_packets(0)]
+        labels_that_cannot_be = [serialize(packet) for packet in batch_packets(0, labels=[10**6] * 8)]
+        for term, batch in enumerate(([packets[0][:-3]], packets[2:], [*packets, *packets], labels_that_cannot_be), 1):
+            await peer.join(session, term)
+            end = await peer.streamed("Link", [*begin_link(session, term=term), *batch])
             ends.append(end.code)
         await peer.close_session(session)
         begun.set()
