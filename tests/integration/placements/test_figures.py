@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 import torch
 
-from cloud_trainer.sessions.placed.figures import WorkerFigures
+from cloud_trainer.sessions.worker.figures import WorkerFigures
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.placement_report import report_on
