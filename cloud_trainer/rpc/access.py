@@ -1,6 +1,7 @@
 """Who may do what on this trainer, and where it may listen without asking."""
 
 import time
+from collections.abc import Mapping
 
 import grpc
 import structlog
@@ -26,17 +27,20 @@ _LOGGED_PER_SECOND = 0.1
 """Refusals of one host that are logged in the long run: a stranger must not fill the disk. All are counted."""
 
 CHECK = f"/{health.SERVICE_NAME}/Check"
-LINK = f"/{SERVICE}/Link"
+LINK, DOWNLOAD_BLOCK = f"/{SERVICE}/Link", f"/{SERVICE}/DownloadBlock"
+"""What a ticket lets another trainer call."""
 SCOPES: dict[str, Scope | None] = {
     f"/{SERVICE}/OpenSession": Scope.TRAIN,
     f"/{SERVICE}/UploadBlock": Scope.TRAIN,
-    f"/{SERVICE}/DownloadBlock": Scope.TRAIN,
+    DOWNLOAD_BLOCK: Scope.TRAIN,
     f"/{SERVICE}/MeasureStage": Scope.TRAIN,
     f"/{SERVICE}/TrainCopy": Scope.TRAIN,
     LINK: Scope.TRAIN,
     f"/{SERVICE}/JoinSession": Scope.TRAIN,
     f"/{SERVICE}/RestoreWorker": Scope.TRAIN,
     f"/{SERVICE}/DialPeers": Scope.TRAIN,
+    f"/{SERVICE}/OfferBlocks": Scope.TRAIN,
+    f"/{SERVICE}/FetchBlocks": Scope.TRAIN,
     f"/{SERVICE}/CheckpointWorker": Scope.TRAIN,
     f"/{SERVICE}/JoinEvaluation": Scope.TRAIN,
     f"/{SERVICE}/CommitPlacement": Scope.CONTROL,
@@ -55,8 +59,8 @@ SCOPES: dict[str, Scope | None] = {
 }
 
 
-def build_gate(config: TrainerConfig, metrics: TrainerMetrics, find_ticket: FindTicket) -> Gate:
-    """The gate of this trainer. find_ticket: who comes with a ticket, to open a link.
+def build_gate(config: TrainerConfig, metrics: TrainerMetrics, tickets: Mapping[str, FindTicket]) -> Gate:
+    """The gate of this trainer. tickets: who comes with a ticket, by the full name of each method that takes them.
 
     Raises ConfigError when it would be open to others without having been told to be.
     """
@@ -65,7 +69,7 @@ def build_gate(config: TrainerConfig, metrics: TrainerMetrics, find_ticket: Find
     if tokens is not None:
         # A file that cannot be read at the start, which may be a restart, ends nothing: once it is fixed it is read at once.
         book = Reloaded([tokens], lambda: read_tokens(tokens), TokenBook(), "nobody new is admitted")
-    authenticator = Authenticator(book, certificates=config.tls.ca is not None, tickets={LINK: find_ticket})
+    authenticator = Authenticator(book, certificates=config.tls.ca is not None, tickets=tickets)
     metrics.watch_token_file(lambda: authenticator.failure is not None)
     _check_exposure(config, asks=authenticator.asks)
     logged = RateLimit(_LOGGED_PER_SECOND, time.monotonic)

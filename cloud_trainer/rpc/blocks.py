@@ -38,23 +38,12 @@ class BlockReceiver:
         self.session.memory.end_upload(self._reserved_bytes)
 
     async def take(self, tensor: WireTensor, lane: Lane) -> int:
-        """Take the block that arrived, at once or for another placement. Returns the digest of the session's block."""
+        """Take the block that arrived. Returns the digest of the session's block."""
+        return await lane.aside(self._take, tensor.key.block, tensor.payload)
 
-        blocks = self.session.blocks
-
-        def take() -> int:
-            self.session.attachment.check_fence(self._fence)
-            try:
-                blocks.take(
-                    tensor.key.block,
-                    block_state.deserialize(bytes(tensor.payload)),
-                    aside=self.session.attachment.begun,
-                )
-            except (RuntimeError, TypeError, OverflowError) as cause:  # what torch makes of a shape that cannot be
-                raise ProtocolError(f"the state of block {tensor.key.block} cannot be loaded: {cause}") from cause
-            return block_state.digest(blocks.held.chain.blocks[tensor.key.block])
-
-        return await lane.aside(take)
+    def _take(self, index: int, data: memoryview) -> int:
+        load_block(self.session, self._fence, index, data)
+        return block_state.digest(self.session.blocks.held.chain.blocks[index])
 
     def _accept(self, frame: Frame) -> None:
         index = self.session.check_arriving(frame.block)
@@ -63,6 +52,18 @@ class BlockReceiver:
         judge(frame, ExpectedTensor(block_key(index), version, "raw", _check_bytes, limit))
         self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.batches)
         self._reserved_bytes += frame.tensor.encoded_bytes
+
+
+def load_block(session: Session, fence: Fence, index: int, data: memoryview) -> None:
+    """Take the state of a block that has come as bytes, at once or aside. Computes.
+
+    Raises ProtocolError for a state that is none of this block's, and StatusError where another agent has the session by now.
+    """
+    session.attachment.check_fence(fence)
+    try:
+        session.blocks.take(index, block_state.deserialize(bytes(data)), aside=session.attachment.begun)
+    except (RuntimeError, TypeError, OverflowError) as cause:  # what torch makes of a shape that cannot be
+        raise ProtocolError(f"the state of block {index} cannot be loaded: {cause}") from cause
 
 
 def _check_bytes(tensor: TensorSpec) -> None:

@@ -29,6 +29,7 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
 
     unary, up = grpc.unary_unary_rpc_method_handler, grpc.stream_unary_rpc_method_handler
     down, calls = grpc.unary_stream_rpc_method_handler, service.session_calls
+    offered = service.offered_blocks
 
     def message(request: Any) -> dict[str, Any]:
         return {"request_deserializer": message_deserializer(request), "response_serializer": _to_bytes}
@@ -57,6 +58,8 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
             "RestoreWorker": unary(method(calls.restore_worker), **message(pb.RestoreWorkerRequest)),
             "CommitPlacement": unary(method(calls.commit_placement), **message(pb.CommitPlacementRequest)),
             "DialPeers": unary(method(calls.dial_peers), **message(pb.DialPeersRequest)),
+            "OfferBlocks": unary(method(offered.offer_blocks), **message(pb.OfferBlocksRequest)),
+            "FetchBlocks": down(method(offered.fetch_blocks), **message(pb.FetchBlocksRequest)),
             "CheckpointWorker": down(method(calls.checkpoint_worker), **message(pb.CheckpointWorkerRequest)),
             "JoinEvaluation": down(method(calls.join_evaluation), **message(pb.JoinEvaluationRequest)),
         },

@@ -16,6 +16,7 @@ from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.rpc.blocks import BlockReceiver, send_block
 from cloud_trainer.rpc.link_rpc import LinkRpc
+from cloud_trainer.rpc.offered_blocks import OfferedBlocks, check_offered
 from cloud_trainer.rpc.session_calls import SessionCalls
 from cloud_trainer.rpc.shutdown import Shutdown
 from cloud_trainer.sessions.building import check_request
@@ -75,6 +76,7 @@ class TrainerService:
         joining = Joining(self.sessions, self._store, self._fencing, self._threads, self._build)
         dialer = PeerDialer(config.peers, config.link, insecure=config.server.insecure)
         self.session_calls = SessionCalls(self.sessions, joining, self._checkpointer, self._threads, dialer)
+        self.offered_blocks = OfferedBlocks(self.sessions, self._threads, dialer)
         self.link_rpc = LinkRpc(config.link, self.sessions, self._shutdown, metrics)
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:
@@ -185,6 +187,7 @@ class TrainerService:
         """Send one block."""
         chunk_bytes = self._config.link.chunk_bytes
         with self.sessions.using(request.session_id) as session, session.memory.copying():
+            check_offered(session.id, request.block)
             async for packet in send_block(
                 session,
                 request.block,

@@ -218,6 +218,7 @@ class Session:
     async def join(self, session_term: int) -> None:
         """Another agent has the session from now on, whose term is stored; all that was begun for the one before ends."""
         self.attachment.term = session_term
+        self.tickets.withdraw_offers()
         async with self._changing:
             await self._end_all()
             self._last_evaluation = 0
@@ -312,6 +313,7 @@ class Session:
     async def _end_all(self) -> None:
         """End all links and what evaluates; the steps of training stay as they are."""
         self.tickets.withdraw(0)
+        self.tickets.withdraw_offers()
         await self.attachment.end()
         await self._dialling.end(0)
         await self._end_evaluation()

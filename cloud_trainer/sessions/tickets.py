@@ -1,14 +1,14 @@
-"""The tickets of a session: each lets another trainer dial this one once, for one link.
+"""The tickets of a session: each lets another trainer dial this one once, for one link, or download some blocks.
 
-A ticket is a random token, and only its hash is kept. There is never more than one for a link. Tickets are forgotten with the
-session that holds them, when an agent joins with a higher term, and at the end of the evaluation that they are for. Knows
-nothing of calls.
+A ticket is a random token, and only its hash is kept. There is never more than one for a link, and one for the blocks that a
+worker is offered. Tickets are forgotten with the session that holds them, when an agent joins with a higher term, when another
+placement comes into force, and at the end of the evaluation that they are for. Knows nothing of calls.
 """
 
 import secrets
 from collections.abc import Collection
 
-from shared.transport.auth.callers import PeerLink, PeerTicket
+from shared.transport.auth.callers import BlockOffer, PeerLink, PeerTicket
 from shared.transport.auth.tokens import TOKEN_BYTES, digest_of
 
 
@@ -19,9 +19,11 @@ class Tickets:
         self._session_id = session_id
         self._links: dict[bytes, PeerLink] = {}
         """By the hash of the ticket."""
+        self._offers: dict[bytes, BlockOffer] = {}
+        """The same for blocks."""
 
     def __len__(self) -> int:
-        return len(self._links)
+        return len(self._links) + len(self._offers)
 
     def issue(self, term: int, workers: Collection[str], evaluation: int = 0) -> dict[str, str]:
         """A new ticket for each worker that may dial. evaluation: its number; 0 for training.
@@ -54,6 +56,24 @@ class Tickets:
     def withdraw(self, evaluation: int) -> None:
         """Forget the tickets of an evaluation, or of training (0)."""
         self._links = {digest: link for digest, link in self._links.items() if link.evaluation != evaluation}
+
+    def offer(self, worker: str, blocks: Collection[int]) -> str:
+        """A new ticket with which a worker may download these blocks, and no others, as often as it likes.
+
+        What the same worker was offered before is withdrawn.
+        """
+        self._offers = {digest: offer for digest, offer in self._offers.items() if offer.worker != worker}
+        ticket = secrets.token_urlsafe(TOKEN_BYTES)
+        self._offers[digest_of(ticket)] = BlockOffer(self._session_id, worker, frozenset(blocks))
+        return ticket
+
+    def find_offer(self, ticket: str) -> BlockOffer | None:
+        """Which blocks a ticket is for, if any."""
+        return self._offers.get(digest_of(ticket))
+
+    def withdraw_offers(self) -> None:
+        """Forget all tickets for blocks."""
+        self._offers.clear()
 
     def _new(self, link: PeerLink) -> str:
         ticket = secrets.token_urlsafe(TOKEN_BYTES)

@@ -219,6 +219,25 @@ class OpenSession:
         if block_state.is_static(block):
             self._equal_blocks[worker].add(block.index)
 
+    async def send_blocks(self, sender: str, receiver: str, weights_only: Mapping[int, bool]) -> None:
+        """Have one trainer bring blocks straight from another one; none of them passes this device.
+
+        weights_only: of each block, by index, whether its optimizer state stays behind.
+        """
+        there, here = self.members[sender], self.members[receiver]
+        ticket = await there.client.offer_blocks(
+            pb.OfferBlocksRequest(
+                session_id=there.session_id, fence=self.fence, worker=receiver, blocks=list(weights_only)
+            )
+        )
+        peer = pb.Peer(worker=sender, address=there.client.address, session_id=there.session_id, ticket=ticket)
+        wanted = [pb.WantedBlock(block=index, weights_only=alone) for index, alone in weights_only.items()]
+        await here.client.fetch_blocks(
+            pb.FetchBlocksRequest(session_id=here.session_id, fence=self.fence, peer=peer, blocks=wanted)
+        )
+        blocks = self.experiment.chain.blocks
+        self._equal_blocks[receiver] |= {index for index in weights_only if block_state.is_static(blocks[index])}
+
     def must_move(self, worker: str, block: Block) -> bool:
         """Whether a block that a trainer is to run has to be uploaded: a static block that is there already has not."""
         return block.index not in self._equal_blocks[worker]

@@ -6,18 +6,23 @@ placement, one after it the new one, or a checkpoint.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
 from edge_agent.sessions.open_session import OpenSession, Tickets
+from shared.concurrency.tasks import gathered
 from shared.placement import AGENT, BlockMove, Placement, held_blocks, moves
 from shared.training import block_state
 
 _log = structlog.get_logger(__name__)
 AT_ONCE = 4
-"""Blocks that are under way together: enough that the link never waits for an answer; more would only take memory."""
+"""Blocks that come here or go from here together, and pairs of trainers between which blocks go: enough that the link never
+waits for an answer; more would only take memory."""
+T = TypeVar("T")
 
 
 async def change_placement(
@@ -51,35 +56,47 @@ async def _move_blocks(
     session: OpenSession, before: Placement, after: Placement
 ) -> Mapping[int, block_state.BlockTensors]:
     """Bring every trainer the blocks that it lacks. Returns the states of those that come here."""
-    slots, arriving = asyncio.Semaphore(AT_ONCE), dict[int, block_state.BlockTensors]()
+    blocks, slots = session.experiment.chain.blocks, asyncio.Semaphore(AT_ONCE)
+    arriving: dict[int, block_state.BlockTensors] = {}
+    between: dict[tuple[str, str], dict[int, bool]] = defaultdict(dict)
+    """By sender and receiver, the blocks that go straight from trainer to trainer, and whether their weights alone do."""
 
-    async def move(one: BlockMove) -> None:
-        block = session.experiment.chain.blocks[one.block]
-        if one.receiver == AGENT and block_state.is_static(block):
-            return  # its weights are ours from the beginning
-        if one.receiver != AGENT and not session.must_move(one.receiver, block):
-            return
+    async def in_turn(call: Callable[[], Awaitable[T]]) -> T:
         async with slots:
-            tensors = await session.retry.run(partial(_state_of, session, one))
-            if one.receiver == AGENT:
-                arriving[one.block] = tensors
-            else:
-                await session.retry.run(partial(session.upload_block, one.receiver, block, tensors, before.version))
+            return await session.retry.run(call)
 
-    tasks = [asyncio.create_task(move(one)) for one in moves(before, after)]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def come(one: BlockMove) -> None:
+        download = partial(session.download_block, one.sender, blocks[one.block], weights_only=not one.whole)
+        arriving[one.block] = await in_turn(download)
+
+    async def go(one: BlockMove) -> None:
+        async def upload() -> None:
+            await session.upload_block(one.receiver, blocks[one.block], _state_of(session, one), before.version)
+
+        await in_turn(upload)
+
+    moving: list[Coroutine[Any, Any, None]] = []
+    for one in moves(before, after):
+        if not _must_move(session, one):
+            continue
+        if AGENT not in (one.sender, one.receiver):
+            between[one.sender, one.receiver][one.block] = not one.whole
+        else:
+            moving.append(come(one) if one.receiver == AGENT else go(one))
+    moving += [in_turn(partial(session.send_blocks, *pair, weights)) for pair, weights in between.items()]
+    await gathered(*moving)
     return arriving
 
 
-async def _state_of(session: OpenSession, one: BlockMove) -> block_state.BlockTensors:
+def _must_move(session: OpenSession, one: BlockMove) -> bool:
+    """Whether a block has to travel: a static one, which training leaves as it is, may be there from the beginning."""
     block = session.experiment.chain.blocks[one.block]
-    if one.sender != AGENT:
-        return await session.download_block(one.sender, block, weights_only=not one.whole)
+    return not block_state.is_static(block) if one.receiver == AGENT else session.must_move(one.receiver, block)
+
+
+def _state_of(session: OpenSession, one: BlockMove) -> block_state.BlockTensors:
+    """What goes from here."""
+    block = session.experiment.chain.blocks[one.block]
     if block_state.is_static(block):
         return block_state.collect(block, None)
     tensors = session.experiment.held.block_tensors(one.block)

@@ -32,6 +32,10 @@ def _ignore(_code: grpc.StatusCode) -> None:
     pass
 
 
+def _accept_any(_count: int) -> None:
+    pass
+
+
 class TrainerClient:
     """The calls to one trainer. Each raises the IsthmusError that it ended with."""
 
@@ -116,8 +120,7 @@ class TrainerClient:
         method: Any = self._connection.tensors.stream_stream(
             method_path("Link"), request_serializer=serialize, response_deserializer=deserializer(LinkMessage)
         )
-        metadata = self._connection.metadata() if ticket is None else (("authorization", f"Ticket {ticket}"),)
-        rpc = method(metadata=metadata)
+        rpc = method(metadata=self._shown(ticket))
         call: LinkCall = StreamCall("Link", LinkMessage, rpc, self._connection, listener, self._link)
         try:
             async with self._connection.idle_timeout("Link"):
@@ -202,8 +205,32 @@ class TrainerClient:
             )
         return response.block_digest
 
-    async def download_block(self, session_id: str, block: int, max_bytes: int, *, weights_only: bool) -> memoryview:
-        """The state of one of the cloud's blocks. Raises ProtocolError where it has more than `max_bytes`."""
+    async def offer_blocks(self, request: pb.OfferBlocksRequest) -> str:
+        """The ticket for the blocks. See `TrainerService.OfferBlocks`."""
+        return (await self._connection.call("OfferBlocks", request, pb.OfferBlocksResponse)).ticket
+
+    async def fetch_blocks(self, request: pb.FetchBlocksRequest) -> None:
+        """Wait until the trainer has downloaded blocks from another one. See `TrainerService.FetchBlocks`."""
+        answers = self._answers("FetchBlocks", request, pb.FetchBlocksResponse)
+        async with aclosing(answers):
+            async for _still_coming in answers:
+                pass
+
+    async def download_block(
+        self,
+        session_id: str,
+        block: int,
+        max_bytes: int,
+        *,
+        weights_only: bool,
+        ticket: str | None = None,
+        announced: Callable[[int], None] = _accept_any,
+    ) -> memoryview:
+        """The state of a block that the trainer holds. Raises ProtocolError where it has more than `max_bytes`.
+
+        ticket: what lets a trainer download, in the place of an agent's token. announced: told how many bytes will come, before
+        memory is taken for them; what it raises ends the call.
+        """
         method: Any = self._connection.tensors.unary_stream(
             method_path("DownloadBlock"),
             request_serializer=pb.DownloadBlockRequest.SerializeToString,
@@ -214,13 +241,18 @@ class TrainerClient:
             if (key := key_of(frame)) != block_key(block):
                 raise ProtocolError(f"the trainer sends {key}; block {block} was asked for")
             check_announcement(frame, codec_by_name("raw"), max_bytes)
+            announced(frame.tensor.encoded_bytes)
 
         assembler = Assembler(accept, aligned_buffer)
         request = pb.DownloadBlockRequest(session_id=session_id, block=block, weights_only=weights_only)
-        call = method(request, metadata=self._connection.metadata())
+        call = method(request, metadata=self._shown(ticket))
         async with self._connection.idle_timeout("DownloadBlock") as idle_timeout:
             while (packet := await self._connection.await_answer(call.read())) is not grpc.aio.EOF:
                 idle_timeout.renew()
                 if (tensor := assembler.add(packet.message.frame, packet.payload)) is not None:
                     return tensor.payload
         raise ProtocolError(f"the stream of block {block} ended before it was whole")
+
+    def _shown(self, ticket: str | None) -> tuple[tuple[str, str], ...]:
+        """The metadata that says who calls: by a ticket, or else as every call does."""
+        return self._connection.metadata() if ticket is None else (("authorization", f"Ticket {ticket}"),)

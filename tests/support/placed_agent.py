@@ -224,6 +224,10 @@ class PlacedAgent:
         await self.end_links()
         arriving: dict[int, block_state.BlockTensors] = {}
         for block, sender, receiver, whole in moves(self.placement, placement):
+            if AGENT not in (sender, receiver):
+                ticket = await self.offer(sender, receiver, [block])
+                await self.fetch(receiver, sender, ticket, [block], weights_only=not whole)
+                continue
             state = self.held.block_tensors(block) if sender == AGENT else await self.download(sender, block)
             state = state if whole else block_state.without_optimizer(state)
             if receiver == AGENT:
@@ -245,6 +249,35 @@ class PlacedAgent:
             placement=message_of(placement),
         )
         return await self.trainers[trainer].commit_placement(request)
+
+    async def offer(self, trainer: str, worker: str, blocks: Sequence[int]) -> str:
+        """Have a trainer offer blocks to another one; the ticket for them."""
+        request = pb.OfferBlocksRequest(
+            session_id=self.sessions[trainer], fence=self.fence, worker=worker, blocks=blocks
+        )
+        return await self.trainers[trainer].offer_blocks(request)
+
+    async def fetch(
+        self,
+        trainer: str,
+        worker: str,
+        ticket: str,
+        blocks: Sequence[int],
+        *,
+        address: str | None = None,
+        weights_only: bool = False,
+    ) -> None:
+        """Have a trainer download blocks from another one. address: where, if not where that one is."""
+        peer = pb.Peer(
+            worker=worker,
+            address=address or self.trainers[worker].address,
+            session_id=self.sessions[worker],
+            ticket=ticket,
+        )
+        wanted = [pb.WantedBlock(block=block, weights_only=weights_only) for block in blocks]
+        await self.trainers[trainer].fetch_blocks(
+            pb.FetchBlocksRequest(session_id=self.sessions[trainer], fence=self.fence, peer=peer, blocks=wanted)
+        )
 
     async def download(self, trainer: str, block: int) -> block_state.BlockTensors:
         """The state of a block that a trainer holds."""

@@ -16,8 +16,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _TOKEN, _TICKET = "bearer ", "ticket "
 _HOW = "the edge sends the one in trainer.token_file or EDGE_AGENT_TRAINER__TOKEN"
 NO_SUCH_TICKET = (
-    "the ticket opens no link of this trainer: it was used or withdrawn, or is of something else; an agent that joins the "
-    "session again gets another one"
+    "the ticket opens no link of this trainer and gives no block: it was used or withdrawn, or is of something else; an agent "
+    "that joins the session again gets another one"
 )
 
 
@@ -41,16 +41,27 @@ class PeerTicket(NamedTuple):
     """Its hash, by which it is used."""
 
 
+class BlockOffer(NamedTuple):
+    """Blocks that another trainer may download from this one."""
+
+    session_id: str
+    worker: str
+    """The worker that may have them."""
+    blocks: frozenset[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who a call comes from, and what it may do. What a caller makes belongs to its subject.
 
-    ticket: by what it came in, in the place of a token; then its subject is that of the agent whose session it concerns.
+    ticket, offer: what it came in for, with a ticket in the place of a token: a link, or blocks. Then its subject is that of
+    the agent whose session it concerns.
     """
 
     subject: str
     scopes: frozenset[Scope] = frozenset(Scope)
     ticket: PeerTicket | None = None
+    offer: BlockOffer | None = None
 
 
 FindTicket = Callable[[str], Caller | None]
@@ -121,7 +132,8 @@ class Authenticator:
     def _by_ticket(self, method: str, ticket: str) -> Caller:
         if (find := self._tickets.get(method)) is None:
             raise StatusError(
-                grpc.StatusCode.UNAUTHENTICATED, "a ticket lets a trainer dial a link, and make no other call"
+                grpc.StatusCode.UNAUTHENTICATED,
+                "a ticket lets a trainer dial a link or get blocks, and make no other call",
             )
         if (who := find(ticket)) is None:
             raise StatusError(grpc.StatusCode.UNAUTHENTICATED, NO_SUCH_TICKET)

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from edge_agent import run_training
+from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ConfigError
 from shared.placement import parse_range
 from tests.support.experiments import flags
@@ -125,5 +126,51 @@ async def test_what_one_trainer_refuses_comes_into_force_nowhere(tmp_path):
         placed = flags_of_document(document(RANGES["chain of three"]), addresses_of(found), tmp_path)
         result = await run_training(edge_config(*chosen, *placed, PERMITTED), changing)
     assert changing.in_force == [0], "nobody went back either, for there is no checkpoint to go back to"
+    assert not changing.left
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+THERE_AND_BACK = [
+    document({"edge": ["0:1"], "near": ["1:3"], "far": ["3:"]}),
+    document({"edge": ["0:1"], "near": ["1:2"], "far": ["2:"]}),
+    document({"edge": ["0:1"], "near": ["1:3"], "far": ["3:"]}),
+]
+"""Block 2 goes to another trainer and comes back."""
+
+
+async def test_blocks_that_move_between_trainers_never_pass_the_device(tmp_path, monkeypatch):
+    passed = []
+    download, upload = OpenSession.download_block, OpenSession.upload_block
+
+    def downloading(session, worker, block, *, weights_only):
+        passed.append((worker, block.index, "at the end" if weights_only else "to go on"))
+        return download(session, worker, block, weights_only=weights_only)
+
+    def uploading(session, worker, block, *others):
+        passed.append((worker, block.index, "uploaded"))
+        return upload(session, worker, block, *others)
+
+    monkeypatch.setattr(OpenSession, "download_block", downloading)
+    monkeypatch.setattr(OpenSession, "upload_block", uploading)
+    first, *others = THERE_AND_BACK
+    chosen = [*flags("cnn", "adamw"), *steps_of(STEPS_EACH * 3 + 2)]
+    changing = Changing(others)
+    async with running_trainers() as servers:
+        placed = flags_of_document(first, addresses_of(servers), tmp_path)
+        result = await run_training(edge_config(*chosen, *placed), changing)
+    assert changing.in_force == [0, 1, 2]
+    assert passed == [("near", 1, "at the end"), ("near", 2, "at the end"), ("far", 3, "at the end")]
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+async def test_a_trainer_that_may_not_dial_the_one_that_has_the_block_leaves_the_old_placement_in_force(tmp_path):
+    first, wanted, _ = THERE_AND_BACK
+    chosen = [*flags("cnn", "adamw"), *steps_of(8)]
+    changing = Changing([wanted])
+    async with running_trainer(PEERS_ALLOWED) as near, running_trainer() as far, running_trainer() as cloud:
+        addresses = addresses_of({"near": near, "far": far, "cloud": cloud})
+        placed = flags_of_document(first, addresses, tmp_path)
+        result = await run_training(edge_config(*chosen, *placed), changing)
+    assert changing.in_force == [0]
     assert not changing.left
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())

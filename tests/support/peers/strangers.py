@@ -55,6 +55,8 @@ def message(method: str, session: str) -> bytes:
         "RestoreWorker": pb.RestoreWorkerRequest(session_id=session),
         "CommitPlacement": pb.CommitPlacementRequest(session_id=session),
         "DialPeers": pb.DialPeersRequest(session_id=session),
+        "OfferBlocks": pb.OfferBlocksRequest(session_id=session, worker="near", blocks=[1]),
+        "FetchBlocks": pb.FetchBlocksRequest(session_id=session, blocks=[pb.WantedBlock(block=1)]),
         "CheckpointWorker": pb.CheckpointWorkerRequest(session_id=session),
         "JoinEvaluation": pb.JoinEvaluationRequest(session_id=session, evaluation=1),
         "MeasureStage": pb.MeasureStageRequest(session_id=session, cut=1, repeats=1),

@@ -581,6 +581,149 @@ class DialPeersResponse(_message.Message):
 Global___DialPeersResponse: _TypeAlias = DialPeersResponse  # noqa: Y015
 
 @_typing.final
+class OfferBlocksRequest(_message.Message):
+    """Offers blocks to another trainer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    worker: _builtins.str
+    """The worker that may download them."""
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who asks."""
+
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The indices of the blocks in the chain, each once."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        fence: Global___Fence | None = ...,
+        worker: _builtins.str = ...,
+        blocks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "fence", b"fence", "session_id", b"session_id", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OfferBlocksRequest: _TypeAlias = OfferBlocksRequest  # noqa: Y015
+
+@_typing.final
+class OfferBlocksResponse(_message.Message):
+    """The blocks are offered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKET_FIELD_NUMBER: _builtins.int
+    ticket: _builtins.str
+    """What lets the other trainer download them."""
+    def __init__(
+        self,
+        *,
+        ticket: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OfferBlocksResponse: _TypeAlias = OfferBlocksResponse  # noqa: Y015
+
+@_typing.final
+class WantedBlock(_message.Message):
+    """A block that a trainer is to download from another one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_FIELD_NUMBER: _builtins.int
+    WEIGHTS_ONLY_FIELD_NUMBER: _builtins.int
+    block: _builtins.int
+    """The index of the block in the chain."""
+    weights_only: _builtins.bool
+    """Leaves the optimizer state out, as in DownloadBlockRequest."""
+    def __init__(
+        self,
+        *,
+        block: _builtins.int = ...,
+        weights_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "weights_only", b"weights_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WantedBlock: _TypeAlias = WantedBlock  # noqa: Y015
+
+@_typing.final
+class FetchBlocksRequest(_message.Message):
+    """Has a trainer download blocks from another one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who asks."""
+
+    @_builtins.property
+    def peer(self) -> Global___Peer:
+        """From whom, with the ticket of its OfferBlocks."""
+
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___WantedBlock]:
+        """The blocks, each once."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        fence: Global___Fence | None = ...,
+        peer: Global___Peer | None = ...,
+        blocks: _abc.Iterable[Global___WantedBlock] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "peer", b"peer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "fence", b"fence", "peer", b"peer", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchBlocksRequest: _TypeAlias = FetchBlocksRequest  # noqa: Y015
+
+@_typing.final
+class FetchBlocksResponse(_message.Message):
+    """The blocks are still coming."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchBlocksResponse: _TypeAlias = FetchBlocksResponse  # noqa: Y015
+
+@_typing.final
 class CheckpointWorkerRequest(_message.Message):
     """Takes a checkpoint."""
 

@@ -78,6 +78,16 @@ class TrainerServiceStub:
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersResponse.FromString,
                 _registered_method=True)
+        self.OfferBlocks = channel.unary_unary(
+                '/isthmus.v1.TrainerService/OfferBlocks',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.OfferBlocksRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.OfferBlocksResponse.FromString,
+                _registered_method=True)
+        self.FetchBlocks = channel.unary_stream(
+                '/isthmus.v1.TrainerService/FetchBlocks',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.FetchBlocksRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.FetchBlocksResponse.FromString,
+                _registered_method=True)
         self.CheckpointWorker = channel.unary_stream(
                 '/isthmus.v1.TrainerService/CheckpointWorker',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.CheckpointWorkerRequest.SerializeToString,
@@ -204,6 +214,30 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OfferBlocks(self, request, context):
+        """Lets another trainer of the session download blocks that this one holds, so that they need not go through the agent when the
+        placement changes. The ticket of the answer stands in the place of a token, for DownloadBlock alone and as often as needed,
+        until another placement comes into force, an agent joins, or the same worker is offered other blocks.
+        FAILED_PRECONDITION: a block is not held here. INVALID_ARGUMENT: no other trainer of the session has that name. ABORTED:
+        another agent has joined since.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchBlocks(self, request, context):
+        """Has this trainer download blocks from another one, which has offered them. What comes is taken as what UploadBlock brings.
+        Answers come while it downloads, so that its end can be waited for; the call ends without an error when all blocks are here.
+        Ending the call ends the downloads.
+        PERMISSION_DENIED: an address that its operator has not allowed (peers.allowed), or the other trainer does not take the ticket
+        or is not trusted. UNAVAILABLE: the other trainer cannot be reached. FAILED_PRECONDITION: a block is not held there, or may not
+        come here now. RESOURCE_EXHAUSTED: there is no memory for a block here, or no room for the call there. ABORTED: another agent
+        has joined since.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CheckpointWorker(self, request, context):
         """Takes a checkpoint of this worker, at a step that every worker has reached and none is beyond. The first answer comes when
         its state is copied, so that training may go on; the second one says whether it was written.
@@ -317,6 +351,16 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.DialPeers,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersResponse.SerializeToString,
+            ),
+            'OfferBlocks': grpc.unary_unary_rpc_method_handler(
+                    servicer.OfferBlocks,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.OfferBlocksRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.OfferBlocksResponse.SerializeToString,
+            ),
+            'FetchBlocks': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchBlocks,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.FetchBlocksRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.FetchBlocksResponse.SerializeToString,
             ),
             'CheckpointWorker': grpc.unary_stream_rpc_method_handler(
                     servicer.CheckpointWorker,
@@ -534,6 +578,60 @@ class TrainerService:
             '/isthmus.v1.TrainerService/DialPeers',
             isthmus_dot_v1_dot_trainer__pb2.DialPeersRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.DialPeersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OfferBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/OfferBlocks',
+            isthmus_dot_v1_dot_trainer__pb2.OfferBlocksRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.OfferBlocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/FetchBlocks',
+            isthmus_dot_v1_dot_trainer__pb2.FetchBlocksRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.FetchBlocksResponse.FromString,
             options,
             channel_credentials,
             insecure,

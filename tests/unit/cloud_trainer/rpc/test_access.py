@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 
 def gate(listen, *flags):
     config = load_config(TrainerConfig, None, [f"server.listen={listen}", *flags], environ={})
-    return build_gate(config, TrainerMetrics(CollectorRegistry()), lambda _ticket: None)
+    return build_gate(config, TrainerMetrics(CollectorRegistry()), {})
 
 
 @pytest.mark.parametrize("address", HOME)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cloud_trainer.sessions.tickets import Tickets
-from shared.transport.auth.callers import PeerLink
+from shared.transport.auth.callers import BlockOffer, PeerLink
 
 WORKERS = ["near", "far", "farthest"]
 LINKS = st.builds(
@@ -65,6 +65,44 @@ def test_nothing_but_a_ticket_is_one(link, text):
     assert tickets.find(text) is None
     assert ticket not in repr(vars(tickets)), "only its hash is kept"
     assert ticket not in repr(tickets.find(ticket))
+
+
+BLOCKS = st.sets(st.integers(0, 9), min_size=1)
+
+
+@given(BLOCKS, st.integers(1, 5))
+def test_a_ticket_for_blocks_is_for_these_of_this_session_as_often_as_wanted(blocks, times):
+    tickets = Tickets("one")
+    ticket = tickets.offer("near", blocks)
+    for _ in range(times):
+        assert tickets.find_offer(ticket) == BlockOffer("one", "near", frozenset(blocks))
+    assert Tickets("another").find_offer(ticket) is None
+    assert ticket not in repr(vars(tickets)), "only its hash is kept"
+
+
+@given(st.lists(st.tuples(st.sampled_from(WORKERS), BLOCKS), min_size=1, max_size=8))
+def test_each_worker_is_offered_what_it_was_offered_last(offers):
+    tickets = Tickets("one")
+    issued = [(tickets.offer(worker, blocks), worker, blocks) for worker, blocks in offers]
+    last = {worker: ticket for ticket, worker, _ in issued}
+    for ticket, worker, blocks in issued:
+        expected = BlockOffer("one", worker, frozenset(blocks)) if last[worker] == ticket else None
+        assert tickets.find_offer(ticket) == expected
+    assert len(tickets) == len(last)
+    tickets.withdraw_offers()
+    assert all(tickets.find_offer(ticket) is None for ticket, _, _ in issued)
+
+
+@given(LINKS, BLOCKS)
+def test_a_ticket_for_a_link_gives_no_blocks_and_one_for_blocks_opens_no_link(link, blocks):
+    tickets, of_link = issued(link)
+    of_blocks = tickets.offer(link.worker, blocks)
+    assert tickets.find_offer(of_link) is None
+    assert tickets.find(of_blocks) is None
+    tickets.withdraw(link.evaluation)
+    assert tickets.find_offer(of_blocks) is not None
+    tickets.withdraw_offers()
+    assert len(tickets) == 0
 
 
 class Issuing(RuleBasedStateMachine):

@@ -1,0 +1,152 @@
+"""The calls by which blocks go straight from the trainer that has them to the one that gets them."""
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc
+import structlog
+
+from cloud_trainer.peers.dialer import PeerDialer
+from cloud_trainer.rpc.blocks import load_block
+from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.threads import TrainerThreads
+from shared.client.trainer import TrainerClient
+from shared.concurrency.tasks import run_together
+from shared.errors import AccessError, BusyError, DamagedMessageError, IsthmusError, ProtocolError, UnreachableError
+from shared.placement import AGENT
+from shared.telemetry.logs import bind_session
+from shared.training import block_state
+from shared.transport.auth.callers import NO_SUCH_TICKET, Caller, caller
+from shared.transport.auth.tokens import Scope
+from shared.transport.rpc.refusing import Context
+from shared.transport.rpc.status import StatusError
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+_AT_ONCE = 2
+"""Blocks that a call fetches at a time: the peer copies one while another is on its way."""
+_SIGN_SECONDS = 0.5
+"""How often the agent hears that blocks are still coming; whether the peer is silent for too long is watched here."""
+
+
+class OfferedBlocks:
+    """The answers. What each promises and refuses is said in protos/isthmus/v1/trainer.proto."""
+
+    def __init__(self, sessions: SessionRegistry, threads: TrainerThreads, dialer: PeerDialer) -> None:
+        self._sessions = sessions
+        self._threads = threads
+        self._dialer = dialer
+
+    def find_ticket(self, ticket: str) -> Caller | None:
+        """Who comes with a ticket for blocks: it counts as the owner of the session, and may do no more than that needs."""
+        for _, owner, session in self._sessions.owned:
+            if session is not None and (offer := session.tickets.find_offer(ticket)) is not None:
+                return Caller(owner, frozenset({Scope.TRAIN}), offer=offer)
+        return None
+
+    async def offer_blocks(self, request: pb.OfferBlocksRequest, _context: Context) -> pb.OfferBlocksResponse:
+        """Let another trainer download blocks."""
+        with self._sessions.using(request.session_id) as session:
+            bind_session(session.id)
+            async with session.changing(request.fence):
+                _check_each_once(request.blocks)
+                if request.worker in (AGENT, session.name) or request.worker not in session.placement.workers:
+                    raise ProtocolError(f"worker {request.worker[:40]!r} is no other trainer of this session")
+                held = session.blocks.held.indices
+                missing = [block for block in request.blocks if block not in held]
+                if missing:
+                    raise StatusError(
+                        grpc.StatusCode.FAILED_PRECONDITION,
+                        f"worker {session.name!r} does not hold blocks {missing}; it holds {list(held)}",
+                    )
+                return pb.OfferBlocksResponse(ticket=session.tickets.offer(request.worker, request.blocks))
+
+    async def fetch_blocks(self, request: pb.FetchBlocksRequest, context: Context) -> None:
+        """Download blocks from another trainer, and say now and then that they are still coming."""
+        with self._sessions.using(request.session_id) as session:
+            bind_session(session.id)
+            session.check_joined(request.fence)
+            _check_each_once([wanted.block for wanted in request.blocks])
+            for wanted in request.blocks:
+                session.check_arriving(wanted.block)
+            self._dialer.check(request.peer.address)
+            fetching = asyncio.create_task(self._fetch_all(session, request))
+            try:
+                while not (await asyncio.wait({fetching}, timeout=_SIGN_SECONDS))[0]:
+                    await context.write(pb.FetchBlocksResponse())
+                fetching.result()
+            finally:
+                fetching.cancel()
+                await asyncio.wait({fetching})
+
+    async def _fetch_all(self, session: Session, request: pb.FetchBlocksRequest) -> None:
+        left, peer = iter(request.blocks), request.peer
+        try:
+            async with self._dialer.client(peer.address) as client:
+
+                async def fetch() -> None:
+                    for wanted in left:
+                        await self._fetch(session, request, client, wanted)
+
+                await run_together(*(fetch() for _ in range(_AT_ONCE)))
+        except StatusError:
+            raise  # it is this trainer that refuses
+        except IsthmusError as failure:
+            what = f"worker {session.name!r} cannot fetch blocks from {peer.worker[:40]!r}: {failure}"
+            raise StatusError(_code(failure), what, _retry_after_seconds(failure)) from failure
+        _log.info("blocks fetched", peer=peer.worker, blocks=[wanted.block for wanted in request.blocks])
+
+    async def _fetch(
+        self, session: Session, request: pb.FetchBlocksRequest, client: TrainerClient, wanted: pb.WantedBlock
+    ) -> None:
+        held, memory, index = session.blocks.held, session.memory, wanted.block
+        reserved_bytes = 0
+
+        def reserve(count: int) -> None:
+            nonlocal reserved_bytes
+            memory.begin_upload(count, session.batches)
+            reserved_bytes = count
+
+        try:
+            data = await client.download_block(
+                request.peer.session_id,
+                index,
+                block_state.max_serialized_bytes(held.chain.blocks[index], held.recipe.optimizer),
+                weights_only=wanted.weights_only,
+                ticket=request.peer.ticket,
+                announced=reserve,
+            )
+            await self._threads.compute_lane(session.id).aside(load_block, session, request.fence, index, data)
+        finally:
+            memory.end_upload(reserved_bytes)
+
+
+def check_offered(session_id: str, block: int) -> None:
+    """Refuse a caller with a ticket for other blocks than this one of this session. Raises StatusError."""
+    offer = caller().offer
+    if offer is not None and (offer.session_id != session_id or block not in offer.blocks):
+        raise StatusError(grpc.StatusCode.UNAUTHENTICATED, NO_SUCH_TICKET)
+
+
+def _check_each_once(blocks: Sequence[int]) -> None:
+    """Raises ProtocolError."""
+    if not blocks or len(set(blocks)) < len(blocks):
+        raise ProtocolError(f"{len(blocks)} blocks are named; it must be one or more, each once")
+
+
+def _code(failure: IsthmusError) -> grpc.StatusCode:
+    """What the agent is told of a failure at the peer. UNAUTHENTICATED would tell it that its own token is refused here."""
+    match failure:
+        case UnreachableError() | DamagedMessageError():
+            return grpc.StatusCode.UNAVAILABLE
+        case AccessError():
+            return grpc.StatusCode.PERMISSION_DENIED
+        case BusyError():
+            return grpc.StatusCode.RESOURCE_EXHAUSTED
+        case _:
+            return grpc.StatusCode.FAILED_PRECONDITION
+
+
+def _retry_after_seconds(failure: IsthmusError) -> float | None:
+    return failure.retry_after_seconds if isinstance(failure, UnreachableError | BusyError) else None
