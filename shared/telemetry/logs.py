@@ -1,7 +1,7 @@
 """Logs: one line an event, for a person at a terminal or as JSON for a machine.
 
 Every module logs through `structlog.get_logger(__name__)` or the standard `logging`; both end here and look the same.
-What is bound (session, step) stands on every line of the same task or thread. A thread starts with nothing bound.
+What is bound, the session, stands on every line of the same task or thread. A thread starts with nothing bound.
 """
 
 import logging
@@ -84,11 +84,6 @@ def set_log_level(level: Level) -> None:
 def bind_session(session_id: str) -> None:
     """Put the session's id on every further line of this task or thread."""
     structlog.contextvars.bind_contextvars(session=session_id)
-
-
-def bind_step(step: int) -> None:
-    """Put the step on every further line of this task or thread."""
-    structlog.contextvars.bind_contextvars(step=step)
 
 
 def _is_ours(handler: logging.Handler) -> bool:

@@ -9,7 +9,7 @@ import warnings
 import pytest
 import structlog
 
-from shared.telemetry.logs import bind_session, bind_step, configure_logs
+from shared.telemetry.logs import bind_session, configure_logs
 
 
 class Terminal(io.StringIO):
@@ -25,15 +25,14 @@ def test_both_ways_of_logging_write_the_same_shape():
     stream = io.StringIO()
     configure_logs("info", "auto", stream)
     bind_session("s-1")
-    bind_step(7)
     structlog.get_logger("ours").info("migrated", cut=3)
     logging.getLogger("theirs").info("port %d", 80, extra={"cut": 3})
     ours, theirs = json_lines(stream)
     assert ours.pop("timestamp").endswith("Z")
     assert theirs.pop("timestamp").endswith("Z")
     theirs.pop("message", None)  # left on the record by the handlers of pytest
-    assert ours == {"event": "migrated", "cut": 3, "logger": "ours", "level": "info", "session": "s-1", "step": 7}
-    assert theirs == {"event": "port 80", "cut": 3, "logger": "theirs", "level": "info", "session": "s-1", "step": 7}
+    assert ours == {"event": "migrated", "cut": 3, "logger": "ours", "level": "info", "session": "s-1"}
+    assert theirs == {"event": "port 80", "cut": 3, "logger": "theirs", "level": "info", "session": "s-1"}
 
 
 def test_a_line_below_the_level_is_not_written():
