@@ -5,10 +5,10 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cloud_trainer.sessions.cloud_training import CloudTraining
 from edge_agent.experiment.building import Experiment
 from edge_agent.observability.observer import RunObserver
 from shared.errors import ConfigError, IsthmusError
+from shared.execution.blocks import PlacedBlocks
 from tests.support.running import edge_config, running_trainer, train_with, trainer_config
 
 LIMITS = [0, 3, 3, 1]
@@ -103,13 +103,13 @@ def test_a_schedule_counts_in_steps_or_in_epochs(every, changes):
 @pytest.fixture
 def unhurried(monkeypatch):
     """A trainer whose steps take their time, so that the next batch has always begun before a gradient comes."""
-    compute = CloudTraining.forward_and_backward
+    compute = PlacedBlocks.loss
 
     def slowly(*arguments):
         time.sleep(0.05)
         return compute(*arguments)
 
-    monkeypatch.setattr(CloudTraining, "forward_and_backward", slowly)
+    monkeypatch.setattr(PlacedBlocks, "loss", slowly)
 
 
 @pytest.mark.usefixtures("unhurried")
