@@ -52,7 +52,12 @@ def choose_window(spans: Sequence[Span], steps: int, first_step: int | None = No
     the trace.
     """
     spans = in_turn(spans)
-    starts = {span.step: span.start for span in spans if (span.phase, span.what) == ("edge", "forward")}
+    starts: dict[int, float] = {}
+    for span in spans:
+        if span.phase == "edge" and span.what.startswith(
+            "forward"
+        ):  # alone, or with all of the step where nothing crosses
+            starts.setdefault(span.step, span.start)
     if not starts:
         raise ConfigError("the time line has no step of the edge; was the run ended before its first?")
     known = sorted(starts)

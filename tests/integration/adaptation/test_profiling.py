@@ -8,6 +8,7 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.codec_times import ENCODE_SIZES_BYTES, codec_line
 from edge_agent.profiling.profile import overhead_line, profile_model
 from edge_agent.sessions.open_session import OpenSession
+from shared.client.trainer import TrainerClient
 from shared.errors import RefusedError, UnreachableError
 from shared.planning import LinearSeconds, load_profile
 from shared.planning.profile import NO_OVERHEAD
@@ -64,7 +65,7 @@ def test_what_every_other_repeat_waited_for_counts_as_encoding():
 
 
 async def test_a_profile_that_failed_says_why_and_measures_later_what_is_permitted_since(tmp_path, monkeypatch):
-    async def measure_cloud(*_):
+    async def measure_stage(*_):
         raise RefusedError("the cloud's blocks cannot be measured")
 
     async def close(*_, **__):
@@ -74,7 +75,7 @@ async def test_a_profile_that_failed_says_why_and_measures_later_what_is_permitt
     async with running_trainer("server.accept_inputs=true") as server:
         chosen = [*SEQUENCES, f"trainer.address={server.address}"]
         with monkeypatch.context() as broken:
-            broken.setattr(OpenSession, "measure_cloud", measure_cloud)
+            broken.setattr(TrainerClient, "measure_stage", measure_stage)
             broken.setattr(OpenSession, "close", close)
             with pytest.raises(RefusedError, match="cannot be measured"):
                 await profile_model(edge_config(*chosen), 2, path)

@@ -196,6 +196,15 @@ def test_shares_are_shares(spans, steps):
     assert 1 <= window.steps <= steps
 
 
+def test_a_step_begins_with_its_first_forward_also_where_the_edge_does_all_of_it():
+    alone = [Span("edge", "forward, loss, backward, update", step, float(step), step + 1.0) for step in range(9)]
+    assert choose_window(alone, 4, 2).busy("edge") == pytest.approx(1.0)
+    middle = [Span("edge", "forward, loss, backward", step, step + 0.6, step + 0.8) for step in range(9)]
+    heads = [Span("edge", "forward", step, float(step), step + 0.2) for step in range(9)]
+    window = choose_window([*heads, *middle], 4, 2)
+    assert (window.start, window.end) == (2.0, 6.0)
+
+
 EQUAL = dict.fromkeys(PHASES, 1.0)
 
 
