@@ -8,8 +8,8 @@ import grpc
 import structlog
 
 from shared.client.retry import Spacing
-from shared.client.stream_call import StreamListener
-from shared.client.trainer import LinkCall, TrainerClient
+from shared.client.stream_call import LinkCall, StreamListener
+from shared.client.trainer import TrainerClient
 from shared.errors import (
     BusyError,
     ClosedError,

@@ -18,7 +18,6 @@ from shared.transport.auth.callers import NO_SUCH_TICKET, Caller, PeerLink, call
 from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
-from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpened, LinkOpening
 
 
@@ -42,7 +41,7 @@ class LinkRpc:
 
     async def link(self, _requests: object, context: Context) -> None:
         """Open a link and serve it to its end."""
-        first: Packet[LinkMessage] = await first_packet(context)
+        first = await first_packet(context)
         opening = first.message.opening
         if first.message != LinkMessage(opening=opening) or first.payload:
             raise ProtocolError("a link begins with a message that opens it and does nothing else")
@@ -94,9 +93,7 @@ class LinkRpc:
     async def _serve(
         self, session: Session, run: WorkerRun, name: StreamName, opened: LinkOpened, context: Context
     ) -> None:
-        served: ServedStream[LinkMessage, LinkMessage] = ServedStream(
-            context, LinkMessage, run.links[name.worker].accept, self._link, self._metrics
-        )
+        served = ServedStream(context, run.links[name.worker].accept, self._link, self._metrics)
 
         async def serve() -> None:
             await served.stream.write(LinkMessage(opened=opened))

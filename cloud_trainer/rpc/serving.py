@@ -1,9 +1,8 @@
-"""What every stream has that this trainer serves: its first message, its watch, its place in the session, and its end."""
+"""What every link has that this trainer serves: its first message, its watch, its place in the session, and its end."""
 
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Generic, TypeVar
 
 import grpc
 import structlog
@@ -19,41 +18,38 @@ from shared.runtime import StallWatch
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
 from shared.transport.stream.channel import PacketChannel
-from shared.transport.stream.duplex import Duplex, Envelope
+from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, WireTensor
 from shared.transport.stream.packets import Damaged, Packet, undamaged
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
 _log = structlog.get_logger(__name__)
-Out = TypeVar("Out", bound=Envelope)
-In = TypeVar("In", bound=Envelope)
 
 
-async def first_packet(context: Context) -> Packet[In]:
+async def first_packet(context: Context) -> Packet[LinkMessage]:
     """The first message of a stream. Raises ProtocolError where there is none."""
-    received: Packet[In] | Damaged | None = await _read(context)
+    received: Packet[LinkMessage] | Damaged | None = await _read(context)
     if received is None:
         raise ProtocolError("the stream ended before it said what it is")
     return undamaged(received)
 
 
-class ServedStream(Generic[Out, In]):
+class ServedStream:
     """One stream, from the answer to its first message on."""
 
     def __init__(
         self,
         context: Context,
-        outgoing: type[Out],
         accept: Callable[[Frame], None],
         link: LinkConfig,
         metrics: TrainerMetrics,
     ) -> None:
-        """outgoing: the type of this end's messages. accept: judges what the peer announces."""
+        """accept: judges what the peer announces."""
         self._stall_seconds = link.stall_seconds
-        self._outgoing = outgoing
         self._downlink = metrics.phase_seconds["downlink"]
-        self.stream: Duplex[Out, In] = Duplex(
-            outgoing,
+        self.stream: Duplex[LinkMessage, LinkMessage] = Duplex(
+            LinkMessage,
             PacketChannel(functools.partial(_read, context), context.write),
             assembler=Assembler(accept, aligned_buffer),
             chunk_bytes=link.chunk_bytes,
@@ -71,7 +67,7 @@ class ServedStream(Generic[Out, In]):
         finally:
             watch.stop()
         # A lost peer looks at first like one that has ended its stream; a last word tells them apart, for it cannot be sent.
-        await self.stream.write(self._outgoing())
+        await self.stream.write(LinkMessage())
 
     def _note_delivered(self, _tensor: WireTensor, seconds: float, _arrival: int) -> None:
         self._downlink.observe(seconds)
@@ -125,6 +121,6 @@ def _reason(serving: "asyncio.Task[None]") -> str:
     return "the edge has ended the stream" if failure is None else one_line(str(failure) or type(failure).__name__)
 
 
-async def _read(context: Context) -> Packet[In] | Damaged | None:
+async def _read(context: Context) -> Packet[LinkMessage] | Damaged | None:
     packet = await context.read()
     return None if packet is grpc.aio.EOF else packet

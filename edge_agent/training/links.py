@@ -9,8 +9,7 @@ import structlog
 from edge_agent.sessions.open_session import FAREWELL_SECONDS, OpenSession
 from edge_agent.training.listener import RunListener
 from shared.client.retry import Spacing
-from shared.client.stream_call import StreamListener
-from shared.client.trainer import LinkCall
+from shared.client.stream_call import LinkCall, StreamListener
 from shared.errors import ProtocolError, UnreachableError
 from shared.placement import AGENT
 from shared.runtime.worker_run import WorkerRun

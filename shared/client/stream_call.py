@@ -1,4 +1,4 @@
-"""The gRPC call that carries a stream of tensors: begun, watched, and ended by an error of ours.
+"""The gRPC call `Link`: begun, watched, and ended by an error of ours.
 
 A lost link is noticed here: by a read or write that fails, or by a watch over a peer that is silent.
 """
@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import grpc
 
@@ -20,13 +20,13 @@ from shared.errors import ClosedError, ProtocolError, SessionLostError, Unreacha
 from shared.runtime import StallWatch
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.stream.channel import PacketChannel
-from shared.transport.stream.duplex import Duplex, Envelope
+from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, WireTensor
 from shared.transport.stream.packets import Damaged, Packet
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
-Out = TypeVar("Out", bound=Envelope)
-In = TypeVar("In", bound=Envelope)
+METHOD = "Link"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +43,14 @@ class StreamListener:
     delivered: Callable[[WireTensor, float, int], None]
 
 
-class StreamCall(Generic[Out, In]):
-    """The call of one stream; `stream` sends and receives on it."""
+class LinkCall:
+    """The call of one link; `stream` sends and receives on it."""
 
-    def __init__(
-        self,
-        method: str,
-        outgoing: type[Out],
-        call: Any,
-        connection: TrainerConnection,
-        listener: StreamListener,
-        link: LinkConfig,
-    ) -> None:
-        """method: the name of the RPC that was called. outgoing: the type of its requests."""
-        self._method = method
+    def __init__(self, call: Any, connection: TrainerConnection, listener: StreamListener, link: LinkConfig) -> None:
+        """call: as gRPC returns it."""
         self._call = call
         self._status = CallStatus(call)
-        self._packets: AsyncIterator[Packet[In] | Damaged] = aiter(call)
+        self._packets: AsyncIterator[Packet[LinkMessage] | Damaged] = aiter(call)
         self._connection = connection
         self._owed = listener.owed
         self._has_begun = False
@@ -69,8 +60,8 @@ class StreamCall(Generic[Out, In]):
         """Why a watch has ended the call; None where none has."""
         self._watches: list[StallWatch] = []
         self._stall_seconds = link.stall_seconds
-        self.stream: Duplex[Out, In] = Duplex(
-            outgoing,
+        self.stream: Duplex[LinkMessage, LinkMessage] = Duplex(
+            LinkMessage,
             PacketChannel(self._read, self._write),
             assembler=Assembler(listener.accept, aligned_buffer),
             chunk_bytes=link.chunk_bytes,
@@ -78,7 +69,7 @@ class StreamCall(Generic[Out, In]):
             on_delivered=listener.delivered,
         )
 
-    async def begin(self, first: Out) -> In:
+    async def begin(self, first: LinkMessage) -> LinkMessage:
         """Send the first message, and return the trainer's answer.
 
         From then on two watches give up a trainer that is silent. Raises the IsthmusError that the call ended with.
@@ -87,7 +78,7 @@ class StreamCall(Generic[Out, In]):
         event = await self.stream.receive()
         if event is None or event[1] is not None:
             raise ProtocolError(
-                f"the trainer at {self._connection.address} did not answer the first message of {self._method}"
+                f"the trainer at {self._connection.address} did not answer the first message of {METHOD}"
             )
         self._has_begun = True
         self._watches = [
@@ -104,7 +95,7 @@ class StreamCall(Generic[Out, In]):
 
     async def end(self) -> None:
         """Tell the trainer that no more comes, and wait until it has ended the stream."""
-        async with self._connection.idle_timeout(self._method) as idle_timeout:
+        async with self._connection.idle_timeout(METHOD) as idle_timeout:
             await self.end_writing()
             while await self.stream.receive() is not None:
                 idle_timeout.renew()
@@ -121,7 +112,7 @@ class StreamCall(Generic[Out, In]):
 
     def _give_up(self, key: str, seconds: float) -> None:
         """Give up a stream that was silent for so long: a read or write that waits on it raises UnreachableError."""
-        self._given_up = unanswered(self._connection.address, self._method, seconds, key)
+        self._given_up = unanswered(self._connection.address, METHOD, seconds, key)
         self.cancel()
 
     def _seconds_owing(self) -> float:
@@ -135,7 +126,7 @@ class StreamCall(Generic[Out, In]):
         for watch in self._watches:
             watch.stop()
 
-    async def _read(self) -> Packet[In] | Damaged | None:
+    async def _read(self) -> Packet[LinkMessage] | Damaged | None:
         # Not by call.read(): after a failed write it raises at once, and what came before the end stays unread.
         try:
             packet = await anext(self._packets)
@@ -148,7 +139,7 @@ class StreamCall(Generic[Out, In]):
         self._heard_at = time.monotonic()
         return packet
 
-    async def _write(self, packet: Packet[Out]) -> None:
+    async def _write(self, packet: Packet[LinkMessage]) -> None:
         try:
             await self._call.write(packet)
         except asyncio.CancelledError:
@@ -158,7 +149,7 @@ class StreamCall(Generic[Out, In]):
             # A failed write says only that the stream has ended; its status says why.
             await self._raise_failure()
             raise ProtocolError(
-                f"the trainer at {self._connection.address} ended the stream of {self._method} early"
+                f"the trainer at {self._connection.address} ended the stream of {METHOD} early"
             ) from cause
 
     def _raise_given_up(self) -> None:

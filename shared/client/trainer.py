@@ -12,7 +12,7 @@ from shared.client.connection import TrainerConnection
 from shared.client.credentials import PLAIN, TrainerAccess
 from shared.client.idle_timeout import IdleTimeout
 from shared.client.methods import method_path
-from shared.client.stream_call import StreamCall, StreamListener
+from shared.client.stream_call import METHOD, LinkCall, StreamListener
 from shared.codec import aligned_buffer, codec_by_name
 from shared.config import LinkConfig
 from shared.errors import ProtocolError
@@ -24,7 +24,6 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
-LinkCall = StreamCall[LinkMessage, LinkMessage]
 M = TypeVar("M", bound=Message)
 
 
@@ -118,12 +117,12 @@ class TrainerClient:
         """
         await self._connection.close_retired()
         method: Any = self._connection.tensors.stream_stream(
-            method_path("Link"), request_serializer=serialize, response_deserializer=deserializer(LinkMessage)
+            method_path(METHOD), request_serializer=serialize, response_deserializer=deserializer(LinkMessage)
         )
         rpc = method(metadata=self._shown(ticket))
-        call: LinkCall = StreamCall("Link", LinkMessage, rpc, self._connection, listener, self._link)
+        call = LinkCall(rpc, self._connection, listener, self._link)
         try:
-            async with self._connection.idle_timeout("Link"):
+            async with self._connection.idle_timeout(METHOD):
                 answer = await call.begin(LinkMessage(opening=opening))
                 if answer != LinkMessage(opened=answer.opened):
                     raise ProtocolError(f"the trainer at {self.address} did not open the link")

@@ -63,7 +63,7 @@ def only_limited(monkeypatch):
 async def test_a_trainer_that_never_answers(monkeypatch, only_limited, tmp_path, method, kind, seconds):
     only_limited(method)
     if method == "UploadBlock":
-        monkeypatch.setattr("cloud_trainer.sessions.session.Session.block_digests", lambda _self: [0, 0, 0])
+        monkeypatch.setattr("cloud_trainer.sessions.blocks.SessionBlocks.digests", lambda _self: [0, 0, 0])
     test = f"data.test={{factory={FACTORY}}}"
     flags = [*FLAGS, GIVE_UP_AT_ONCE, test, "trainer.call_timeout_seconds=1"]
     flags += ["training.max_steps=2", "link.chunk_bytes=1024"]

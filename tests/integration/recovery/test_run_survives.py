@@ -147,7 +147,7 @@ async def test_a_run_that_is_told_to_stop_while_its_session_opens_ends_at_once(m
 
     monkeypatch.setattr(f"shared.client.trainer.TrainerClient.{name}", never)
     if call == "UploadBlock":
-        monkeypatch.setattr("cloud_trainer.sessions.session.Session.block_digests", lambda _self: [0, 0, 0])
+        monkeypatch.setattr("cloud_trainer.sessions.blocks.SessionBlocks.digests", lambda _self: [0, 0, 0])
     stop = Shutdown()
     async with running_trainer() as server, asyncio.timeout(60):
         config = edge_config(*MLP, f"trainer.address={server.address}")

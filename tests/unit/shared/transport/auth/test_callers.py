@@ -39,7 +39,9 @@ def test_a_certificate_alone_makes_nobody_an_operator():
 def test_a_ticket_makes_a_peer_on_the_one_method_that_takes_it_whatever_else_is_asked_for(asking):
     asks = authenticator(**asking)
     assert asks.identify(LINK, Context("Ticket good")) is PEER
-    with pytest.raises(StatusError, match="a ticket lets a trainer dial a link or get blocks, and make no other call") as other:
+    with pytest.raises(
+        StatusError, match="a ticket lets a trainer dial a link or get blocks, and make no other call"
+    ) as other:
         asks.identify(OTHER, Context("Ticket good"))
     with pytest.raises(StatusError, match="the ticket opens no link of this trainer") as unknown:
         asks.identify(LINK, Context("ticket bad"))
