@@ -102,8 +102,8 @@ class ServerTlsConfig(Section):
 
 class PeersConfig(Section):
     allowed: tuple[AddressPattern, ...] = ()
-    """Other trainers that an agent may have this one dial, so that features go straight from trainer to trainer: each address
-    as the agent writes it, or host:* for every port of a host. Left empty, this trainer dials nobody."""
+    """Other trainers that an agent may have this one dial, so that features, and blocks that move, go straight from trainer to
+    trainer: each address as the agent writes it, or host:* for every port of a host. Left empty, this trainer dials nobody."""
     tls: ClientTlsConfig = ClientTlsConfig()
     """How the connections to these trainers are encrypted, and who has to prove their identity. This trainer shows them tickets
     that it has from the agent, and no token."""
