@@ -34,7 +34,7 @@ def test_several_trainers_have_the_keys_that_one_has():
     )
     assert [trainer.name for trainer in several.all_trainers] == ["gpu", "far"]
     assert several.all_trainers[0].give_up_seconds == 5.0
-    with pytest.raises(ConfigError, match="trains with one trainer, and 2 are configured"):
+    with pytest.raises(ConfigError, match="one trainer is needed, and 2 are configured"):
         _ = several.only_trainer
 
 
@@ -51,7 +51,7 @@ def test_tokens_of_several_trainers_are_neither_printed_nor_recorded():
 def test_there_may_be_no_trainer_and_who_needs_one_says_so():
     alone = loaded("trainers=[]", "placement.edge=0:")
     assert alone.all_trainers == ()
-    with pytest.raises(ConfigError, match="trains with one trainer, and none is configured"):
+    with pytest.raises(ConfigError, match="one trainer is needed, and none is configured"):
         _ = alone.only_trainer
 
 
