@@ -78,7 +78,7 @@ class OfferedBlocks:
                 fetching.result()
             finally:
                 fetching.cancel()
-                await asyncio.wait({fetching})
+                await asyncio.gather(fetching, return_exceptions=True)
 
     async def _fetch_all(self, session: Session, request: pb.FetchBlocksRequest) -> None:
         left, peer = iter(request.blocks), request.peer
