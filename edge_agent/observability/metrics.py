@@ -41,10 +41,9 @@ class EdgeMetrics(TrainingMetrics):
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
-        attached = Gauge(
-            "isthmus_attached", "1 while the training stream to the trainer is there, 0 otherwise.", registry=registry
+        self._attached = Gauge(
+            "isthmus_attached", "1 while all training streams to trainers are there, 0 otherwise.", registry=registry
         )
-        attached.set_function(lambda: statistics.is_attached)
         self.attaches = Counter(
             "isthmus_attaches",
             "Training streams attached: the first of a run, and one after each loss.",
@@ -150,6 +149,7 @@ class EdgeMetrics(TrainingMetrics):
     def watch(self, run: InFlight) -> None:
         """Read what is under way from `run`, at each scrape and on the scraper's thread."""
         self._in_flight.set_function(lambda: run.in_flight)
+        self._attached.set_function(lambda: run.attached)
         for queue in QUEUES:
             self.queue_items.labels(queue).set_function(partial(_waiting, run, queue))
 

@@ -37,7 +37,8 @@ class RunObserver(RunListener):
         self._timeline = timeline
         self._on_progress = on_progress
         self._on_rolled_back = on_rolled_back
-        self._stream: Duplex[Any, Any] | None = None
+        self._streams: dict[str, Duplex[Any, Any]] = {}
+        """By the trainer."""
         self._step_done_seconds: float | None = None
         self.activity_news = asyncio.Event()
         """Set when the activity has changed; the task that waits for it clears it."""
@@ -66,16 +67,14 @@ class RunObserver(RunListener):
         self._statistics.is_away = away
         self.activity_news.set()
 
-    def attached(self, stream: Duplex[Any, Any], /) -> None:
+    def attached(self, peer: str, stream: Duplex[Any, Any], /) -> None:
         """Take the link's rate and the trainer's clock from this stream."""
-        self._stream = stream
-        self._statistics.is_attached = True
+        self._streams[peer] = stream
         self._metrics.attaches.inc()
 
-    def detached(self) -> None:
+    def detached(self, peer: str, /) -> None:
         """There is no stream."""
-        self._stream = None
-        self._statistics.is_attached = False
+        self._streams.pop(peer, None)
 
     def deployment_changed(self, deployment: Deployment, /) -> None:
         """Cut, K and codecs."""
@@ -127,23 +126,23 @@ class RunObserver(RunListener):
         self._metrics.saved_up.inc(max(raw_bytes - payload_bytes, 0))
         self._statistics.bytes_up += payload_bytes
 
-    def delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int, /) -> None:
+    def delivered(self, peer: str, tensor: WireTensor, seconds: float, receiver_nanoseconds: int, /) -> None:
         """T2."""
-        if tensor.key.role != Role.ROLE_FEATURE or self._stream is None:
+        if tensor.key.role != Role.ROLE_FEATURE or (stream := self._streams.get(peer)) is None:
             return
         self._metrics.phase_seconds["uplink"].observe(seconds)
         self._statistics.uplink.add(seconds)
-        arrived = self._stream.peer_clock.to_local(receiver_nanoseconds)
+        arrived = stream.peer_clock.to_local(receiver_nanoseconds)
         self.span("uplink", "feature", tensor.key.step, time.monotonic() - seconds, arrived)
 
-    def downloaded(self, tensor: WireTensor, raw_bytes: int, /) -> None:
+    def downloaded(self, peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
         """Bytes down, and what the codec spared; T4."""
         payload_bytes = len(tensor.payload)
         self._metrics.bytes_down.inc(payload_bytes)
         self._metrics.saved_down.inc(max(raw_bytes - payload_bytes, 0))
         self._statistics.bytes_down += payload_bytes
-        if self._stream is not None:
-            sent, arrived = self._stream.peer_clock.to_local(tensor.sender_nanoseconds), time.monotonic()
+        if (stream := self._streams.get(peer)) is not None:
+            sent, arrived = stream.peer_clock.to_local(tensor.sender_nanoseconds), time.monotonic()
             self._statistics.downlink.add(max(arrived - sent, 0.0))
             self.span("downlink", "gradient", tensor.key.step, sent, arrived)
 
@@ -162,14 +161,22 @@ class RunObserver(RunListener):
         statistics.loss = report.loss
         statistics.is_flowing = True
         statistics.cloud.add(report.compute_seconds)
-        if self._stream is not None:
-            if report.compute_start_nanoseconds:
-                began = self._stream.peer_clock.to_local(report.compute_start_nanoseconds)
-                self.span("cloud", "forward, backward", report.step, began, began + report.compute_seconds)
-            statistics.uplink_bits_per_second = self._stream.link.bits_per_second
-            statistics.downlink_bits_per_second = report.downlink_bits_per_second or None
-            statistics.round_trip_seconds = self._stream.round_trip.seconds
+        self._note_links(report)
         self._on_progress(statistics)
+
+    def _note_links(self, report: StepReport) -> None:
+        """The slowest of this device's links; where there is one, when the trainer computed the step by its clock."""
+        if not (streams := list(self._streams.values())):
+            return
+        if report.compute_start_nanoseconds and len(streams) == 1:
+            began = streams[0].peer_clock.to_local(report.compute_start_nanoseconds)
+            self.span("cloud", "forward, backward", report.step, began, began + report.compute_seconds)
+        statistics = self._statistics
+        rates = [rate for stream in streams if (rate := stream.link.bits_per_second) is not None]
+        statistics.uplink_bits_per_second = min(rates, default=None)
+        statistics.downlink_bits_per_second = report.downlink_bits_per_second or None
+        trips = [seconds for stream in streams if (seconds := stream.round_trip.seconds) is not None]
+        statistics.round_trip_seconds = max(trips, default=None)
 
     def drained(self) -> None:
         """What comes next is no step."""

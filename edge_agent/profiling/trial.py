@@ -64,7 +64,7 @@ class _Watch(RunListener):
         self.ends.append(time.monotonic())
         self.waiting.append(self.run.waiting["compute"])
 
-    def downloaded(self, _tensor: WireTensor, _raw_bytes: int, /) -> None:
+    def downloaded(self, _peer: str, _tensor: WireTensor, _raw_bytes: int, /) -> None:
         """A turn of the edge begins."""
         self._arrived = time.monotonic()
 

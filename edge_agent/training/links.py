@@ -1,6 +1,7 @@
 """The links of this device's worker to trainers: dialled, served, and dialled again when they are lost."""
 
 import asyncio
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -42,7 +43,7 @@ class Links:
     @property
     def attached(self) -> bool:
         """Whether every link is up."""
-        return self._calls.keys() == self._run.links.keys()
+        return not self._is_ending and len(self._calls) == len(self._run.links)
 
     def call(self, peer: str) -> LinkCall | None:
         """The call that carries a link now; None where it is lost."""
@@ -97,7 +98,8 @@ class Links:
             worker=AGENT,
             evaluation=self._evaluation,
         )
-        listener = StreamListener(end.accept, self._owed, self._listener.delivered)
+        delivered = _ignore if self._evaluation else partial(self._listener.delivered, peer)
+        listener = StreamListener(end.accept, self._owed, delivered)
         call, _ = await self._session.retry.run(lambda: member.client.link(opening, listener))
         return call
 
@@ -105,14 +107,14 @@ class Links:
         """Serve the stream to its end."""
         self._calls[peer] = call
         if self._evaluation == 0:
-            self._listener.attached(call.stream)
+            self._listener.attached(peer, call.stream)
         try:
             await self._run.serve(peer, call.stream, call.end_writing)
         finally:
             del self._calls[peer]
             call.cancel()
             if self._evaluation == 0:
-                self._listener.detached()
+                self._listener.detached(peer)
 
     def _owed(self) -> int | None:
         """The oldest step that somebody has still to do; None with nothing in flight."""
@@ -122,3 +124,7 @@ class Links:
     def _fail(self, failure: Exception) -> None:
         if not self.failure.done():
             self.failure.set_exception(failure)
+
+
+def _ignore(*_news: object) -> None:
+    pass

@@ -54,11 +54,11 @@ class RunListener:
     def trainer_away(self, away: bool, /) -> None:
         """The run has begun to wait for a trainer that cannot be reached, or has stopped waiting."""
 
-    def attached(self, stream: Duplex[Any, Any], /) -> None:
+    def attached(self, peer: str, stream: Duplex[Any, Any], /) -> None:
         """A stream that carries tensors is up."""
 
-    def detached(self) -> None:
-        """The training stream has ended or is lost."""
+    def detached(self, peer: str, /) -> None:
+        """The stream of training with a trainer has ended or is lost."""
 
     def deployment_changed(self, deployment: Deployment, /) -> None:
         """The trainer holds this deployment now."""
@@ -81,10 +81,10 @@ class RunListener:
     def uploaded(self, payload_bytes: int, raw_bytes: int, /) -> None:
         """A tensor was handed to the link. raw_bytes: its size before its codec."""
 
-    def delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int, /) -> None:
-        """The trainer has a tensor, `seconds` after its first byte left. receiver_nanoseconds: when, by the trainer's clock."""
+    def delivered(self, peer: str, tensor: WireTensor, seconds: float, receiver_nanoseconds: int, /) -> None:
+        """A trainer has a tensor, `seconds` after its first byte left. receiver_nanoseconds: when, by the trainer's clock."""
 
-    def downloaded(self, tensor: WireTensor, raw_bytes: int, /) -> None:
+    def downloaded(self, peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
         """A tensor has come from the link. raw_bytes: its size after its codec."""
 
     def step_reported(self, report: StepReport, samples: int, /) -> None:

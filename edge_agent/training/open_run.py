@@ -83,6 +83,10 @@ class InFlight(Protocol):
     def waiting(self) -> dict[str, int]:
         """Batches that wait, by queue."""
 
+    @property
+    def attached(self) -> bool:
+        """Whether every stream to a trainer is up."""
+
 
 class OpenRun(InFlight, Protocol):
     """A run that has its session open."""
@@ -98,7 +102,3 @@ class OpenRun(InFlight, Protocol):
     @property
     def checkpointer(self) -> _Checkpointer:
         """Its checkpoints."""
-
-    @property
-    def attached(self) -> bool:
-        """Whether every stream to a trainer is up."""

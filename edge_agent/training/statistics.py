@@ -68,7 +68,6 @@ class Statistics:
     activity: Activity = Activity.OPENING
     is_away: bool = False
     """Whether the run waits for a trainer that cannot be reached."""
-    is_attached: bool = False
     deployment: Deployment = field(default_factory=Deployment)
     """The deployment that the trainer holds."""
     steps: int = 0

@@ -73,9 +73,9 @@ class Tally(WorkerListener):
         """Bytes up."""
         self._listener.uploaded(payload_bytes, raw_bytes)
 
-    def received(self, _peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
+    def received(self, peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
         """Bytes down."""
-        self._listener.downloaded(tensor, raw_bytes)
+        self._listener.downloaded(peer, tensor, raw_bytes)
 
     def step_ended(self, step: int, staleness: int, /) -> None:
         """This device has done its part."""

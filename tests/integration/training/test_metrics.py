@@ -67,6 +67,16 @@ async def test_gauges_say_what_is_in_force_and_under_way(edge_metrics):
     assert value(edge, "isthmus_batches_in_flight") == 0
 
 
+async def test_the_device_alone_misses_no_trainer(edge_metrics):
+    """Or an alert would say that it has lost one."""
+    seen = []
+    flags = [flag for flag in RUN if not flag.startswith("deployment.cut")]
+    config = edge_config(*flags, "trainers=[]")
+    await run_training(config, Listening(lambda _: seen.append(value(edge_metrics[-1], "isthmus_attached"))))
+    assert seen[-STEPS:] == [1] * STEPS
+    assert value(edge_metrics[-1], "isthmus_attached") == 0, "the run has ended"
+
+
 async def test_moves_of_the_cut_are_counted_and_shown(edge_metrics):
     deployers: list[Deployer] = []
 
