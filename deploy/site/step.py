@@ -44,8 +44,8 @@ DESCRIPTION = (
     "On the device, the loader's thread reads a batch, admission lets it start, the compute thread runs the edge's blocks "
     "forward, the codec thread encodes the feature, and the event loop sends it after the labels. Beside the GPU, the event "
     "loop judges and assembles both, the codec thread decodes, the compute thread runs forward, loss and backward, and updates "
-    "once the error gradient has left. The gradient comes back the same way and is applied on the device's compute thread, "
-    "which settles the step; the report of the loss comes beside it. A queue lies wherever a step changes threads; where "
+    "once the error gradient has left. The gradient comes back the same way and is applied on the device's compute thread; "
+    "the report of the loss comes beside it, and then the step is done. A queue lies wherever a step changes threads; where "
     "gradients come back, the bound of each is K + 1 batches or less."
 )
 
@@ -159,12 +159,12 @@ def _ways() -> Iterator[str]:
     yield _text(JUDGE.x + 12, link_y - 4, "labels, then the feature", anchor="start", weight="bold")
     yield _text(JUDGE.x + 12, link_y + 14, "in chunks, as the peer's credits allow", anchor="start", colour="#546e7a")
     yield _text(JUDGE_GRADIENT.x + 12, link_y - 4, "error gradient", anchor="start", weight="bold")
-    yield _text(JUDGE_GRADIENT.x + 12, link_y + 14, "and 10: the report of the loss", anchor="start", colour="#546e7a")
-    # The circle closes: a settled step lets another start.
+    yield _text(JUDGE_GRADIENT.x + 12, link_y + 14, "and 11: the report of the loss", anchor="start", colour="#546e7a")
+    # The circle closes: a step that is done lets another start.
     over = LANES["loading"] - BOX_HEIGHT / 2
     yield _path(f"M{APPLY.x} {APPLY.y - BOX_HEIGHT / 2}V{over}H{ADMIT.x}V{ADMIT.y - BOX_HEIGHT / 2 - 2}", dashed=True)
     yield _text(
-        (APPLY.x + FORWARD.x) / 2, over + 18, "step t is settled, so step t + K + 1 may start", colour="#546e7a"
+        (APPLY.x + FORWARD.x) / 2, over + 18, "step t is done everywhere, so step t + K + 1 may start", colour="#546e7a"
     )
     yield _path(f"M{ADMIT.x + BOX_WIDTH / 2} {ADMIT.y}H{FORWARD.x}V{FORWARD.y + BOX_HEIGHT / 2 + 2}", dashed=True)
 
