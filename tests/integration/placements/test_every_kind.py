@@ -36,7 +36,7 @@ from tests.support.running import edge_config
 
 OPTIMIZER_OF = {"mlp": "lion", "cnn": "adamw", "lstm": "adam", "tied": "nesterov"}
 # Over the end of an epoch, so that a batch in the middle is shorter.
-LENGTH = [f"data.batch_size={BATCH_SIZE}", "training.max_steps=26", "training.epochs=3"]
+LENGTH = [f"data.batch_size={BATCH_SIZE}", "training.max_steps=26", "training.epochs=3", "data.drop_last=false"]
 MODELS_OF = dict.fromkeys(RANGES, ("cnn",)) | {
     "labels stay": ("cnn", "mlp", "tied"),
     "inverted": ("cnn", "lstm"),
