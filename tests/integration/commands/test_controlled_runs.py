@@ -91,9 +91,8 @@ async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_p
         async with running_trainer(*there) as server:
             await until(lambda status: status.state == control_pb2.RUN_STATE_PAUSED and status.attached)
             attachment = server.service.sessions.built[0].attachment
-            term = attachment.term
             await attachment.end()
-            now = await until(lambda status: status.attached and attachment.term > term)
+            now = await until(lambda status: status.attached and attachment.is_attached_for(0))  # it has dialled again
             assert (now.state, now.step) == (control_pb2.RUN_STATE_PAUSED, step)
             watching = asyncio.gather(
                 asyncio.to_thread(control_commands.watch, control=socket, interval=0.05),
