@@ -52,6 +52,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
     ),
     ("agent", Fault.KILL_IN_MIGRATION): (
         "edge_agent.sessions.open_session:OpenSession.upload_block",
+        "edge_agent.sessions.open_session:OpenSession.send_blocks",
         "edge_agent.sessions.open_session:OpenSession.download_block",
         "edge_agent.sessions.open_session:OpenSession.commit",
         "edge_agent.sessions.open_session:OpenSession.dial_peers",
@@ -77,6 +78,8 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "cloud_trainer.sessions.blocks:SessionBlocks.take",
         "cloud_trainer.sessions.session:Session.commit",
         "cloud_trainer.sessions.session:Session.dial",
+        "cloud_trainer.rpc.offered_blocks:OfferedBlocks.offer_blocks",
+        "cloud_trainer.rpc.offered_blocks:OfferedBlocks.fetch_blocks",
         "shared.training.held_blocks:HeldBlocks.hold",
     ),
     ("trainer", Fault.KILL_IN_CHECKPOINT): (

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from benchmarks.net.relay import Fault, Relay
 from cloud_trainer.rpc.link_rpc import LinkRpc
 from edge_agent import run_training
-from shared.errors import UnreachableError
+from edge_agent.sessions.open_session import OpenSession
+from shared.errors import ProtocolError, RefusedError, UnreachableError
 from tests.support.experiments import flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, edge_config, running_trainer
@@ -96,6 +97,28 @@ async def test_a_change_of_codec_and_a_migration_survive_a_lost_link():
     chosen = [*flags("cnn", "adam"), "deployment.cut=1", "deployment.staleness=[[0, 0], [1, 0]]"]
     result, _ = await train_through({step: [Fault.DROP] for step in (4, 5, 12, 13)}, *chosen, moves={4: 4, 12: 2})
     assert result.summary.cut == 2
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("failure", "cut"),
+    [(RefusedError("no room"), 1), (ProtocolError("a message is damaged"), 3)],
+    ids=["refused", "damaged"],
+)
+async def test_a_migration_that_fails_once_costs_no_step_and_its_links_stay(monkeypatch, failure, cut):
+    """A refusal leaves the cut where it is; what may pass is tried again once all trainers are joined."""
+    failures, commit = [failure], OpenSession.commit
+
+    async def failing(*arguments):
+        if failures:
+            raise failures.pop()
+        return await commit(*arguments)
+
+    monkeypatch.setattr(OpenSession, "commit", failing)
+    chosen = [*flags("cnn", "adam"), "deployment.cut=1"]
+    result, server = await train_through({}, *chosen, moves={4: 3})
+    assert (result.summary.cut, failures) == (cut, [])
+    assert sample(server, "isthmus_steps_total") == 30
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
