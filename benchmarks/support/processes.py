@@ -76,9 +76,11 @@ class AgentRun:
     peak_resident_bytes: int
 
     def ends(self, phase: str, what: str) -> list[float]:
-        """When `what` was done in each step, in the order of steps."""
+        """When `what` was done in each step, alone or in one go with more, in the order of steps."""
         chosen = sorted(
-            (span.step, span.end_seconds) for span in self.spans if (span.phase, span.what) == (phase, what)
+            (span.step, span.end_seconds)
+            for span in self.spans
+            if span.phase == phase and what in span.what.split(", ")
         )
         return [end for _, end in chosen]
 

@@ -63,7 +63,7 @@ def real_run(address: str, scheme: Scheme, cut: int, folder: Path):
         span for span in json.loads((folder / "trace.json").read_text())["traceEvents"] if span.get("cat") == "edge"
     ]
     spans.sort(key=lambda span: span["ts"])
-    order = [(span["name"].split()[0], span["args"]["step"]) for span in spans]
+    order = [(span["name"].replace(",", " ").split()[0], span["args"]["step"]) for span in spans]
     return load_file(folder / "model.safetensors"), order
 
 
