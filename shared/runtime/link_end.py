@@ -97,6 +97,8 @@ class LinkEnd:
         self._stream: LinkStream | None = None
         self._more_to_send = asyncio.Event()
         self._is_ending = False
+        self._peer_has_ended = False
+        """Whether the peer has ended the stream of now."""
 
     @property
     def has_leaving(self) -> bool:
@@ -156,6 +158,7 @@ class LinkEnd:
         self._dones_sent = peer.dones_received
         self._dones.forget_before(peer.dones_received)
         self._stopping_sent = 0
+        self._peer_has_ended = False
         self._announced.clear()
         self._slots.clear()
         for crossing, step in self._received.items():
@@ -191,6 +194,11 @@ class LinkEnd:
             if end_writing is not None and sending in done:
                 await end_writing()
                 await receiving  # it must not be cancelled while it reads, which would end the stream as a failure
+            elif end_writing is None and receiving in done:
+                # What is on its way goes on to its end: gRPC cannot end a call of which a write was cancelled.
+                self._peer_has_ended = True
+                self._more_to_send.set()
+                await asyncio.wait({sending})
         finally:
             for task in (sending, receiving):
                 task.cancel()
@@ -227,7 +235,7 @@ class LinkEnd:
         return ROLES[crossing.cargo], crossing.index
 
     async def _send_all(self, stream: LinkStream) -> None:
-        """Until `end`."""
+        """Until `end`, or until the peer has ended the stream and nothing waits."""
         while True:
             if self._stopping_sent < len(self._stopping):
                 worker = self._stopping[self._stopping_sent]
@@ -239,7 +247,7 @@ class LinkEnd:
                 await stream.write(LinkMessage(done=done))
             elif (item := self._outbox.next()) is not None:
                 await self._send(stream, item)
-            elif self._is_ending:
+            elif self._is_ending or self._peer_has_ended:
                 return
             else:
                 self._more_to_send.clear()
