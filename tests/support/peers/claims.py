@@ -231,6 +231,45 @@ CLAIMS = [
         ),
     ),
     Claim(
+        "OfferBlocks",
+        "a hundred thousand blocks",
+        _unary(
+            lambda session: pb.OfferBlocksRequest(
+                session_id=session, fence=_JOINED, worker="near", blocks=[LARGEST] * 100_000
+            )
+        ),
+    ),
+    Claim(
+        "OfferBlocks",
+        "a worker's name as long as a message",
+        _unary(
+            lambda session: pb.OfferBlocksRequest(
+                session_id=session, fence=_JOINED, worker="w" * MOST_MESSAGE_BYTES, blocks=[1]
+            )
+        ),
+    ),
+    Claim(
+        "FetchBlocks",
+        "a hundred thousand blocks",
+        _unary(
+            lambda session: pb.FetchBlocksRequest(
+                session_id=session, fence=_JOINED, blocks=[pb.WantedBlock(block=LARGEST)] * 100_000
+            )
+        ),
+    ),
+    Claim(
+        "FetchBlocks",
+        "an address as long as a message",
+        _unary(
+            lambda session: pb.FetchBlocksRequest(
+                session_id=session,
+                fence=_JOINED,
+                peer=pb.Peer(worker="near", address="a" * MOST_MESSAGE_BYTES),
+                blocks=[pb.WantedBlock(block=1)],
+            )
+        ),
+    ),
+    Claim(
         "CheckpointWorker",
         "the last step",
         _unary(
