@@ -228,17 +228,19 @@ async def test_who_never_reads(expected, admitted):
     async with running_trainer() as server, RawPeer(server.address) as peer:
         big, small = await peer.open(model=wide), await peer.open_and_join()
         async with resident_bytes_grow_less_than(256 * MIB), HttpPeer(server.address) as deaf:
-            await deaf.begin(1, "DownloadBlock")
-            asked = pb.DownloadBlockRequest(session_id=big, block=1).SerializeToString()
-            await deaf.data(1, message_prefix(len(asked)) + asked)
-            await deaf.begin(3, "Link")
+            await deaf.begin(1, "Link")
             for data in (*begin_link(small), *map(serialize, batch_packets(0))):
-                await deaf.data(3, message_prefix(len(data)) + data)
+                await deaf.data(1, message_prefix(len(data)) + data)
+            async with asyncio.timeout(60):
+                await admitted.wait_for("Link")
+            await peer.reach(small, 1)  # its step was computed, although nobody takes the gradient
+            # Only now: the block fills the window of the connection, and a link that is not open yet could not be opened.
+            await deaf.begin(3, "DownloadBlock")
+            asked = pb.DownloadBlockRequest(session_id=big, block=1).SerializeToString()
+            await deaf.data(3, message_prefix(len(asked)) + asked)
             async with asyncio.timeout(60):
                 await admitted.wait_for("DownloadBlock")
-                await admitted.wait_for("Link")
             await trains_exactly(server, expected)
-            await peer.reach(small, 1)  # its step was computed, although nobody takes the gradient
         async with asyncio.timeout(60):  # it is noticed that the peer has gone
             while await peer.attached(small):
                 pass
