@@ -151,7 +151,7 @@ async def test_an_answer_that_is_no_message():
     [
         ({"block_digests": [1, 2]}, "digests of 2 blocks; the model has 3"),
         ({"block_digests": [1, 2, 3, 4]}, "digests of 4 blocks; the model has 3"),
-        ({"max_message_bytes": 1024}, "link.chunk_bytes is 1048576; the trainer takes at most 1024"),
+        ({"max_message_bytes": 1024}, "link.chunk_bytes is 1048576; trainer 'trainer' takes at most 1024"),
         ({"block_digests": [0, 0, 0], "session_id": "another"}, "there is no session 'another'"),
     ],
 )
