@@ -1,6 +1,6 @@
 """What the device alone costs beyond a plain PyTorch loop: `python -m benchmarks.edge_only`.
 
-    python -m benchmarks.edge_only [--pairs N] [--seconds S] [--json PATH]
+    python -m benchmarks.edge_only [--pairs N] [--seconds S] [--only CASE] [--json PATH]
 
 Both train the same model with the same optimizer on one thread for computing. The plain loop reads batches by torch's
 DataLoader with no worker processes, as a user writes it. Ours is what a run without a trainer does: all blocks on one worker,
@@ -134,7 +134,7 @@ def plain_seconds(case: Case, steps: int) -> Seconds:
     optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     loss_function = nn.CrossEntropyLoss()
     loader: DataLoader[tuple[torch.Tensor, torch.Tensor]] = DataLoader(
-        case.dataset,  # type: ignore[arg-type]
+        case.dataset,  # type: ignore[arg-type]  # it takes whatever has a length and items
         case.batch,
         shuffle=True,
         drop_last=True,

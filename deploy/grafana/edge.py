@@ -123,7 +123,7 @@ def _staleness() -> Panels:
     return [
         graph("Staleness", "Of the applied gradients, and its limit.", "short", 8, mean, limit),
         histogram("How stale", "Gradients a second, by staleness.", "short", 8, buckets),
-        graph("In flight", "Batches between their forward and their settling.", "short", 8, flying),
+        graph("In flight", "Batches that have begun and hold up others.", "short", 8, flying),
     ]
 
 

@@ -82,7 +82,7 @@ class EdgeMetrics(TrainingMetrics):
             registry=registry,
         )
         self._in_flight = Gauge(
-            "isthmus_batches_in_flight", "Batches that have started and are not settled.", registry=registry
+            "isthmus_batches_in_flight", "Batches that have begun and hold up others.", registry=registry
         )
         cut = Gauge("isthmus_cut_blocks", "Blocks that run on the edge.", registry=registry)
         cut.set_function(lambda: statistics.cut)

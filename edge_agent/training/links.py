@@ -45,10 +45,6 @@ class Links:
         """Whether every link is up."""
         return not self._is_ending and len(self._calls) == len(self._run.links)
 
-    def call(self, peer: str) -> LinkCall | None:
-        """The call that carries a link now; None where it is lost."""
-        return self._calls.get(peer)
-
     async def __aenter__(self) -> Self:
         return self
 

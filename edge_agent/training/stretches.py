@@ -25,8 +25,8 @@ class Stretches:
 
     @property
     def in_flight(self) -> int:
-        """Batches that have begun and that not every worker has done."""
-        return self._worker.run.begun_step - self._tally.done_step
+        """See `WorkerRun.batches_in_flight`."""
+        return self._worker.run.batches_in_flight
 
     @property
     def waiting(self) -> dict[str, int]:

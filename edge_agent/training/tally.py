@@ -47,10 +47,6 @@ class Tally(WorkerListener):
         """Steps from this one on are done under a placement."""
         self._names = tuple(name for name in placement.workers if program(placement, model, name))
         self._learns = any(isinstance(one, Backward) for one in program(placement, model, AGENT))
-        self.restart(step)
-
-    def restart(self, step: int) -> None:
-        """Steps go on from an earlier one."""
         self._samples.clear()
         self._reports.clear()
         self._seconds.clear()

@@ -125,9 +125,8 @@ class TrainingLoop:
 
     async def _change_placement(self) -> Rejoined | Restored:
         if (tickets := await self.deployer.change_now(self.step)) is None:
-            return await self._rejoin(
-                is_whole=True
-            )  # the links have ended, and what would dial them again has been used
+            # The links have ended, and the tickets that dialled them are used: joining gives others.
+            return await self._rejoin(is_whole=True)
         await self._worker.place(self._session.placement, self.step)
         self._tally.begin(self._session.placement, self._experiment.facts, self.step)
         self.checkpointer.ask_here()  # so that going back never moves blocks back

@@ -16,11 +16,6 @@ FeatureSpecs = tuple[TensorSpec, ...]
 """Shape and type of each of the tensors that cross at one block, slot by slot."""
 
 
-def specs_of(features: Features) -> FeatureSpecs:
-    """What each of the tensors looks like."""
-    return tuple(map(TensorSpec.of, features))
-
-
 def specs_bytes(specs: FeatureSpecs) -> int:
     """Bytes of all that crosses, uncompressed."""
     return sum(spec.bytes for spec in specs)

@@ -304,9 +304,10 @@ class LinkEnd:
     async def _take(self, tensor: WireTensor) -> None:
         crossing = self._crossing(tensor.key)
         step, samples = tensor.key.step, tensor.batch_samples
-        self._inbox.listener.received(self.peer, tensor, from_wire(tensor).raw_bytes)
+        encoded = from_wire(tensor)
+        self._inbox.listener.received(self.peer, tensor, encoded.raw_bytes)
         slots = self._slots.setdefault((crossing, step), {})
-        slots[tensor.key.slot] = from_wire(tensor)
+        slots[tensor.key.slot] = encoded
         if len(slots) < len(self._wire.slots(crossing)):
             return
         takes_time = self._inbox.feedback.is_due(step, crossing) if crossing.cargo is Cargo.ERROR_GRADIENT else False

@@ -147,6 +147,11 @@ class WorkerRun:
         computing = self._computing
         return computing is not None and computing.done() and not computing.cancelled()
 
+    @property
+    def batches_in_flight(self) -> int:
+        """Where samples enter: batches that have begun and that hold up others; K + 1 at most, where K bounds anything."""
+        return self.begun_step - self._oldest(self.begun_step)
+
     def catch_up(self, step: int) -> None:
         """Where this worker has no part in a step it is at the one that the others begin next; nothing happens otherwise."""
         if self._is_idle:
@@ -233,10 +238,12 @@ class WorkerRun:
         self._wake()
 
     def _may_begin(self, step: int) -> bool:
+        return step - self._oldest(step) <= self._ahead
+
+    def _oldest(self, step: int) -> int:
+        """The oldest step that is under way where `step` begins next, as far as that has to wait for it."""
         oldest = min((*self._steps.in_flight, step))
-        if not self._waits_for_all:
-            oldest = min(oldest, *self._next_steps.values())
-        return step - oldest <= self._ahead
+        return oldest if self._waits_for_all else min(oldest, *self._next_steps.values())
 
     async def _compute(self) -> None:
         while True:

@@ -42,7 +42,7 @@ def measure_replay(stage: Stage, inputs: FeatureSpecs, *, repeats: int) -> list[
 
     def step() -> None:
         features = policy.forward(0, examples, weights_stay=False)
-        if policy.gradients_return:
+        if stage.gradients_return:
             policy.backward(0, _made_up_gradients(features))
             stage.update(0)
         synchronise(stage.device)

@@ -14,7 +14,6 @@ from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import PLAIN, TrainerAccess
 from shared.client.stream_call import StreamListener
 from shared.client.trainer import TrainerClient
-from shared.codec import codec_by_name
 from shared.config import LinkConfig
 from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
@@ -22,18 +21,18 @@ from shared.placement import AGENT, Placement, document_of, held_blocks, links, 
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.worker_listener import WorkerListener
 from shared.runtime.worker_run import Threads, WorkerRun
-from shared.tensor_wire import to_wire, wire_dtype
+from shared.tensor_wire import wire_dtype
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import copy_state, put_back, to_bytes
 from shared.training.losses import BatchLoss, whole_loss
 from shared.training.recipe import Recipe
-from shared.transport.stream.framing import block_key
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import LinkOpening, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 from tests.support.placed import CPU, INPUTS, method, recipe
+from tests.support.trainers_blocks import TrainersBlocks
 from tests.support.virtual import InlineWorker
 
 Batches = Sequence[tuple[Tensor, Tensor]]
@@ -45,7 +44,7 @@ def message_of(placement: Placement) -> pb.Placement:
     return pb.Placement(version=placement.version, document_json=json.dumps(document_of(placement)))
 
 
-class PlacedAgent:
+class PlacedAgent(TrainersBlocks):
     """The worker "edge" of one session, and the session's ids and terms at its trainers. An async context."""
 
     def __init__(
@@ -249,47 +248,6 @@ class PlacedAgent:
             placement=message_of(placement),
         )
         return await self.trainers[trainer].commit_placement(request)
-
-    async def offer(self, trainer: str, worker: str, blocks: Sequence[int]) -> str:
-        """Have a trainer offer blocks to another one; the ticket for them."""
-        request = pb.OfferBlocksRequest(
-            session_id=self.sessions[trainer], fence=self.fence, worker=worker, blocks=blocks
-        )
-        return await self.trainers[trainer].offer_blocks(request)
-
-    async def fetch(
-        self,
-        trainer: str,
-        worker: str,
-        ticket: str,
-        blocks: Sequence[int],
-        *,
-        address: str | None = None,
-        weights_only: bool = False,
-    ) -> None:
-        """Have a trainer download blocks from another one. address: where, if not where that one is."""
-        peer = pb.Peer(
-            worker=worker,
-            address=address or self.trainers[worker].address,
-            session_id=self.sessions[worker],
-            ticket=ticket,
-        )
-        wanted = [pb.WantedBlock(block=block, weights_only=weights_only) for block in blocks]
-        await self.trainers[trainer].fetch_blocks(
-            pb.FetchBlocksRequest(session_id=self.sessions[trainer], fence=self.fence, peer=peer, blocks=wanted)
-        )
-
-    async def download(self, trainer: str, block: int) -> block_state.BlockTensors:
-        """The state of a block that a trainer holds."""
-        most = block_state.max_serialized_bytes(self.chain.blocks[block], self.recipe.optimizer)
-        data = await self.trainers[trainer].download_block(self.sessions[trainer], block, most, weights_only=False)
-        return block_state.deserialize(bytes(data))
-
-    async def upload(self, trainer: str, block: int, state: block_state.BlockTensors) -> int:
-        """Bring a block to a trainer; returns its digest there."""
-        data = torch.frombuffer(bytearray(block_state.serialize(state)), dtype=torch.uint8)
-        tensor = to_wire(codec_by_name("raw").encode(data), block_key(block), self.placement.version)
-        return await self.trainers[trainer].upload_block(self.sessions[trainer], tensor, self.fence)
 
     async def checkpoint(self, step: int) -> bytes:
         """Have all workers take a checkpoint at this step, which all have reached; returns this worker's own."""

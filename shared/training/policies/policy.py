@@ -19,11 +19,6 @@ class BackwardPolicy(Protocol):
     def __init__(self, stage: Stage, *, input_gradient: bool = False) -> None:
         """input_gradient: whether the error gradients at the stage's inputs are of use to anybody."""
 
-    @property
-    def gradients_return(self) -> bool:
-        """Whether error gradients return, so that `backward` is called: not when nothing in the stage learns, nor when no
-        gradient can reach it."""
-
     def forward(self, step: int, inputs: Features, *, weights_stay: bool) -> Features:
         """The features of a batch, detached; whatever their backward needs is kept.
 

@@ -22,11 +22,6 @@ class Replay:
         self._input_gradient = input_gradient
         self._history: deque[tuple[int, Features | Graph]] = deque()
 
-    @property
-    def gradients_return(self) -> bool:
-        """See `BackwardPolicy`."""
-        return self._stage.gradients_return
-
     def forward(self, step: int, inputs: Features, *, weights_stay: bool) -> Features:
         """See `BackwardPolicy`."""
         if not self._stage.gradients_return:

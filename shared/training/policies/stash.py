@@ -24,11 +24,6 @@ class Stash:
         self._weights: Weights | None = None
         self._copied_version = -1
 
-    @property
-    def gradients_return(self) -> bool:
-        """See `BackwardPolicy`."""
-        return self._stage.gradients_return
-
     def forward(self, step: int, inputs: Features, *, weights_stay: bool) -> Features:  # noqa: ARG002 - the same either way
         """See `BackwardPolicy`."""
         if not self._stage.gradients_return:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from shared.model.behaviour import behaviour_of
 from shared.model.chain import Block, Chain
-from shared.model.features import call_module, specs_of
+from shared.model.features import Features, FeatureSpecs, call_module
 from shared.model.random_state import random_state
 from shared.model.spec import TensorSpec
 from shared.model.state_entries import assign_state
@@ -79,6 +79,11 @@ CUTS = (1, 2, 3)
 def tupled(seed: int = 0) -> Tupled:
     with random_state("tupled", seed):
         return Tupled()
+
+
+def specs_of(features: Features) -> FeatureSpecs:
+    """What each of the tensors looks like."""
+    return tuple(map(TensorSpec.of, features))
 
 
 def tupled_chain(module: Tupled, batch: int) -> Chain:

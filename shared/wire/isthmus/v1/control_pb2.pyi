@@ -445,7 +445,7 @@ class EdgeStatus(_message.Message):
     model: _builtins.str
     """The factory of the model."""
     step: _builtins.int
-    """Steps that are settled on both sides."""
+    """Steps that every worker has done."""
     total_steps: _builtins.int
     """Steps that the run is to have."""
     planner: _builtins.str
@@ -453,7 +453,7 @@ class EdgeStatus(_message.Message):
     staleness: _builtins.int
     """Staleness of the error gradient that was applied last."""
     batches_in_flight: _builtins.int
-    """Batches between their forward and their settling; K + 1 at most."""
+    """Batches that have begun and hold up others; K + 1 at most, where a gradient or weights come back to anybody."""
     uplink_bits_per_second: _builtins.float
     """What the link was measured to carry from the edge to the trainer; left out until it is known."""
     downlink_bits_per_second: _builtins.float

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from shared.codec import FeedbackMode
 from shared.execution.split import Scheme, split_simulation
-from shared.model.features import specs_of
 from shared.model.random_state import random_state
 from shared.training.held_state import copy_state, put_back, to_bytes
 from shared.training.losses import LossHead
@@ -16,7 +15,7 @@ from shared.training.measure import measure_replay, measure_stage
 from shared.training.policies import POLICIES
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
 from shared.training.stage import Stage, lone_stage, with_zeros
-from tests.support.models.tuples import CLASSES, CUTS, WIDTH, Tupled, tupled, tupled_chain
+from tests.support.models.tuples import CLASSES, CUTS, WIDTH, Tupled, specs_of, tupled, tupled_chain
 from tests.support.plain import (
     assert_same_bits,
     plain_forward,
