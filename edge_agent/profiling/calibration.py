@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import structlog
 
-from shared.planning.profile import FLOAT32_BITS
+from shared.planning.measurements import FLOAT32_BITS
 
 _log = structlog.get_logger(__name__)
 WHOLE = 1.0

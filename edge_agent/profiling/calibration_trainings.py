@@ -28,7 +28,8 @@ from shared.config import Section
 from shared.errors import ConfigError
 from shared.execution.copy_training import Timing
 from shared.planning import DEFAULT_BITS
-from shared.planning.profile import FLOAT32_BITS, Profile
+from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.profile import Profile
 
 _log = structlog.get_logger(__name__)
 _TIMED_BITS = 8

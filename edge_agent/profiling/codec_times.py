@@ -10,7 +10,7 @@ import torch
 
 from edge_agent.config import EdgeConfig
 from shared.codec import FeedbackMode, codec_by_name, codec_of_bits, compensate, compression_error
-from shared.planning.profile import FLOAT32_BITS
+from shared.planning.measurements import FLOAT32_BITS
 from shared.training.measure import timed
 
 ENCODE_SIZES_BYTES = (64 * 1024, 256 * 1024, 1 << 20, 4 << 20, 16 << 20)

@@ -42,7 +42,8 @@ from shared.codec import (
     codec_family,
 )
 from shared.model.features import specs_bytes
-from shared.planning.profile import FLOAT32_BITS, NO_OVERHEAD, LinearSeconds, Profile, ProfiledBlock, profile_to_json
+from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
+from shared.planning.profile import NO_OVERHEAD, Profile, profile_to_json
 from shared.training import block_state
 from shared.training.measure import measure_replay, measure_stage
 from shared.training.stage import Stage, lone_stage

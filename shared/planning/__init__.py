@@ -16,6 +16,7 @@ from shared.planning.cost import (
     work_of,
 )
 from shared.planning.engine import Decision, Engine, EngineConfig, Outcome, RiskLimits
+from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from shared.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
 from shared.planning.placement_simulator import PlacementRun, simulate_placement
 from shared.planning.planners.edge_only import edge_only
@@ -24,16 +25,7 @@ from shared.planning.planners.greedy import first_deployment, greedy
 from shared.planning.planners.jointdnn import jointdnn
 from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS, Plan, Planner
 from shared.planning.planners.registry import EDGE_ONLY, FIXED, GREEDY, PLANNERS
-from shared.planning.profile import (
-    FLOAT32_BITS,
-    SCHEMA,
-    LinearSeconds,
-    Profile,
-    ProfiledBlock,
-    load_profile,
-    parse_profile,
-    profile_to_json,
-)
+from shared.planning.profile import SCHEMA, Profile, load_profile, parse_profile, profile_to_json
 from shared.planning.rates import parse_rate, parse_seconds
 from shared.planning.simulator import Run, Switch, simulate
 from shared.planning.space import DEFAULT_BITS, SearchSpace, candidates

@@ -11,7 +11,8 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.cost import Bools, Floats, Rates, StepWork
-from shared.planning.profile import FLOAT32_BITS, Profile
+from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.profile import Profile
 from shared.planning.space import SearchSpace, candidates
 from shared.planning.traces import LinkTrace, Trace
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shared.errors import PlanError
-from shared.planning.profile import FLOAT32_BITS, Profile
+from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.profile import Profile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

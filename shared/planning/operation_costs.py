@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from shared.errors import PlanError
 from shared.placement import Backward, Cargo, Crossing, Forward, Operation, Update
-from shared.planning.profile import FLOAT32_BITS
+from shared.planning.measurements import FLOAT32_BITS
 
 
 class Message(NamedTuple):

@@ -6,49 +6,21 @@ that names file and key, and writes it. It knows nothing of what the numbers are
 
 import itertools
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from shared.errors import PlanError
 from shared.files.json_file import read_json
+from shared.planning.measurements import FLOAT32_BITS, Entries, LinearSeconds, ProfiledBlock
+from shared.planning.reader import Reader
 
 SCHEMA = "isthmus.profile/v1"
 
-FLOAT32_BITS = 32
-"""The width at which a feature is sent as it is; narrower ones are whole bits. Which of them a codec has is not known here."""
-
 DEFAULT_CODEC_FAMILY = "uniform"
 """The family of a profile that names none: profiles from before that key were measured with these codecs."""
-
-Entries = tuple[float | None, ...]
-"""One number for each cut 0..L; None where it was not measured."""
-
-
-def is_bit_width(value: object) -> TypeGuard[int]:
-    """Whether a number can be the bits of an element."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= FLOAT32_BITS
-
-
-@dataclass(frozen=True)
-class ProfiledBlock:
-    """A block and what moving it carries."""
-
-    name: str
-    bytes: float
-    """Parameters, buffers and optimizer state."""
-
-
-@dataclass(frozen=True)
-class LinearSeconds:
-    """Time that grows with bytes, from what none of them would take (paper 000, Fig. 11)."""
-
-    seconds_per_byte: float
-    seconds: float
-
 
 NO_OVERHEAD = LinearSeconds(0.0, 0.0)
 
@@ -111,12 +83,8 @@ def load_profile(path: Path) -> Profile:
 
 def parse_profile(mapping: object, where: str) -> Profile:
     """The profile in a decoded JSON object; `where` begins every complaint."""
-    if not isinstance(mapping, Mapping):
-        raise PlanError(f"{where}: a profile is a JSON object, not {_shown(mapping)}")
-    if mapping.get("schema") != SCHEMA:
-        raise PlanError(f'{where}: schema is {_shown(mapping.get("schema"))}; this version reads "{SCHEMA}"')
-    reader = _Reader(mapping, where)
-    blocks = reader.blocks()
+    reader = Reader(mapping, where, "profile", SCHEMA)
+    blocks, mapping = reader.blocks(), reader.mapping
     profile = Profile(
         model=reader.text("model"),
         batch_size=reader.whole("batch_size", least=1),
@@ -186,111 +154,3 @@ def _is_measured(profile: Profile, cut: int) -> bool:
     """Whether a cut can be planned with at all; edge-only needs no more than the edge's own time."""
     needed = ("edge_seconds",) if cut == len(profile) else _BY_CUT
     return all(getattr(profile, name)[cut] is not None for name in needed)
-
-
-def _shown(value: object) -> str:
-    """A value for a sentence: as JSON would show it, cut short."""
-    try:
-        text = json.dumps(value)
-    except (TypeError, ValueError):
-        text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-class _Reader:
-    """Takes checked values out of the decoded object; every refusal names file and key."""
-
-    def __init__(self, mapping: Mapping[str, Any], where: str) -> None:
-        self.mapping = mapping
-        self.where = where
-
-    def refuse(self, key: str, value: object, right: str) -> PlanError:
-        return PlanError(f"{self.where}: {key} is {_shown(value)}; it must be {right}")
-
-    def take(self, key: str) -> Any:
-        if key not in self.mapping:
-            raise PlanError(f"{self.where}: {key} is missing; a profile of schema {SCHEMA} has it")
-        return self.mapping[key]
-
-    def text(self, key: str) -> str:
-        value = self.take(key)
-        if not isinstance(value, str):
-            raise self.refuse(key, value, "a string")
-        return value
-
-    def whole(self, key: str, least: int) -> int:
-        value = self.take(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self.refuse(key, value, f"a whole number of {least} or more")
-        return value
-
-    def number(self, key: str, value: object, or_null: str = "") -> float:
-        """A finite number of 0 or more, whole where the file has it whole."""
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        try:
-            good = good and math.isfinite(float(value)) and float(value) >= 0.0  # type: ignore[arg-type]
-        except OverflowError:
-            good = False
-        if not good:
-            raise self.refuse(key, value, f"a finite number of 0 or more{or_null}")
-        assert isinstance(value, int | float)
-        return value
-
-    def optional_number(self, key: str) -> float | None:
-        value = self.mapping.get(key)
-        return None if value is None else self.number(key, value, ", or null where it was not measured")
-
-    def listed(self, key: str, length: int) -> list[Any]:
-        values = self.take(key)
-        if not isinstance(values, list):
-            raise self.refuse(key, values, f"a list of {length} entries")
-        if len(values) != length:
-            raise PlanError(
-                f"{self.where}: {key} has {len(values)} entries; with {length - 1} blocks it must have {length}, one a cut"
-            )
-        return values
-
-    def entries(self, key: str, length: int) -> Entries:
-        return tuple(
-            None if value is None else self.number(f"{key}[{cut}]", value, ", or null where it was not measured")
-            for cut, value in enumerate(self.listed(key, length))
-        )
-
-    def optional_entries(self, key: str, length: int) -> Entries | None:
-        return None if self.mapping.get(key) is None else self.entries(key, length)
-
-    def blocks(self) -> tuple[ProfiledBlock, ...]:
-        values = self.take("blocks")
-        if not isinstance(values, list) or not values:
-            raise self.refuse("blocks", values, "a list of one block or more")
-        return tuple(self.block(f"blocks[{index}]", value) for index, value in enumerate(values))
-
-    def block(self, key: str, value: object) -> ProfiledBlock:
-        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or "bytes" not in value:
-            raise self.refuse(key, value, 'an object with "name", a string, and "bytes", a number')
-        return ProfiledBlock(value["name"], self.number(f"{key}.bytes", value["bytes"]))
-
-    def encode(self) -> LinearSeconds | None:
-        return None if self.take("encode") is None else LinearSeconds(*self.line("encode"))
-
-    def line(self, key: str) -> tuple[float, float]:
-        """Seconds per byte, and seconds."""
-        value = self.take(key)
-        if not isinstance(value, Mapping) or not {"seconds_per_byte", "seconds"} <= value.keys():
-            raise self.refuse(
-                key, value, 'an object with "seconds_per_byte" and "seconds", or null where it was not measured'
-            )
-        return (
-            self.number(f"{key}.seconds_per_byte", value["seconds_per_byte"]),
-            self.number(f"{key}.seconds", value["seconds"]),
-        )
-
-    def min_bits(self, length: int) -> tuple[int | None, ...] | None:
-        if self.take("min_bits") is None:
-            return None
-        values = self.listed("min_bits", length)
-        for cut, value in enumerate(values):
-            if value is not None and not is_bit_width(value):
-                allowed = f"an integer of 1 to {FLOAT32_BITS}, or null where it was not measured"
-                raise self.refuse(f"min_bits[{cut}]", value, allowed)
-        return tuple(values)

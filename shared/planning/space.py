@@ -6,7 +6,8 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.cost import StepWork, work_of
-from shared.planning.profile import FLOAT32_BITS, Profile, is_bit_width
+from shared.planning.measurements import FLOAT32_BITS, is_bit_width
+from shared.planning.profile import Profile
 
 DEFAULT_BITS = (2, 4, 8, 32)
 

@@ -3,8 +3,9 @@
 import numpy as np
 
 from shared.planning.cost import Rates
+from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS, Plan, check_start, plan_of
-from shared.planning.profile import FLOAT32_BITS, Profile
+from shared.planning.profile import Profile
 from shared.planning.space import SearchSpace, candidates
 
 

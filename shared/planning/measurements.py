@@ -1,0 +1,32 @@
+"""What was measured, in the words that profiles and files of chains share: blocks, lines of seconds, bit widths."""
+
+from dataclasses import dataclass
+from typing import TypeGuard
+
+FLOAT32_BITS = 32
+"""The width at which a feature is sent as it is; narrower ones are whole bits. Which of them a codec has is not known here."""
+
+Entries = tuple[float | None, ...]
+"""One number for each cut 0..L; None where it was not measured."""
+
+
+def is_bit_width(value: object) -> TypeGuard[int]:
+    """Whether a number can be the bits of an element."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= FLOAT32_BITS
+
+
+@dataclass(frozen=True)
+class ProfiledBlock:
+    """A block and what moving it carries."""
+
+    name: str
+    bytes: float
+    """Parameters, buffers and optimizer state."""
+
+
+@dataclass(frozen=True)
+class LinearSeconds:
+    """Time that grows with bytes, from what none of them would take (paper 000, Fig. 11)."""
+
+    seconds_per_byte: float
+    seconds: float

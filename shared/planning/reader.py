@@ -1,0 +1,137 @@
+"""Checked values out of the JSON files of planning. Every refusal is one sentence that names file and key.
+
+It knows what such files have in common, and nothing of what a file as a whole must hold.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from shared.errors import PlanError
+from shared.planning.measurements import FLOAT32_BITS, Entries, LinearSeconds, ProfiledBlock, is_bit_width
+
+
+def shown(value: object) -> str:
+    """A value for a sentence: as JSON would show it, cut short."""
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Reader:
+    """Takes checked values out of the decoded object; every refusal names file and key."""
+
+    def __init__(self, decoded: object, where: str, what: str, schema: str) -> None:
+        """what: what such a file is called in a sentence. PlanError, beginning with `where`, for no object of this schema."""
+        if not isinstance(decoded, Mapping):
+            raise PlanError(f"{where}: a {what} is a JSON object, not {shown(decoded)}")
+        if decoded.get("schema") != schema:
+            raise PlanError(f'{where}: schema is {shown(decoded.get("schema"))}; this version reads "{schema}"')
+        self.mapping: Mapping[str, Any] = decoded
+        self.where = where
+        self._described = f"a {what} of schema {schema}"
+
+    def refuse(self, key: str, value: object, right: str) -> PlanError:
+        """The refusal of a value."""
+        return PlanError(f"{self.where}: {key} is {shown(value)}; it must be {right}")
+
+    def take(self, key: str) -> Any:
+        """The value of a key that must be there."""
+        if key not in self.mapping:
+            raise PlanError(f"{self.where}: {key} is missing; {self._described} has it")
+        return self.mapping[key]
+
+    def text(self, key: str) -> str:
+        """A string."""
+        value = self.take(key)
+        if not isinstance(value, str):
+            raise self.refuse(key, value, "a string")
+        return value
+
+    def whole(self, key: str, least: int) -> int:
+        """A whole number."""
+        value = self.take(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self.refuse(key, value, f"a whole number of {least} or more")
+        return value
+
+    def number(self, key: str, value: object, or_null: str = "") -> float:
+        """A finite number of 0 or more, whole where the file has it whole."""
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        try:
+            good = good and math.isfinite(float(value)) and float(value) >= 0.0  # type: ignore[arg-type]
+        except OverflowError:
+            good = False
+        if not good:
+            raise self.refuse(key, value, f"a finite number of 0 or more{or_null}")
+        assert isinstance(value, int | float)
+        return value
+
+    def optional_number(self, key: str) -> float | None:
+        """A number, or None where it was not measured."""
+        value = self.mapping.get(key)
+        return None if value is None else self.number(key, value, ", or null where it was not measured")
+
+    def listed(self, key: str, length: int) -> list[Any]:
+        """A list of one entry a cut."""
+        values = self.take(key)
+        if not isinstance(values, list):
+            raise self.refuse(key, values, f"a list of {length} entries")
+        if len(values) != length:
+            raise PlanError(
+                f"{self.where}: {key} has {len(values)} entries; with {length - 1} blocks it must have {length}, one a cut"
+            )
+        return values
+
+    def entries(self, key: str, length: int) -> Entries:
+        """One number a cut, None where it was not measured."""
+        return tuple(
+            None if value is None else self.number(f"{key}[{cut}]", value, ", or null where it was not measured")
+            for cut, value in enumerate(self.listed(key, length))
+        )
+
+    def optional_entries(self, key: str, length: int) -> Entries | None:
+        """The same, or None as a whole."""
+        return None if self.mapping.get(key) is None else self.entries(key, length)
+
+    def blocks(self) -> tuple[ProfiledBlock, ...]:
+        """The blocks of the model, one or more."""
+        values = self.take("blocks")
+        if not isinstance(values, list) or not values:
+            raise self.refuse("blocks", values, "a list of one block or more")
+        return tuple(self._block(f"blocks[{index}]", value) for index, value in enumerate(values))
+
+    def _block(self, key: str, value: object) -> ProfiledBlock:
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or "bytes" not in value:
+            raise self.refuse(key, value, 'an object with "name", a string, and "bytes", a number')
+        return ProfiledBlock(value["name"], self.number(f"{key}.bytes", value["bytes"]))
+
+    def encode(self) -> LinearSeconds | None:
+        """The time of encoding, None where it was not measured."""
+        return None if self.take("encode") is None else LinearSeconds(*self.line("encode"))
+
+    def line(self, key: str) -> tuple[float, float]:
+        """Seconds per byte, and seconds."""
+        value = self.take(key)
+        if not isinstance(value, Mapping) or not {"seconds_per_byte", "seconds"} <= value.keys():
+            raise self.refuse(
+                key, value, 'an object with "seconds_per_byte" and "seconds", or null where it was not measured'
+            )
+        return (
+            self.number(f"{key}.seconds_per_byte", value["seconds_per_byte"]),
+            self.number(f"{key}.seconds", value["seconds"]),
+        )
+
+    def min_bits(self, length: int) -> tuple[int | None, ...] | None:
+        """The fewest bits at each cut; None as a whole where nothing was calibrated."""
+        if self.take("min_bits") is None:
+            return None
+        values = self.listed("min_bits", length)
+        for cut, value in enumerate(values):
+            if value is not None and not is_bit_width(value):
+                allowed = f"an integer of 1 to {FLOAT32_BITS}, or null where it was not measured"
+                raise self.refuse(f"min_bits[{cut}]", value, allowed)
+        return tuple(values)
