@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.chaos.faults import Fault
+from tests.chaos.faults import POINTS, Fault
 from tests.chaos.run import Outcome, disturbed_run, expected_state
 
 FAULTS_PER_RUN = 12
@@ -36,9 +36,11 @@ async def chaos(faults: int, seed: int, folder: Path) -> list[Outcome]:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """Faults by kind, runs, restarts, losses, and how near the bounds of K the runs came."""
+    """Faults by kind and by point, runs, restarts, losses, and how near the bounds of K the runs came."""
     kinds = sum((outcome.faults for outcome in outcomes), Counter[Fault]())
+    at = sum((outcome.points for outcome in outcomes), Counter[str]())
     lines = [f"{kind.value:24} {kinds[kind]:6}" for kind in Fault]
+    lines += [f"{at[point]:6} {point}" for point in sorted({point for points in POINTS.values() for point in points})]
     totals = {
         "faults": kinds.total(),
         "runs": len(outcomes),

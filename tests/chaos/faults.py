@@ -92,6 +92,13 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
     ("trainer", Fault.CLOCK_JUMP): ("shared.execution.blocks:PlacedBlocks.update",),
     ("trainer", Fault.DUPLICATE_FRAME): ("shared.transport.stream.duplex:Duplex.write",),
 }
+BETWEEN_TRAINERS = {
+    "edge_agent.sessions.open_session:OpenSession.send_blocks",
+    "cloud_trainer.sessions.session:Session.dial",
+    "cloud_trainer.rpc.offered_blocks:OfferedBlocks.offer_blocks",
+    "cloud_trainer.rpc.offered_blocks:OfferedBlocks.fetch_blocks",
+}
+"""The points that a run with one trainer never comes to; a fault that is planned there would keep back all after it."""
 MOST_CALLS = {Fault.KILL_IN_MIGRATION: 2, Fault.KILL_IN_CHECKPOINT: 6, Fault.DISK_FULL: 6, Fault.FAILED_FSYNC: 6}
 """How many calls of its point a fault waits at most; there are fewer of these in a run."""
 
@@ -106,12 +113,12 @@ class Planned:
     call: int
 
 
-def plan(dice: random.Random, side: str, count: int) -> list[Planned]:
-    """Faults of one side, in the order in which they are to happen."""
+def plan(dice: random.Random, side: str, count: int, trainers: int) -> list[Planned]:
+    """Faults of one side of a run with so many trainers, in the order in which they are to happen."""
     planned = []
     for _ in range(count):
         fault = dice.choice([fault for of, fault in POINTS if of == side])
-        point = dice.choice(POINTS[side, fault])
+        point = dice.choice([at for at in POINTS[side, fault] if trainers > 1 or at not in BETWEEN_TRAINERS])
         planned.append(Planned(side, fault, point, dice.randint(1, MOST_CALLS.get(fault, 12))))
     return planned
 

@@ -56,6 +56,22 @@ def draw(dice: random.Random, trainers: Sequence[str]) -> dict[str, Any]:
     return document(kind, dice, trainers)
 
 
+def draw_changes(
+    dice: random.Random, trainers: Sequence[str], first: Mapping[str, Any], steps: Sequence[int]
+) -> dict[int, dict[str, Any]]:
+    """Another placement at each of these steps. In every second one two trainers give each other all that they have."""
+    changes, placement = {}, dict(first)
+    for step in steps:
+        gives_all = len(trainers) > 1 and dice.random() < 0.5
+        placement = changes[step] = _exchanged(placement, trainers) if gives_all else draw(dice, trainers)
+    return changes
+
+
+def _exchanged(placement: Mapping[str, Any], trainers: Sequence[str]) -> dict[str, Any]:
+    other = {"edge": "edge", **dict(zip(trainers, reversed(trainers), strict=True))}
+    return {**placement, "tiles": [{**tile, "worker": other[tile["worker"]]} for tile in placement["tiles"]]}
+
+
 def document(kind: str, dice: random.Random, trainers: Sequence[str]) -> dict[str, Any]:
     """A placement of this kind. Of two trainers either is the nearer one."""
     near, far = dice.sample(trainers, 2) if len(trainers) > 1 else (trainers[0], "")

@@ -22,7 +22,7 @@ from shared.training.step_log import check_steps
 from tests.chaos import sides
 from tests.chaos.faults import LINK_FAULTS, Fault, Planned, plan
 from tests.chaos.order import Worst, exceeds, worst
-from tests.chaos.placements import BATCH_SIZE, draw
+from tests.chaos.placements import BATCH_SIZE, draw, draw_changes
 from tests.support.plain import plain_state
 from tests.support.running import ALLOWED, edge_config, held_port
 
@@ -57,6 +57,8 @@ class Outcome:
     """The limit K."""
     trainers: int
     faults: Counter[Fault] = field(default_factory=Counter)
+    points: Counter[str] = field(default_factory=Counter)
+    """Faults of processes, by where they happened."""
     restarts: int = 0
     seconds: float = 0.0
     worst: Worst = field(default_factory=Worst)
@@ -80,10 +82,11 @@ class _Side:
         self.process: Any = None
 
     @property
-    def fired(self) -> list[Fault]:
+    def fired(self) -> list[tuple[Fault, str]]:
+        """The faults that have happened, and at which points."""
         if not self._fired.exists():
             return []
-        return [Fault[line.split()[0]] for line in self._fired.read_text().splitlines()]
+        return [(Fault[fault], point) for fault, point in map(str.split, self._fired.read_text().splitlines())]
 
     def start(self) -> None:
         self.starts += 1
@@ -139,15 +142,17 @@ async def _disturbed_run(
     began, names = time.monotonic(), list(ports)
     on_link = dice.randint(0, faults // 2)
     on_agent = (faults - on_link + 1) // 2
-    agent_flags = _agent_flags(dice, folder, outcome.staleness, {name: relay.address for name, relay in relays.items()})
-    changes = {step: draw(dice, names) for step in CHANGES_AT}
-    agent = _Side(sides.agent, [agent_flags, changes], plan(dice, "agent", on_agent), folder, "agent")
+    placement = draw(dice, names)
+    changes = draw_changes(dice, names, placement, CHANGES_AT)
+    addresses = {name: relay.address for name, relay in relays.items()}
+    agent_flags = _agent_flags(folder, outcome.staleness, placement, addresses)
+    agent = _Side(sides.agent, [agent_flags, changes], plan(dice, "agent", on_agent, len(names)), folder, "agent")
     on_trainers = [dice.choice(names) for _ in range(faults - on_link - on_agent)]
     trainers = [
         _Side(
             sides.trainer,
             [_trainer_flags(folder, name, port), name],
-            plan(dice, "trainer", on_trainers.count(name)),
+            plan(dice, "trainer", on_trainers.count(name), len(names)),
             folder,
             name,
         )
@@ -172,7 +177,9 @@ async def _disturbed_run(
         await asyncio.gather(*tasks, return_exceptions=True)
         for side in (agent, *trainers):
             side.kill()
-    outcome.faults.update(fault for side in (agent, *trainers) for fault in side.fired)
+    for side in (agent, *trainers):
+        outcome.faults.update(fault for fault, _ in side.fired)
+        outcome.points.update(point for _, point in side.fired)
     outcome.restarts = sum(side.starts - 1 for side in (agent, *trainers))
     outcome.seconds = time.monotonic() - began
     outcome.loss = outcome.loss or _loss(folder, expected, outcome, names)
@@ -195,10 +202,10 @@ def _trainer_flags(folder: Path, name: str, port: int) -> list[str]:
     ]
 
 
-def _agent_flags(dice: random.Random, folder: Path, staleness: int, addresses: Mapping[str, str]) -> list[str]:
-    """addresses: of the trainers, by name. Writes the placement that the run begins under."""
+def _agent_flags(folder: Path, staleness: int, placement: Mapping[str, Any], addresses: Mapping[str, str]) -> list[str]:
+    """placement: what the run begins under. addresses: of the trainers, by name."""
     file, names = folder / "placement.json", list(addresses)
-    file.write_text(json.dumps(draw(dice, names)))
+    file.write_text(json.dumps(placement))
     named = ", ".join(f'{{name="{name}", address="{address}"}}' for name, address in addresses.items())
     return [
         *EXPERIMENT,
