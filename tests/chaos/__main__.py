@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.chaos.faults import POINTS, Fault
-from tests.chaos.run import Outcome, disturbed_run, expected_state
+from tests.chaos.run import Outcome, disturbed_run, expected_states
 
 FAULTS_PER_RUN = 12
 STALENESS = (0, 0, 5)
@@ -19,14 +19,14 @@ STALENESS = (0, 0, 5)
 
 async def chaos(faults: int, seed: int, folder: Path) -> list[Outcome]:
     """Disturbed runs, until so many faults have happened."""
-    expected = {staleness: expected_state(staleness) for staleness in STALENESS}
+    expected = expected_states(folder)
     outcomes: list[Outcome] = []
     while sum(outcome.faults.total() for outcome in outcomes) < faults:
         number = seed + len(outcomes)
         staleness = STALENESS[len(outcomes) % len(STALENESS)]
         place = folder / str(number)
         place.mkdir(parents=True)
-        outcome = await disturbed_run(number, place, expected[staleness], staleness, FAULTS_PER_RUN)
+        outcome = await disturbed_run(number, place, expected, staleness, FAULTS_PER_RUN)
         outcomes.append(outcome)
         if outcome.loss:
             print(f"run {number}: {outcome.loss}", file=sys.stderr, flush=True)
@@ -44,6 +44,8 @@ def table(outcomes: list[Outcome]) -> str:
     totals = {
         "faults": kinds.total(),
         "runs": len(outcomes),
+        "runs of two trainers": sum(outcome.trainers > 1 for outcome in outcomes),
+        "runs of shared blocks": sum(outcome.divided for outcome in outcomes),
         "restarts": sum(outcome.restarts for outcome in outcomes),
         "losses": sum(bool(outcome.loss) for outcome in outcomes),
     }

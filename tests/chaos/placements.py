@@ -5,6 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 BLOCKS, BATCH_SIZE = 4, 16
+DIVIDED_BLOCKS, DIVIDED_AT = 2, 6
+"""How many blocks workers share in a run that divides batches, and at which sample."""
+
+Document = Mapping[str, Any]
 
 Ranges = Mapping[str, Sequence[tuple[int, int]]]
 """By worker, the blocks that it runs."""
@@ -50,34 +54,54 @@ OF_ONE_TRAINER = ("cut", "cut", "labels stay", "inverted", "alone")
 OF_TWO_TRAINERS = (*OF_ONE_TRAINER, "chain of three", "chain of three", "there and back")
 
 
-def draw(dice: random.Random, trainers: Sequence[str]) -> dict[str, Any]:
-    """A placement of any kind that so many trainers can have, all of which are its workers, with a part or without."""
+def draw(dice: random.Random, trainers: Sequence[str], *, divided: bool) -> Document:
+    """A placement of any kind that so many trainers can have, all of which are its workers, with a part or without.
+
+    divided: whether workers share the first blocks, each with its samples; always the same samples, as they decide the bits.
+    """
+    if divided:
+        return _divided(dice, trainers)
     kind = dice.choice(OF_ONE_TRAINER if len(trainers) == 1 else OF_TWO_TRAINERS)
     return document(kind, dice, trainers)
 
 
 def draw_changes(
-    dice: random.Random, trainers: Sequence[str], first: Mapping[str, Any], steps: Sequence[int]
-) -> dict[int, dict[str, Any]]:
+    dice: random.Random, trainers: Sequence[str], first: Document, steps: Sequence[int], *, divided: bool
+) -> dict[int, Document]:
     """Another placement at each of these steps. In every second one two trainers give each other all that they have."""
-    changes, placement = {}, dict(first)
+    changes, placement = {}, first
     for step in steps:
         gives_all = len(trainers) > 1 and dice.random() < 0.5
-        placement = changes[step] = _exchanged(placement, trainers) if gives_all else draw(dice, trainers)
+        placement = _exchanged(placement, trainers) if gives_all else draw(dice, trainers, divided=divided)
+        changes[step] = placement
     return changes
 
 
-def _exchanged(placement: Mapping[str, Any], trainers: Sequence[str]) -> dict[str, Any]:
-    other = {"edge": "edge", **dict(zip(trainers, reversed(trainers), strict=True))}
-    return {**placement, "tiles": [{**tile, "worker": other[tile["worker"]]} for tile in placement["tiles"]]}
-
-
-def document(kind: str, dice: random.Random, trainers: Sequence[str]) -> dict[str, Any]:
+def document(kind: str, dice: random.Random, trainers: Sequence[str]) -> Document:
     """A placement of this kind. Of two trainers either is the nearer one."""
     near, far = dice.sample(trainers, 2) if len(trainers) > 1 else (trainers[0], "")
-    tiles = [
-        {"worker": worker, "blocks": list(blocks), "samples": [0, BATCH_SIZE]}
-        for worker, ranges in KINDS[kind](dice, near, far).items()
-        for blocks in ranges
-    ]
-    return {"schema": "isthmus.placement/v1", "workers": ["edge", *trainers], "tiles": tiles}
+    ranges = KINDS[kind](dice, near, far)
+    return _document(trainers, [_tile(worker, *blocks) for worker, each in ranges.items() for blocks in each], {})
+
+
+def _divided(dice: random.Random, trainers: Sequence[str]) -> Document:
+    """Two workers share the first blocks, any worker updates each of these, and any two run the blocks above."""
+    workers = ("edge", *trainers)
+    first, second = dice.sample(workers, 2)
+    tiles = [_tile(first, 0, DIVIDED_BLOCKS, 0, DIVIDED_AT), _tile(second, 0, DIVIDED_BLOCKS, DIVIDED_AT)]
+    tiles += [_tile(dice.choice(workers), block, block + 1) for block in range(DIVIDED_BLOCKS, BLOCKS)]
+    return _document(trainers, tiles, {str(block): dice.choice(workers) for block in range(DIVIDED_BLOCKS)})
+
+
+def _tile(worker: str, first: int, stop: int, begin: int = 0, end: int = BATCH_SIZE) -> Document:
+    return {"worker": worker, "blocks": [first, stop], "samples": [begin, end]}
+
+
+def _document(trainers: Sequence[str], tiles: Sequence[Document], owners: Mapping[str, str]) -> Document:
+    return {"schema": "isthmus.placement/v1", "workers": ["edge", *trainers], "tiles": tiles, "owners": owners}
+
+
+def _exchanged(placement: Document, trainers: Sequence[str]) -> Document:
+    other = {"edge": "edge", **dict(zip(trainers, reversed(trainers), strict=True))}
+    tiles = [{**tile, "worker": other[tile["worker"]]} for tile in placement["tiles"]]
+    return _document(trainers, tiles, {block: other[owner] for block, owner in placement["owners"].items()})

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
@@ -22,11 +22,14 @@ from shared.training.step_log import check_steps
 from tests.chaos import sides
 from tests.chaos.faults import LINK_FAULTS, Fault, Planned, plan
 from tests.chaos.order import Worst, exceeds, worst
-from tests.chaos.placements import BATCH_SIZE, draw, draw_changes
+from tests.chaos.placements import BATCH_SIZE, Document, draw, draw_changes
 from tests.support.plain import plain_state
+from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import ALLOWED, edge_config, held_port
 
 STEPS, CHANGES_AT = 80, (7, 20, 33, 46, 60)
+DIVIDED_SHARE = 0.4
+"""Of the runs, those in which workers share blocks."""
 CHECKPOINT_STEPS = 8
 """Between two checkpoints, which drain the pipeline: more than K + 1, or it would never be full."""
 RUN_SECONDS = 300.0
@@ -56,6 +59,8 @@ class Outcome:
     staleness: int
     """The limit K."""
     trainers: int
+    divided: bool
+    """Whether workers share blocks."""
     faults: Counter[Fault] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)
     """Faults of processes, by where they happened."""
@@ -66,10 +71,22 @@ class Outcome:
     """What was lost; empty when nothing was."""
 
 
-def expected_state(staleness: int) -> dict[str, Tensor] | None:
-    """What an undisturbed run gives; None where only the order of events decides it."""
+class Expected(NamedTuple):
+    """What an undisturbed run gives with K = 0; with more only the order of events decides it."""
+
+    whole: dict[str, Tensor]
+    divided: dict[str, Tensor]
+    """Where workers share blocks."""
+
+
+def expected_states(folder: Path) -> Expected:
+    """By one process each."""
     torch.set_num_threads(1)
-    return plain_state(edge_config(*EXPERIMENT)) if staleness == 0 else None
+    file = folder / "divided.json"
+    file.write_text(json.dumps(draw(random.Random(0), ("near",), divided=True)))
+    trainers = 'trainers=[{name="near", address="127.0.0.1:1"}]'
+    divided = edge_config(*EXPERIMENT, f"placement.file={file}", trainers, 'privacy.inputs_to=["near"]')
+    return Expected(plain_state(edge_config(*EXPERIMENT)), plain_tiles_state(divided))
 
 
 class _Side:
@@ -111,12 +128,10 @@ class _Side:
             self.process.join()
 
 
-async def disturbed_run(
-    seed: int, folder: Path, expected: dict[str, Tensor] | None, staleness: int, faults: int
-) -> Outcome:
+async def disturbed_run(seed: int, folder: Path, expected: Expected, staleness: int, faults: int) -> Outcome:
     """Run with about so many faults, drawn from `seed`."""
     dice = random.Random(seed)
-    trainers = ("near", "far")[: dice.randint(1, 2)]
+    trainers, divided = ("near", "far")[: dice.randint(1, 2)], dice.random() < DIVIDED_SHARE
     with ExitStack() as ports:  # held, or another process would be given one while its trainer is dead
         places = {name: ports.enter_context(held_port()) for name in trainers}
         async with AsyncExitStack() as relays:
@@ -125,7 +140,7 @@ async def disturbed_run(
                 for name, port in places.items()
             }
             return await _disturbed_run(
-                dice, Outcome(seed, staleness, len(trainers)), folder, expected, faults, places, links
+                dice, Outcome(seed, staleness, len(trainers), divided), folder, expected, faults, places, links
             )
 
 
@@ -133,7 +148,7 @@ async def _disturbed_run(
     dice: random.Random,
     outcome: Outcome,
     folder: Path,
-    expected: dict[str, Tensor] | None,
+    expected: Expected,
     faults: int,
     ports: Mapping[str, int],
     relays: Mapping[str, Relay],
@@ -142,8 +157,8 @@ async def _disturbed_run(
     began, names = time.monotonic(), list(ports)
     on_link = dice.randint(0, faults // 2)
     on_agent = (faults - on_link + 1) // 2
-    placement = draw(dice, names)
-    changes = draw_changes(dice, names, placement, CHANGES_AT)
+    placement = draw(dice, names, divided=outcome.divided)
+    changes = draw_changes(dice, names, placement, CHANGES_AT, divided=outcome.divided)
     addresses = {name: relay.address for name, relay in relays.items()}
     agent_flags = _agent_flags(folder, outcome.staleness, placement, addresses)
     agent = _Side(sides.agent, [agent_flags, changes], plan(dice, "agent", on_agent, len(names)), folder, "agent")
@@ -202,7 +217,7 @@ def _trainer_flags(folder: Path, name: str, port: int) -> list[str]:
     ]
 
 
-def _agent_flags(folder: Path, staleness: int, placement: Mapping[str, Any], addresses: Mapping[str, str]) -> list[str]:
+def _agent_flags(folder: Path, staleness: int, placement: Document, addresses: Mapping[str, str]) -> list[str]:
     """placement: what the run begins under. addresses: of the trainers, by name."""
     file, names = folder / "placement.json", list(addresses)
     file.write_text(json.dumps(placement))
@@ -221,7 +236,7 @@ def _agent_flags(folder: Path, staleness: int, placement: Mapping[str, Any], add
     ]
 
 
-def _loss(folder: Path, expected: dict[str, Tensor] | None, outcome: Outcome, trainers: Sequence[str]) -> str:
+def _loss(folder: Path, expected: Expected, outcome: Outcome, trainers: Sequence[str]) -> str:
     summary = json.loads((folder / "result" / "summary.json").read_text())
     owners = {block["worker"] for block in summary["blocks"]}
     for worker in ("edge", *trainers):
@@ -242,8 +257,9 @@ def _loss(folder: Path, expected: dict[str, Tensor] | None, outcome: Outcome, tr
     if excess := exceeds(outcome.worst, outcome.staleness):
         return f"bounded: {excess} ({folder})"
     result = load_file(folder / "result" / "model.safetensors")
-    if expected is not None:
-        different = [name for name, tensor in expected.items() if not result[name].equal(tensor)]
+    if outcome.staleness == 0:
+        state = expected.divided if outcome.divided else expected.whole
+        different = [name for name, tensor in state.items() if not result[name].equal(tensor)]
         if different:
             return f"{different} differ ({folder})"
     return ""
