@@ -33,13 +33,13 @@ from shared.execution.blocks import Method
 from shared.model.build import build_model
 from shared.model.chain import build_chain
 from shared.placement import AGENT, Placement, Rows, Source, Tile
+from shared.registry import OptimizerConfig
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.watching import watched
 from shared.runtime.worker_listener import WorkerListener
 from shared.runtime.worker_run import Threads
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead
-from shared.training.optimizers import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
 from shared.transport.rpc.malloc import keep_message_memory
 from shared.wire.isthmus.v1.link_pb2 import StepDone

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cloud_trainer.sessions.registry import SessionRegistry
-from shared.codec import codec_bits
+from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, TrainingMetrics
 
 QUEUES = ("compute", "send")

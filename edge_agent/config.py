@@ -18,7 +18,6 @@ from pydantic import (
 
 from edge_agent.placement_config import PlacementSection, check_workers
 from shared.client.config import ClientTlsConfig, NamedTrainerConfig, TrainerAddressConfig
-from shared.codec import bit_widths, codec_names
 from shared.config import (
     CheckpointsConfig,
     ComputeConfig,
@@ -32,9 +31,7 @@ from shared.config import (
     Section,
 )
 from shared.errors import ConfigError
-from shared.training.losses import LOSSES
-from shared.training.optimizers import OptimizerConfig
-from shared.training.policies import POLICIES
+from shared.registry import LOSSES, POLICIES, OptimizerConfig, bit_widths, codec_names
 from shared.training.recipe import ScheduleConfig
 
 _DIGITS = "edge_agent.data:digits"

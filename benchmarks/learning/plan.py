@@ -9,7 +9,7 @@ from typing import Any
 
 from shared.codec import FeedbackMode
 from shared.execution.split import Scheme
-from shared.training.optimizers import OptimizerConfig
+from shared.registry import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
 
 BATCH_SIZE = 32

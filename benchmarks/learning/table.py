@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.learning.plan import BATCH_SIZE, CONFIGS, LEARNING_RATES_TRIED, MOMENTUM, NETWORKS, WEIGHT_DECAY
 from benchmarks.learning.results import RESULTS, Result, read_results
 from benchmarks.support.report import replaced
-from shared.codec import is_lossy
 from shared.errors import DataError
+from shared.registry import is_lossy
 
 BEGIN, END = "<!-- learning: made by benchmarks.learning.table -->", "<!-- end of learning -->"
 BASELINE = next(iter(CONFIGS))

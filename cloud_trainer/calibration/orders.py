@@ -13,8 +13,8 @@ from shared.codec import FeedbackMode, codec_by_name
 from shared.config import OneOf, Section
 from shared.errors import ConfigError, ProtocolError
 from shared.model.spec import TensorSpec
+from shared.registry import POLICIES
 from shared.tensor_wire import torch_dtype
-from shared.training.policies import POLICIES
 from shared.training.recipe import Recipe
 from shared.transport.rpc.status import StatusError
 from shared.transport.stream.framing import MAX_DIMENSIONS

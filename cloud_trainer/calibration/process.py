@@ -29,7 +29,7 @@ from shared.model.random_state import derive_seed
 from shared.model.spec import TensorSpec
 from shared.training.losses import LossHead
 from shared.training.optimizers import optimizer_bytes
-from shared.training.policies import POLICIES
+from shared.training.policies import policy_by_name
 from shared.transport.rpc.status import status_of
 
 _NICENESS = 10
@@ -91,7 +91,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
     estimate = estimate_training_bytes(
         order.factory, kwargs, example, optimizer_size, allowed=order.allowed, limits=limits.of_a_build
     )
-    held = order.staleness + 1 if POLICIES[order.backward].keeps_graphs else 1
+    held = order.staleness + 1 if policy_by_name(order.backward).keeps_graphs else 1
     limits.check_memory(held * (estimate or 0))
     chain = build_checked_chain(
         order.factory,

@@ -20,7 +20,6 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import MeanSince, Statistics
-from shared.codec import codec_bits, codec_of_bits
 from shared.errors import PlanError
 from shared.placement import Deployment
 from shared.planning import (
@@ -36,6 +35,7 @@ from shared.planning import (
     Profile,
     SearchSpace,
 )
+from shared.registry import codec_bits, codec_of_bits
 
 _log = structlog.get_logger(__name__)
 

@@ -6,11 +6,11 @@ import structlog
 
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment, has_one_cut
-from shared.codec import bit_widths, codec_bits, codec_family, codec_of_bits
 from shared.errors import ConfigError, ModelError, PlanError
 from shared.model.build import check_cut
 from shared.model.chain import Chain
 from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
+from shared.registry import bit_widths, codec_bits, codec_family, codec_of_bits
 
 _log = structlog.get_logger(__name__)
 

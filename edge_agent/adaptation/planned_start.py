@@ -5,9 +5,9 @@ import structlog
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import probe_link
 from edge_agent.experiment.building import Experiment
-from shared.codec import codec_of_bits
 from shared.placement import Deployment
 from shared.planning import Profile, Rates, first_deployment
+from shared.registry import codec_of_bits
 
 _log = structlog.get_logger(__name__)
 

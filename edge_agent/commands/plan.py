@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from edge_agent.commands.plan_reasons import not_taken, uncalibrated
-from shared.codec import bit_widths
 from shared.commands.options import one_of
 from shared.errors import PlanError
 from shared.planning import (
@@ -35,6 +34,7 @@ from shared.planning import (
     parse_rate,
     parse_seconds,
 )
+from shared.registry import bit_widths
 from shared.telemetry.metrics import PHASES
 
 ProfileFile = Annotated[Path, typer.Option("--profile", help="Profile of the model on the pair, a JSON file.")]

@@ -7,10 +7,10 @@ import grpc
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import DeploymentConfig
 from edge_agent.training.open_run import Deploys
-from shared.codec import bit_widths, codec_bits, codec_of_bits
 from shared.errors import IsthmusError
 from shared.model.build import check_cut
 from shared.model.chain import Chain
+from shared.registry import bit_widths, codec_bits, codec_of_bits
 from shared.transport.rpc.status import StatusError
 
 

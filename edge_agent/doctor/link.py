@@ -8,7 +8,7 @@ from edge_agent.adaptation.link_measurement import (
 )
 from edge_agent.doctor.finding import Finding, advise, fine, skipped
 from shared.client.probing import ProbeCalls
-from shared.codec import codec_of_bits
+from shared.registry import codec_of_bits
 
 ROUND_TRIPS = 10
 LONG_ROUND_TRIP_SECONDS = 0.05

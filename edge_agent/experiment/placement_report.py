@@ -35,7 +35,7 @@ from shared.placement import (
 from shared.tensor_wire import slot_codec
 from shared.training import block_state
 from shared.training.optimizers import optimizer_bytes
-from shared.training.policies import POLICIES
+from shared.training.policies import policy_by_name
 
 _UNCODED = "raw"
 
@@ -160,7 +160,7 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
         kept = activation_bytes(_Stack(blocks), inputs, input_gradient=model.learns_below(stage.first))
         activations += kept
         if stage.stop < placement.blocks:
-            graphs = POLICIES[config.deployment.backward].keeps_graphs
+            graphs = policy_by_name(config.deployment.backward).keeps_graphs
             waiting += kept + _bytes(_learnt(blocks)) if graphs else specs_bytes(inputs)
     return Memory(
         worker,

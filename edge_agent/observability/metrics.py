@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from edge_agent.training.open_run import InFlight
 from edge_agent.training.statistics import Statistics
-from shared.codec import codec_bits
+from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
 
 QUEUES = ("compute", "send", "apply")

@@ -19,10 +19,11 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.profiling.calibration import WHOLE, Candidate
 from shared.client.trainer import TrainerClient
-from shared.codec import FeedbackMode, codec_of_bits
+from shared.codec import FeedbackMode
 from shared.errors import ConfigError, ProtocolError
 from shared.execution.copy_training import Copy, Timing, steps_of
 from shared.execution.split import Scheme
+from shared.registry import codec_of_bits
 from shared.tensor_wire import wire_dtype
 from shared.training.recipe import Recipe
 from shared.version import PROTOCOL_VERSION

@@ -23,13 +23,13 @@ from edge_agent.profiling.calibration import (
 )
 from edge_agent.profiling.calibration_copies import Copies
 from edge_agent.profiling.profile_parts import Part, PartFile
-from shared.codec import bit_widths as codec_bit_widths
 from shared.config import Section
 from shared.errors import ConfigError
 from shared.execution.copy_training import Timing
 from shared.planning import DEFAULT_BITS
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.profile import Profile
+from shared.registry import bit_widths as codec_bit_widths
 
 _log = structlog.get_logger(__name__)
 _TIMED_BITS = 8

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from edge_agent.config import EdgeConfig
-from shared.codec import FeedbackMode, codec_by_name, codec_of_bits, compensate, compression_error
+from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.planning.measurements import FLOAT32_BITS
+from shared.registry import codec_of_bits
 from shared.training.measure import timed
 
 ENCODE_SIZES_BYTES = (64 * 1024, 256 * 1024, 1 << 20, 4 << 20, 16 << 20)

@@ -37,13 +37,10 @@ from shared.checkpoint import LocalFiles
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
-from shared.codec import (
-    codec_bits,
-    codec_family,
-)
 from shared.model.features import specs_bytes
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from shared.planning.profile import NO_OVERHEAD, Profile, profile_to_json
+from shared.registry import codec_bits, codec_family
 from shared.training import block_state
 from shared.training.measure import measure_replay, measure_stage
 from shared.training.stage import Stage, lone_stage

@@ -1,7 +1,7 @@
 """What a codec is: a tensor in, bytes and a description out, and back.
 
-Holds the interface that every codec answers to, and what is known of a codec without running it. Knows nothing of the
-wire: the sender of an `Encoded` writes its fields into a frame and its payload behind it.
+Holds the interface that every codec answers to. Knows nothing of the wire: the sender of an `Encoded` writes its fields
+into a frame and its payload behind it.
 """
 
 import math
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from shared.registry import CodecSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +33,6 @@ class Encoded:
     def raw_bytes(self) -> int:
         """Bytes of the tensor before encoding."""
         return math.prod(self.shape) * self.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class CodecSpec:
-    """What others may know of a codec; how many bytes it makes of a tensor is `Codec.encoded_bytes`."""
-
-    name: str
-    """In configurations and on the wire."""
-    family: str
-    """Codecs of one family differ in their bits alone, so the engine may exchange one for another."""
-    bits: int
-    """Bits of one element of a float32 tensor, heads and tables not counted: what planning computes with."""
-    lossy: bool
-    """Whether a float32 tensor loses anything, so that error feedback has an error to work on."""
-    stochastic: bool = False
-    """Whether the bytes depend on random numbers too (`seed_stochastic_rounding`). That is all the state a codec may have:
-    one object serves every session and thread, and checkpoints hold nothing of it."""
 
 
 class Codec(ABC):

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from shared.codec.base import Codec, CodecSpec, Encoded
+from shared.codec.base import Codec, Encoded
 from shared.codec.buffers import memory_of, tensor_over
 from shared.codec.layout import MAX_TENSOR_BYTES, check_layout, distinct_count, from_run, to_run
 from shared.errors import ConfigError, ProtocolError
+from shared.registry import CodecSpec
+
+_SENT_AS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Raw(Codec):
     """Any dtype as it is: labels, parameters, features that must not lose a bit."""
-
-    def __init__(self) -> None:
-        super().__init__(CodecSpec("raw", family="raw", bits=32, lossy=False))
 
     def encode(self, tensor: Tensor) -> Encoded:
         """See `Codec.encode`; every dtype that has plain elements."""
@@ -40,10 +40,9 @@ class Raw(Codec):
 class Cast(Codec):
     """Floating-point tensors as one floating-point dtype."""
 
-    def __init__(self, name: str, sent_as: torch.dtype) -> None:
-        bits = 8 * sent_as.itemsize
-        super().__init__(CodecSpec(name, family=name, bits=bits, lossy=bits < 32))
-        self._sent_as = sent_as
+    def __init__(self, spec: CodecSpec) -> None:
+        super().__init__(spec)
+        self._sent_as = _SENT_AS[spec.name]
 
     def encode(self, tensor: Tensor) -> Encoded:
         """See `Codec.encode`; any floating-point dtype."""
@@ -91,11 +90,3 @@ def _narrow(run: Tensor, dtype: torch.dtype) -> Tensor:
     if -largest <= run.amin().item() and run.amax().item() <= largest:
         return narrowed
     return torch.where(run.isfinite(), narrowed.clamp(-largest, largest), narrowed)
-
-
-CODECS: tuple[Codec, ...] = (
-    Raw(),
-    Cast("fp32", torch.float32),
-    Cast("fp16", torch.float16),
-    Cast("bf16", torch.bfloat16),
-)

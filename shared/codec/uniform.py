@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shared.codec.base import Codec, CodecSpec, Encoded
+from shared.codec.base import Codec, Encoded
 from shared.codec.bitpack import pack, packed_bytes, unpack
 from shared.codec.buffers import memory_of, tensor_over
 from shared.codec.layout import (
@@ -30,6 +30,7 @@ from shared.codec.layout import (
 from shared.codec.quantize import dequantize, quantize
 from shared.codec.scratch import scratch
 from shared.errors import ConfigError, ProtocolError
+from shared.registry import CodecSpec
 
 _HEAD = struct.Struct("<BBHI")
 _VERSION = 1
@@ -39,18 +40,13 @@ _NO_FLAGS = 0
 class Uniform(Codec):
     """Levels of n bits between the smallest and the largest value of each group.
 
-    by_channel: a group for each index of dimension 1, rather than one for the tensor.
-    stochastic: round up or down at random, without bias, rather than to the nearest level; for gradients, whose small
-    values rounding to nearest would lose (paper 001, Eq. 7).
+    A group is the tensor, or by channel each index of dimension 1. A stochastic one rounds up or down at random, without
+    bias, rather than to the nearest level; for gradients, whose small values rounding to nearest would lose (paper 001, Eq. 7).
     """
 
-    def __init__(self, bits: int, *, by_channel: bool = False, stochastic: bool = False) -> None:
-        variant = f"{'-channel' * by_channel}{'-stochastic' * stochastic}"
-        family = f"uniform{variant}"
-        super().__init__(CodecSpec(f"uniform{bits}{variant}", family, bits, lossy=True, stochastic=stochastic))
-        self._bits = bits
-        self._by_channel = by_channel
-        self._stochastic = stochastic
+    def __init__(self, spec: CodecSpec) -> None:
+        super().__init__(spec)
+        self._bits = spec.bits
 
     def encode(self, tensor: Tensor) -> Encoded:
         """See `Codec.encode`. Any floating-point dtype; the payload is memory of its own."""
@@ -96,7 +92,7 @@ class Uniform(Codec):
         """The run of elements as (outer, groups, inner)."""
         if 0 in shape:
             return 0, 0, 0
-        return channel_groups(shape, strides) if self._by_channel else (1, 1, distinct_count(shape, strides))
+        return channel_groups(shape, strides) if self.spec.by_channel else (1, 1, distinct_count(shape, strides))
 
     def _payload_bytes(self, outer: int, groups: int, inner: int) -> int:
         return _HEAD.size + 8 * groups + packed_bytes(outer * groups * inner, self._bits)
@@ -110,7 +106,7 @@ class Uniform(Codec):
             levels = packed.view(torch.int16)
         else:
             levels = scratch.take("levels", values_OCI.numel(), torch.uint8)
-        ranges[:] = quantize(values_OCI, self._bits, levels.view(values_OCI.shape), noise=self._stochastic)
+        ranges[:] = quantize(values_OCI, self._bits, levels.view(values_OCI.shape), noise=self.spec.stochastic)
         if self._bits < 8:
             pack(levels, self._bits, out=packed)
 
@@ -146,11 +142,3 @@ def _as_float32(run: Tensor) -> Tensor:
         return values
     largest = torch.finfo(torch.float32).max
     return torch.where(run.isinf(), values, values.clamp_(-largest, largest))
-
-
-CODECS: tuple[Codec, ...] = tuple(
-    Uniform(bits, by_channel=by_channel, stochastic=stochastic)
-    for bits in (1, 2, 3, 4, 5, 6, 7, 8, 16)
-    for by_channel in (False, True)
-    for stochastic in (False, True)
-)

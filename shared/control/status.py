@@ -1,7 +1,7 @@
 """What the statuses of both sides show alike."""
 
-from shared.codec import codec_bits
 from shared.placement import Deployment
+from shared.registry import codec_bits
 from shared.wire.isthmus.v1.control_pb2 import DeploymentStatus
 
 

@@ -17,7 +17,7 @@ from shared.placement import ModelFacts, Placement, Tile, stages
 from shared.training import block_state
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
-from shared.training.policies import POLICIES, BackwardPolicy, Replay
+from shared.training.policies import BackwardPolicy, Replay, policy_by_name
 from shared.training.stage import Stage
 
 
@@ -48,7 +48,7 @@ class PlacedBlocks:
         for tile in stages(placement, worker):
             stage = Stage(held, tile.first, tile.stop, first_sample=tile.rows.begin)
             # From the last block the way goes straight back, so nothing changes the weights before.
-            policy_class = Replay if tile.stop == placement.blocks else POLICIES[method.backward]
+            policy_class = Replay if tile.stop == placement.blocks else policy_by_name(method.backward)
             policy = policy_class(stage, input_gradient=model.learns_below(tile.first))
             self._stages[tile] = stage, policy
 

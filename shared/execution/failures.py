@@ -10,8 +10,9 @@ from shared.errors import DeviceError, IsthmusError, ModelError, ProtocolError
 from shared.foreign import described, foreign_code
 from shared.model.features import Features
 from shared.model.spec import TensorSpec
+from shared.registry import Labels, labels_of
 from shared.training.device import device_failure
-from shared.training.losses import Labels, check_label_shape, labels_of
+from shared.training.losses import check_label_shape
 
 _IGNORED_CLASS = -100
 """The class that torch's losses leave out of the mean."""

@@ -2,9 +2,10 @@
 
 from torch import Tensor
 
-from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
+from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.model.features import Gradients
 from shared.placement import Cargo, Crossing
+from shared.registry import is_lossy
 
 
 class Feedback:

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import torch
 
-from shared.codec import Encoded, codec_by_name, is_lossy
+from shared.codec import Encoded, codec_by_name
 from shared.errors import ProtocolError
 from shared.execution.steps import Load
 from shared.model.chain import Chain
 from shared.model.features import Gradients
 from shared.model.spec import TensorSpec
 from shared.placement import Cargo, Crossing, Placement, Route
+from shared.registry import OptimizerConfig, is_lossy
 from shared.runtime.judging import ExpectedTensor
 from shared.training import block_state
-from shared.training.optimizers import OptimizerConfig
 from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from shared.errors import ProtocolError
 from shared.model.chain import Block
-from shared.training.optimizers import OptimizerConfig, build_optimizer, optimizer_bytes, state_layout
+from shared.registry import OptimizerConfig
+from shared.training.optimizers import build_optimizer, optimizer_bytes, state_layout
 
 BlockTensors = dict[str, Tensor]
 _ENTRY_BYTES = 512

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from shared.config import Section
-from shared.training.choices import refuse_unused
-from shared.training.optimizers import OptimizerConfig
+from shared.config.choices import refuse_unused
+from shared.registry import OptimizerConfig
 
 _SCHEDULE_KEYS = {
     "constant": set[str](),

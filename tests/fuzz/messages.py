@@ -16,10 +16,11 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
 
-from shared.codec import codec_by_name, codec_names
+from shared.codec import codec_by_name
 from shared.errors import ProtocolError
 from shared.model.build import build_checked_chain
 from shared.placement import AGENT
+from shared.registry import codec_names
 from shared.tensor_wire import torch_dtype, transmitted_shape
 from shared.training import block_state
 from shared.transport.stream.packets import Packet, serialize

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from edge_agent import EdgeConfig
 from edge_agent.data import BatchLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
-from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error, is_lossy
+from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.model.build import build_model
 from shared.model.chain import build_chain
 from shared.model.random_state import random_state
-from shared.training.optimizers import OptimizerConfig
+from shared.registry import OptimizerConfig, is_lossy
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
 

@@ -3,12 +3,8 @@
 import torch
 from hypothesis import strategies as st
 
-from shared.codec import (
-    Encoded,
-    aligned_buffer,
-    codec_by_name,
-    codec_names,
-)
+from shared.codec import Encoded, aligned_buffer, codec_by_name
+from shared.registry import codec_names
 
 LOSSLESS = tuple(name for name in codec_names() if not codec_by_name(name).spec.lossy)
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

@@ -12,8 +12,8 @@ import torch
 
 from shared.codec import codec_by_name
 from shared.placement import AGENT
+from shared.registry import OptimizerConfig
 from shared.tensor_wire import to_wire
-from shared.training.optimizers import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.stream.framing import TensorKey, block_key, chunks

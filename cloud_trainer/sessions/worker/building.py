@@ -13,8 +13,9 @@ from shared.codec import FeedbackMode
 from shared.errors import ConfigError
 from shared.execution.blocks import Method
 from shared.placement import Placement, held_blocks
+from shared.registry import POLICIES
 from shared.training.held_blocks import HeldBlocks
-from shared.training.policies import POLICIES
+from shared.training.policies import policy_by_name
 from shared.training.step_log import StepLog
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 from shared.wire.isthmus.v1.trainer_pb2 import Placement as PlacementMessage
@@ -54,7 +55,7 @@ def build_worker(
     wanted = read_placement(placement, len(request.block_names), batch_size)
     limits.check_staleness(wanted.staleness, wanted.codecs.values())
     chain, recipe, head, memory, activation_bytes = open_model(request, allowed, limits)
-    graph_bytes = activation_bytes if POLICIES[request.backward].keeps_graphs else 0
+    graph_bytes = activation_bytes if policy_by_name(request.backward).keeps_graphs else 0
     judge = PlacementJudge(request.worker, chain, recipe, limits, memory, graph_bytes)
     judge.check(wanted)
     held = HeldBlocks(chain, recipe, device, held_blocks(wanted, request.worker))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
 import torch
 from torch import Tensor
@@ -10,9 +11,8 @@ from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
 from shared.model.features import Features
 from shared.model.spec import TensorSpec
+from shared.registry import LOSSES, Labels, labels_of
 from shared.training.losses.labels import check_label_shape
-from shared.training.losses.registry import LOSSES, labels_of
-from shared.training.losses.spec import Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class LossHead:
         """name: one of `LOSSES`, or package.module:function if it is allowed. Raises ModelError."""
         self._name = name
         if name in LOSSES:
-            self._function = LOSSES[name].function
+            self._function = resolve_name(LOSSES[name].implementation)
         elif ":" in name:
             self._function = load_factory(name, allowed=allowed)
         else:

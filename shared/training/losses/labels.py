@@ -8,8 +8,7 @@ from torch import Tensor
 from shared.errors import ModelError
 from shared.model.features import FeatureSpecs
 from shared.model.spec import TensorSpec
-from shared.training.losses.registry import labels_of
-from shared.training.losses.spec import Labels
+from shared.registry import Labels, labels_of
 
 _LEAST_LABEL_ELEMENTS = 512
 """What the labels of one sample may always have, however small the model's input and output are."""

@@ -1,18 +1,11 @@
-"""Optimizers by name: their configuration, how one is built, and what it keeps for each parameter."""
+"""Optimizers: how one is built from its configuration, and what it keeps for each parameter."""
 
-from shared.training.optimizers.building import build_optimizer, optimizer_bytes, state_layout
-from shared.training.optimizers.config import OptimizerConfig
-from shared.training.optimizers.registry import OPTIMIZERS
-from shared.training.optimizers.spec import OptimizerSettings, OptimizerSpec, StateLayout, StateTensor
+from shared.training.optimizers.building import (
+    StateLayout,
+    StateTensor,
+    build_optimizer,
+    optimizer_bytes,
+    state_layout,
+)
 
-__all__ = [
-    "OPTIMIZERS",
-    "OptimizerConfig",
-    "OptimizerSettings",
-    "OptimizerSpec",
-    "StateLayout",
-    "StateTensor",
-    "build_optimizer",
-    "optimizer_bytes",
-    "state_layout",
-]
+__all__ = ["StateLayout", "StateTensor", "build_optimizer", "optimizer_bytes", "state_layout"]

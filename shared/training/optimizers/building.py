@@ -1,13 +1,33 @@
 """An optimizer from its configuration: built so that every device applies the same operations in the same order."""
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pkgutil import resolve_name
 
 import torch
 from torch import Tensor, nn
 
-from shared.training.optimizers.config import OptimizerConfig, settings_of
-from shared.training.optimizers.registry import OPTIMIZERS
-from shared.training.optimizers.spec import StateLayout
+from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, settings_of
+
+
+@dataclass(frozen=True, slots=True)
+class StateTensor:
+    """One tensor that an optimizer keeps for a parameter."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    on_host: bool
+    """Whether it stays in the host's memory wherever the parameter is."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+StateLayout = dict[str, StateTensor]
+"""The tensors kept for one parameter, by the keys of `torch.optim.Optimizer.state[parameter]`."""
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -17,12 +37,27 @@ def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig)
     `foreach` is off in all of torch's optimizers: torch turns it on by itself on a GPU only, where it changes the order of
     the operations.
     """
-    return OPTIMIZERS[config.name].build(list(parameters), settings_of(config))
+    spec, settings = OPTIMIZERS[config.name], settings_of(config)
+    kind: type[torch.optim.Optimizer] = resolve_name(spec.implementation)
+    # Every optimizer's own class takes these, which the base class does not.
+    keywords = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay, **spec.keywords(settings)}
+    return kind(list(parameters), **keywords)
 
 
 def state_layout(parameter: Tensor, config: OptimizerConfig) -> StateLayout:
-    """What the optimizer keeps for a parameter once it has updated it; nothing where the parameter does not learn."""
-    return OPTIMIZERS[config.name].state(parameter, settings_of(config)) if parameter.requires_grad else {}
+    """What the optimizer keeps for a parameter once it has updated it; nothing where the parameter does not learn.
+
+    The parameter may be on the meta device.
+    """
+    if not parameter.requires_grad:
+        return {}
+    shapes = OPTIMIZERS[config.name].state(tuple(parameter.shape), settings_of(config))
+    # torch counts in float32, or in the wider type that is its default.
+    counts = torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
+    return {
+        key: StateTensor(kept.shape, counts if kept.is_count else parameter.dtype, kept.on_host)
+        for key, kept in shapes.items()
+    }
 
 
 def optimizer_bytes(parameters: Iterable[Tensor], config: OptimizerConfig) -> int:

@@ -1,21 +1,10 @@
-"""Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", Algorithm 2): the sign of a momentum.
-
-Half of Adam's state. Every weight moves by the learning rate, which should therefore be three to ten times smaller than
-Adam's, and the weight decay as many times larger.
-"""
+"""Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", Algorithm 2): the sign of a momentum."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-from shared.training.optimizers.spec import BelowOne, OptimizerSettings, OptimizerSpec, StateLayout, like
-
-
-class LionSettings(OptimizerSettings):
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.99)
-    """Decay of the mean whose sign is the update, and of the mean that is kept."""
+from torch import nn
 
 
 class Lion(torch.optim.Optimizer):
@@ -42,14 +31,3 @@ class Lion(torch.optim.Optimizer):
                 direction = momentum.mul(beta1).add_(gradient, alpha=1 - beta1).sign_()
                 parameter.mul_(1 - rate * group["weight_decay"]).add_(direction, alpha=-rate)
                 momentum.mul_(beta2).add_(gradient, alpha=1 - beta2)
-
-
-def _build(parameters: list[nn.Parameter], settings: LionSettings) -> torch.optim.Optimizer:
-    return Lion(parameters, settings.learning_rate, settings.betas, settings.weight_decay)
-
-
-def _state(parameter: Tensor, _settings: LionSettings) -> StateLayout:
-    return {"exp_avg": like(parameter)}
-
-
-LION = OptimizerSpec("lion", LionSettings, _build, _state)

@@ -1,8 +1,16 @@
 """What a stage does with a batch between its forward and the return of its error gradient."""
 
+from pkgutil import resolve_name
+
+from shared.registry import POLICIES
 from shared.training.policies.policy import BackwardPolicy
-from shared.training.policies.registry import POLICIES
 from shared.training.policies.replay import Replay
 from shared.training.policies.stash import Stash
 
-__all__ = ["POLICIES", "BackwardPolicy", "Replay", "Stash"]
+__all__ = ["BackwardPolicy", "Replay", "Stash", "policy_by_name"]
+
+
+def policy_by_name(name: str) -> type[BackwardPolicy]:
+    """The class of one of `POLICIES`."""
+    kind: type[BackwardPolicy] = resolve_name(POLICIES[name])
+    return kind

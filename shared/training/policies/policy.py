@@ -11,7 +11,8 @@ from shared.training.stage import Stage
 
 
 class BackwardPolicy(Protocol):
-    """Forward now, backward when the gradient is there. A new one is a file and its line in `registry.py`."""
+    """Forward now, backward when the gradient is there. A new one is a file and its line in
+    `shared/registry/policies.py`."""
 
     keeps_graphs: ClassVar[bool]
     """Whether activations, and the weights that made them, are held for every batch in flight, or its input alone."""

@@ -13,8 +13,8 @@ from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import BusyError, ExitCode, RefusedError
+from shared.registry import OptimizerConfig
 from shared.training import block_state
-from shared.training.optimizers import OptimizerConfig
 from shared.transport.stream.packets import Packet, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader

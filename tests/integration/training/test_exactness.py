@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from shared.training.optimizers import OPTIMIZERS as REGISTERED
+from shared.registry import OPTIMIZERS as REGISTERED
 from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, STEPS, flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, run_agent, running_trainer, train_with, trainer_process

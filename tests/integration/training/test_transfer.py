@@ -5,7 +5,7 @@ import torch
 
 from cloud_trainer import TrainerServer
 from edge_agent.observability.observer import RunObserver
-from shared.training.policies import POLICIES
+from shared.registry import POLICIES
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, train_with
 

@@ -6,11 +6,10 @@ from torch import nn
 from typer.testing import CliRunner
 
 from edge_agent.main import app
-from shared.codec import codec_of_bits
 from shared.execution.split import Scheme, split_simulation
 from shared.model.chain import build_chain
 from shared.planning import profile_to_json
-from shared.training.optimizers import OptimizerConfig
+from shared.registry import OptimizerConfig, codec_of_bits
 from shared.training.recipe import Recipe, ScheduleConfig
 from tests.support.planning.cases import small_profile
 

@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 from tests.support.pages import blocks
 
 EXAMPLES = {block.title: block.text for block in blocks("extending.md") if block.language == "python"}
-SHOWN = {"signs.py", "asgd.py", "halves.py", "dropping.py", "huber.py"}
+SHOWN = {"signs.py", "asgd.py", "halves.py", "dropping.py"}
 
 
 @pytest.fixture(scope="module")

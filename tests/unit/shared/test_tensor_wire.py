@@ -7,8 +7,9 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from shared.codec import aligned_buffer, codec_by_name, codec_names
+from shared.codec import aligned_buffer, codec_by_name
 from shared.errors import DataError, IsthmusError, ProtocolError
+from shared.registry import codec_names
 from shared.tensor_wire import check_announcement, from_wire, to_wire, torch_dtype, transmitted_shape, wire_dtype
 from shared.transport.stream.framing import Assembler, TensorKey, chunks
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader

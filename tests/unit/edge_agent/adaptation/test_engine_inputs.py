@@ -6,8 +6,8 @@ from structlog.testing import capture_logs
 from edge_agent.adaptation.engine_inputs import load_run_profile, search_space, uncalibrated_bits
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.codec_times import narrow_codec
-from shared.codec import codec_family
 from shared.planning import Profile, ProfiledBlock, profile_to_json
+from shared.registry import codec_family
 from tests.support.experiments import flags
 from tests.support.planning.cases import small_profile
 from tests.support.running import edge_config

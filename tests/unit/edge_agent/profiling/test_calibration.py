@@ -24,10 +24,10 @@ from edge_agent.profiling.calibration_trainings import (
     estimate,
 )
 from edge_agent.profiling.profile_parts import PartFile
-from shared.codec import bit_widths
 from shared.errors import ConfigError, ExitCode
 from shared.execution.copy_training import Timing
 from shared.planning import Engine, PlannedDeployment, Rates, SearchSpace, greedy, parse_profile, profile_to_json
+from shared.registry import bit_widths
 from tests.support.commands import MLP
 from tests.support.planning.cases import MBIT, small_profile
 from tests.support.running import edge_config

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.codec import FeedbackMode, codec_by_name, codec_names, compensate, compression_error
+from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
+from shared.registry import codec_names
 
 seeds = st.integers(0, 2**32 - 1)
 

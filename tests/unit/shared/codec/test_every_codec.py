@@ -8,15 +8,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shared.codec import (
-    Encoded,
-    aligned_buffer,
-    check_layout,
-    codec_by_name,
-    codec_names,
-)
+from shared.codec import Encoded, aligned_buffer, check_layout, codec_by_name
 from shared.codec.layout import MAX_DIMS
 from shared.errors import ConfigError, ProtocolError
+from shared.registry import codec_names
 from tests.support.tensors import (
     FLOATS,
     LOSSLESS,

@@ -7,13 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.codec import (
-    bit_widths,
-    codec_by_name,
-    codec_names,
-    codec_of_bits,
-)
+from shared.codec import codec_by_name
 from shared.errors import ConfigError
+from shared.registry import bit_widths, codec_names, codec_of_bits
 from tests.support.tensors import carried, made, names, same_bits
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.training.policies import POLICIES
+from shared.registry import POLICIES
 from tests.support.placed import MODEL_FACTS, LooseSession, batch_of, built, chain_of, recipe, simulation, state_of
 from tests.support.placements import chains, valid_placements
 from tests.support.plain import assert_same_bits

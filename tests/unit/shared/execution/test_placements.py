@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.placement import held_blocks, moves
-from shared.training.optimizers import OPTIMIZERS
+from shared.registry import OPTIMIZERS
 from tests.support.placed import MODEL_FACTS, MODELS, batch_of, built, chain_of, recipe, simulation, state_of
 from tests.support.placements import placements, valid_placements
 from tests.support.plain import assert_same_bits

@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.codec import codec_by_name, codec_names
+from shared.codec import codec_by_name
 from shared.errors import IsthmusError, OutOfTurnError, ProtocolError
 from shared.model.spec import TensorSpec
+from shared.registry import codec_names
 from shared.runtime import ExpectedTensor, judge
 from shared.tensor_wire import to_wire
 from shared.transport.stream.framing import TensorKey, chunks

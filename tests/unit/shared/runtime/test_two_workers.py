@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shared.execution.split import Scheme
 from shared.model.random_state import random_state
 from shared.placement import Cargo, Placement, Route, two_workers
-from shared.training.policies import POLICIES
+from shared.registry import POLICIES
 from tests.support.linked import LinkedSession
 from tests.support.models.tuples import CLASSES, CUTS, WIDTH, tupled, tupled_chain
 from tests.support.placed import batch_of, built, recipe, state_of

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from shared.model.chain import build_chain
+from shared.registry import OPTIMIZERS, OptimizerConfig
 from shared.training import block_state
 from shared.training.device import prepare_device
 from shared.training.held_blocks import HeldBlocks
-from shared.training.optimizers import OPTIMIZERS, OptimizerConfig, build_optimizer, state_layout
+from shared.training.optimizers import build_optimizer, state_layout
 from shared.training.recipe import Recipe, ScheduleConfig
 
 CPU, META, CUDA = torch.device("cpu"), torch.device("meta"), torch.device("cuda")

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from shared.errors import ModelError
-from shared.training.losses import LOSSES, Labels, LossHead, narrowed, whole_loss, widened
+from shared.registry import LOSSES, Labels
+from shared.training.losses import LossHead, narrowed, whole_loss, widened
 
 OF_EQUAL_SHAPES = {"mse": nn.MSELoss(), "l1": nn.L1Loss(), "bce_with_logits": nn.BCEWithLogitsLoss()}
 SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)

@@ -9,15 +9,9 @@ from torch import nn
 from shared.config import toml_value
 from shared.errors import ProtocolError
 from shared.model.chain import build_chain
+from shared.registry import OPTIMIZERS, OptimizerConfig, OptimizerSettings
 from shared.training import block_state
-from shared.training.optimizers import (
-    OPTIMIZERS,
-    OptimizerConfig,
-    OptimizerSettings,
-    build_optimizer,
-    optimizer_bytes,
-    state_layout,
-)
+from shared.training.optimizers import build_optimizer, optimizer_bytes, state_layout
 from tests.support.plain import plain_optimizer
 
 CHOICES: list[dict[str, Any]] = [

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from shared.model.chain import Chain, build_chain
 from shared.model.random_state import random_state
 from shared.model.zoo import bilstm, residual_cnn
-from shared.training.optimizers import OptimizerConfig
-from shared.training.policies import POLICIES, Replay, Stash
+from shared.registry import POLICIES, OptimizerConfig
+from shared.training.policies import Replay, Stash, policy_by_name
 from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.stage import Stage, lone_stage
 from tests.support.plain import PlainEdge, assert_same_bits, plain_optimizer
@@ -151,7 +151,7 @@ def orders(draw):
 )
 def test_any_order_gives_what_autograd_on_copies_gives(name, policy, optimizer, order):
     stage = stage_of(build(name), batch_of(name, 0), optimizer=optimizer)
-    ours = POLICIES[policy](stage)
+    ours = policy_by_name(policy)(stage)
     plain_module = build(name)
     blocks = plain_module.blocks() if name == "texts" else list(plain_module)
     plain = PlainEdge(blocks[:2], recipe(optimizer), policy)
@@ -184,7 +184,7 @@ def test_with_no_update_in_between_a_policy_equals_the_kept_graph_bit_for_bit(po
     states = []
     for weights_stay in (True, False):
         stage, chain = traced_stage()
-        chosen = POLICIES[policy](stage)
+        chosen = policy_by_name(policy)(stage)
         for step in range(4):
             with random_state("image", step):
                 (feature,) = chosen.forward(step, (torch.randn(BATCH, 1, 8, 8),), weights_stay=weights_stay)
@@ -201,7 +201,7 @@ def test_statistics_are_those_of_the_first_forwards_in_their_order(policy):
     expected = copy.deepcopy(norm)
     seen: list[Tensor] = []
     first_forward = stage.blocks[0].module[0].register_forward_hook(lambda _, __, output: seen.append(output.detach()))
-    chosen = POLICIES[policy](stage)
+    chosen = policy_by_name(policy)(stage)
     for step in range(4):
         chosen.forward(step, (batch_of("normed", step),), weights_stay=False)
     first_forward.remove()
@@ -263,7 +263,7 @@ def test_frozen_blocks_have_no_backward(policy, frozen, backwards):
     for parameter in (p for block in module[:frozen] for p in block.parameters()):
         parameter.requires_grad_(False)
     stage = lone_stage(build_chain(module, torch.zeros(BATCH, 8)), 0, 3, recipe(), CPU)
-    chosen = POLICIES[policy](stage)
+    chosen = policy_by_name(policy)(stage)
     frozen_before = copy.deepcopy(module[:frozen].state_dict())
     features = [chosen.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
     CountingBackwards.count = 0
@@ -279,7 +279,7 @@ def test_frozen_blocks_have_no_backward(policy, frozen, backwards):
 def test_an_edge_that_is_all_frozen_keeps_nothing_and_still_counts_its_statistics(policy, weights_stay):
     module = build("normed")
     module[:2].requires_grad_(False)
-    chosen = POLICIES[policy](stage_of(module, batch_of("normed", 0)))
+    chosen = policy_by_name(policy)(stage_of(module, batch_of("normed", 0)))
     for step in range(5):
         batch = batch_of("normed", step)
         kept = weakref.ref(batch)
@@ -355,7 +355,7 @@ def test_parameters_read_outside_of_submodules_learn(policy):
     plain = copy.deepcopy(module)
     chain = build_chain(module, torch.zeros(BATCH, 8))
     stage = lone_stage(chain, 0, len(chain.blocks), recipe(), CPU)
-    chosen = POLICIES[policy](stage)
+    chosen = policy_by_name(policy)(stage)
     outputs = [chosen.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
     chosen.backward(0, (torch.ones_like(outputs[0]),))
     stage.update(0)

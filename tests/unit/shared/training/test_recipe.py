@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim import lr_scheduler
 
-from shared.training.optimizers import OptimizerConfig
+from shared.registry import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.schedule import learning_rate
 from shared.version import PROTOCOL_VERSION

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from shared.codec import FeedbackMode
 from shared.execution.split import Scheme, split_simulation
 from shared.model.random_state import random_state
+from shared.registry import POLICIES
 from shared.training.held_state import copy_state, put_back, to_bytes
 from shared.training.losses import LossHead
 from shared.training.measure import measure_replay, measure_stage
-from shared.training.policies import POLICIES
+from shared.training.policies import policy_by_name
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
 from shared.training.stage import Stage, lone_stage, with_zeros
 from tests.support.models.tuples import CLASSES, CUTS, WIDTH, Tupled, specs_of, tupled, tupled_chain
@@ -69,7 +70,7 @@ def both(module: Tupled, cut: int) -> tuple[Stage, Stage]:
 
 def train(edge: Stage, cloud: Stage, policy: str, steps: range) -> None:
     """Steps of both sides in turn, with K = 0."""
-    chosen, head = POLICIES[policy](edge), LossHead(RECIPE.loss, None)
+    chosen, head = policy_by_name(policy)(edge), LossHead(RECIPE.loss, None)
     for step in steps:
         inputs, labels = batch_of(step)
         features = chosen.forward(step, (inputs,), weights_stay=policy == "replay")

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from shared.config import Section
+from shared.config.section import Section
 
 
 def refuse_unused(section: Section, name: str, keys_of: Mapping[str, Collection[str]]) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, PositiveFloat, create_model, model_validator
 
 from shared.config import Section, toml_value
-from shared.training.choices import refuse_unused
-from shared.training.optimizers.registry import OPTIMIZERS
-from shared.training.optimizers.spec import OptimizerSettings
+from shared.config.choices import refuse_unused
+from shared.registry.optimizers.registry import OPTIMIZERS
+from shared.registry.optimizers.spec import OptimizerSettings
 
 _OWN_KEYS = {
     name: spec.settings.model_fields.keys() - OptimizerSettings.model_fields.keys() for name, spec in OPTIMIZERS.items()

@@ -1,0 +1,41 @@
+"""What a configuration, a recipe or a peer may name: codecs, losses, optimizers and backward policies.
+
+Here stands what is known of each without running it, and where its code lies, as `package.module:name`. So a configuration is
+judged, and a plan is made, without torch.
+"""
+
+from shared.registry.codecs import (
+    CODECS,
+    CodecSpec,
+    bit_widths,
+    codec_bits,
+    codec_family,
+    codec_names,
+    codec_of_bits,
+    codec_spec,
+    is_lossy,
+)
+from shared.registry.losses import LOSSES, Labels, LossSpec, labels_of
+from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, OptimizerSettings, OptimizerSpec
+from shared.registry.policies import POLICIES
+
+__all__ = [
+    "CODECS",
+    "LOSSES",
+    "OPTIMIZERS",
+    "POLICIES",
+    "CodecSpec",
+    "Labels",
+    "LossSpec",
+    "OptimizerConfig",
+    "OptimizerSettings",
+    "OptimizerSpec",
+    "bit_widths",
+    "codec_bits",
+    "codec_family",
+    "codec_names",
+    "codec_of_bits",
+    "codec_spec",
+    "is_lossy",
+    "labels_of",
+]

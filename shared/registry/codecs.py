@@ -1,0 +1,106 @@
+"""The codecs by name, and what is known of each without running it.
+
+A new codec is a file in `shared/codec/` and its line here.
+"""
+
+from dataclasses import dataclass
+
+from shared.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class CodecSpec:
+    """What others may know of a codec; how many bytes it makes of a tensor is `Codec.encoded_bytes`."""
+
+    name: str
+    """In configurations and on the wire."""
+    family: str
+    """Codecs of one family differ in their bits alone, so the engine may exchange one for another."""
+    bits: int
+    """Bits of one element of a float32 tensor, heads and tables not counted: what planning computes with."""
+    implementation: str
+    """The class of the codec, as `package.module:name`; it takes this spec."""
+    lossy: bool
+    """Whether a float32 tensor loses anything, so that error feedback has an error to work on."""
+    by_channel: bool = False
+    """Whether each index of dimension 1 is treated by itself, and not the tensor as a whole."""
+    stochastic: bool = False
+    """Whether the bytes depend on random numbers too (`seed_stochastic_rounding`). That is all the state a codec may have:
+    one object serves every session and thread, and checkpoints hold nothing of it."""
+
+
+_RAW, _CAST, _UNIFORM = "shared.codec.floating:Raw", "shared.codec.floating:Cast", "shared.codec.uniform:Uniform"
+
+
+def _uniform(bits: int, *, by_channel: bool, stochastic: bool) -> CodecSpec:
+    variant = f"{'-channel' * by_channel}{'-stochastic' * stochastic}"
+    return CodecSpec(f"uniform{bits}{variant}", f"uniform{variant}", bits, _UNIFORM, True, by_channel, stochastic)
+
+
+CODECS: dict[str, CodecSpec] = {
+    spec.name: spec
+    for spec in (
+        CodecSpec("raw", "raw", 32, _RAW, lossy=False),
+        CodecSpec("fp32", "fp32", 32, _CAST, lossy=False),
+        CodecSpec("fp16", "fp16", 16, _CAST, lossy=True),
+        CodecSpec("bf16", "bf16", 16, _CAST, lossy=True),
+        *(
+            _uniform(bits, by_channel=by_channel, stochastic=stochastic)
+            for bits in (1, 2, 3, 4, 5, 6, 7, 8, 16)
+            for by_channel in (False, True)
+            for stochastic in (False, True)
+        ),
+    )
+}
+
+_FALLBACK_ORDER = ("fp32", "uniform")
+"""Where a family has no codec of a width, these are searched for one in this order, before any other."""
+
+
+def codec_names() -> tuple[str, ...]:
+    """Every name that `codec_spec` knows."""
+    return tuple(CODECS)
+
+
+def codec_spec(name: str) -> CodecSpec:
+    """What is known of the codec of that name. ConfigError that says which names there are."""
+    try:
+        return CODECS[name]
+    except KeyError:
+        raise ConfigError(f"codec {name!r} does not exist; there are {', '.join(CODECS)}") from None
+
+
+def is_lossy(name: str) -> bool:
+    """Whether a float32 tensor loses anything on its way through the codec of that name. ConfigError as `codec_spec`."""
+    return codec_spec(name).lossy
+
+
+def codec_bits(name: str) -> int:
+    """Bits that the codec of that name makes of one element of a float32 tensor. ConfigError as `codec_spec`."""
+    return codec_spec(name).bits
+
+
+def codec_family(name: str) -> str:
+    """The family of the codec of that name. ConfigError as `codec_spec`."""
+    return codec_spec(name).family
+
+
+def bit_widths() -> tuple[int, ...]:
+    """The bits that an element may have on the link, rising."""
+    return tuple(sorted({spec.bits for spec in CODECS.values()}))
+
+
+def codec_of_bits(bits: int, like: str) -> str:
+    """The name of the codec with so many bits an element, of the family of `like` where that has one.
+
+    ConfigError for an unknown `like`, and for bits that are none of `bit_widths`.
+    """
+    given = codec_spec(like)
+    if given.bits == bits:
+        return like
+    of_width = [spec for spec in CODECS.values() if spec.bits == bits]
+    if not of_width:
+        raise ConfigError(f"no codec has {bits} bits an element; there are {', '.join(map(str, bit_widths()))}")
+    preferred = (given.family, *_FALLBACK_ORDER)
+    rank = {family: -place for place, family in enumerate(preferred)}
+    return max(of_width, key=lambda spec: rank.get(spec.family, -len(preferred))).name

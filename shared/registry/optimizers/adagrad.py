@@ -1,0 +1,29 @@
+"""Adagrad: torch's."""
+
+from typing import Any
+
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from shared.registry.optimizers.spec import STEP_COUNT, OptimizerSettings, OptimizerSpec, Shape, StateShape, StateShapes
+
+
+class AdagradSettings(OptimizerSettings):
+    eps: PositiveFloat = 1e-10
+    """Added to the divisor against division by zero."""
+    initial_accumulator_value: NonNegativeFloat = 0.0
+    """What the sum of squared gradients begins with: more makes the first updates smaller."""
+
+
+def _keywords(settings: AdagradSettings) -> dict[str, Any]:
+    return {
+        "eps": settings.eps,
+        "initial_accumulator_value": settings.initial_accumulator_value,
+        "foreach": False,
+    }
+
+
+def _state(shape: Shape, _settings: AdagradSettings) -> StateShapes:
+    return {"step": STEP_COUNT, "sum": StateShape(shape)}
+
+
+ADAGRAD = OptimizerSpec("adagrad", AdagradSettings, "torch.optim:Adagrad", _keywords, _state)

@@ -1,0 +1,65 @@
+"""What is known of an optimizer: its settings, where its class lies, and what it keeps for a parameter.
+
+An optimizer is one file with an `OptimizerSpec` in it and one line in registry.py; where torch has none, its class is a file in
+`shared/training/optimizers/`. It must update each parameter by that parameter's own gradient and state alone, by operations
+whose order is the same on every device.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from shared.config import Section
+
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerSettings(Section):
+    """The keys that every optimizer has; its own ones are fields of a subclass, each with its docstring."""
+
+    learning_rate: PositiveFloat = 0.05
+    """What the schedule's factor multiplies."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Pull towards zero: added to the gradient, or taken off the weight, whichever the optimizer's own paper does."""
+
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """What one tensor looks like that an optimizer keeps for a parameter."""
+
+    shape: Shape
+    is_count: bool = False
+    """Whether it has the type in which torch counts updates, and not the parameter's."""
+    on_host: bool = False
+    """Whether it stays in the host's memory wherever the parameter is."""
+
+
+STEP_COUNT = StateShape((), is_count=True, on_host=True)
+"""The count of updates of torch's optimizers."""
+
+StateShapes = dict[str, StateShape]
+"""The tensors kept for one parameter, by the keys of `torch.optim.Optimizer.state[parameter]`, which must be flat."""
+
+SettingsT = TypeVar("SettingsT", bound=OptimizerSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSpec(Generic[SettingsT]):
+    """One optimizer."""
+
+    name: str
+    """In configurations, recipes and checkpoints."""
+    settings: type[SettingsT]
+    implementation: str
+    """Its class, as `package.module:name`. It takes the parameters, `lr` and `weight_decay`, makes one group of them, and the
+    caller sets the group's `lr` before each step."""
+    keywords: Callable[[SettingsT], dict[str, Any]]
+    """What else the class takes."""
+    state: Callable[[Shape, SettingsT], StateShapes]
+    """What it keeps for a parameter of this shape once it has updated it, exactly: a peer's state is judged by this, and memory
+    is counted by it."""
