@@ -4,9 +4,10 @@
         [--staleness K ...] [--json PATH]
 
 Agent and trainer run on loopback with one thread each. The processor time of a whole process comes from `os.wait4`; two runs of
-different length are subtracted, so that what starting and ending take cancels out. Beside it stand the edge's blocks alone and
-PyTorch's own pipeline (rank 0 is its edge) at its cheapest number of microbatches, in the same run. --against names another
-checkout of this project: its agent and trainer take turns with ours, and the ratios are ours over its.
+different length are subtracted, so that what starting and ending take cancels out. In the same run are measured the edge's
+blocks alone, PyTorch's own pipeline (rank 0 is its edge) at its cheapest number of microbatches, and a bare gRPC stream that
+carries the same bytes to and fro in one message each way, which is the floor. --against names another checkout of this project:
+its agent and trainer take turns with ours, and the ratios are ours over its.
 """
 
 import json
@@ -27,10 +28,11 @@ from rich.table import Table
 
 from benchmarks.networks import SMALL_CNN_FEATURE, RandomImages, small_cnn
 from benchmarks.support.arguments import benchmark_parser
+from benchmarks.support.bare_stream import stream_cost
 from benchmarks.support.machine import machine
 from benchmarks.support.peer_stage import LEARNING_RATE, MOMENTUM, small_cnn_flags
+from benchmarks.support.processor_time import processor_seconds
 from benchmarks.support.report import Spread, write_json
-from shared.errors import IsthmusError
 
 HERE = Path(__file__).resolve().parent.parent
 FEATURE_BYTES_A_SAMPLE = 4 * SMALL_CNN_FEATURE[0] * SMALL_CNN_FEATURE[1] * SMALL_CNN_FEATURE[2]
@@ -67,17 +69,6 @@ def _figures(cost: Cost) -> tuple[float, float, float]:
     return cost.edge, cost.cloud, cost.step
 
 
-def _processor_seconds(process: subprocess.Popen[str]) -> float:
-    """Wait for the end of a process, and say what it took of processors. Raises IsthmusError when it failed."""
-    assert process.stderr is not None
-    errors = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise IsthmusError(f"a process ended with {process.returncode}: {errors.strip()[-2000:]}")
-    return usage.ru_utime + usage.ru_stime
-
-
 def _started(tree: Path, *command: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *command],
@@ -105,12 +96,12 @@ def _ours(tree: Path, batch: int, codec: str, staleness: int, steps: int) -> Cos
             *compute,
         ]
         try:
-            edge = _processor_seconds(
+            edge = processor_seconds(
                 _started(tree, "-m", "edge_agent.main", "run", *(f"--set={flag}" for flag in flags))
             )
         finally:
             trainer.terminate()
-        cloud = _processor_seconds(trainer)
+        cloud = processor_seconds(trainer)
         return Cost(edge, cloud, json.loads((Path(folder) / "summary.json").read_text())["seconds"])
 
 
@@ -128,7 +119,7 @@ def _peer(batch: int, microbatches: int, steps: int) -> Cost:
         )
         for rank in (1, 0)
     )
-    edge_seconds, cloud_seconds = _processor_seconds(edge), _processor_seconds(cloud)
+    edge_seconds, cloud_seconds = processor_seconds(edge), processor_seconds(cloud)
     return Cost(edge_seconds, cloud_seconds, time.monotonic() - began)
 
 
@@ -154,6 +145,12 @@ def _blocks_alone(batch: int, *, replay: bool) -> float:
 def _row(system: str, batch: int, costs: Sequence[Cost]) -> Row:
     edge, cloud, step = zip(*(_figures(cost) for cost in costs), strict=True)
     return Row(system, batch, Spread.of(edge), Spread.of(cloud), Spread.of(step))
+
+
+def _floor(batch: int, steps: int, repeats: int) -> Row:
+    """A bare stream that carries a feature there and as much back, in the style that the product uses."""
+    costs = [stream_cost("asyncio", batch * FEATURE_BYTES_A_SAMPLE, 1, steps) for _ in range(repeats)]
+    return _row("a bare gRPC stream", batch, [Cost(one.client, one.server, one.round) for one in costs])
 
 
 def measured(trees: dict[str, Path], batch: int, codec: str, staleness: int, steps: int, repeats: int) -> list[Row]:
@@ -212,6 +209,7 @@ def main() -> None:
                 ]
                 peers.append(_row(f"1F1B, {microbatches} microbatch{'es' if microbatches > 1 else ''}", batch, runs))
         show(min(peers, key=lambda row: row.edge.median), blocks[False])
+        show(_floor(batch, arguments.steps, arguments.repeats), 0.0)
         for codec in arguments.codec:
             for staleness in arguments.staleness:
                 ours, *before = measured(trees, batch, codec, staleness, arguments.steps, arguments.repeats)
