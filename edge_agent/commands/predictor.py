@@ -1,0 +1,110 @@
+"""`edge-agent predictor`: learn from latency tables of known devices, and predict another one from ten of its times."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from shared.errors import PlanError
+from shared.files.whole_file import write_whole
+from shared.prediction import (
+    Accuracy,
+    Evaluation,
+    KnownDevices,
+    complete,
+    evaluate,
+    known_devices,
+    load_predictor,
+    load_table,
+    predictor_to_bytes,
+    table_to_json,
+)
+
+Tables = Annotated[
+    list[Path],
+    typer.Option("--tables", help="Latency tables of known devices (edge-agent measure), one after the other."),
+]
+MoreTables = Annotated[list[Path] | None, typer.Argument(metavar="[T2.json ...]", hidden=True)]
+"""Those behind the first: an option of the command line takes one value."""
+predictor = typer.Typer(
+    help="Predict what parts of the model take on a device of which only ten were measured.", no_args_is_help=True
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to an application."""
+    app.add_typer(predictor, name="predictor")
+
+
+@predictor.command()
+def train(
+    tables: Tables,
+    out: Annotated[Path, typer.Option(help="The predictor to write (safetensors).")],
+    more_tables: MoreTables = None,
+) -> None:
+    """Make a predictor of the tables of two devices or more."""
+    devices = _known(tables, more_tables)
+    content = predictor_to_bytes(devices)
+    write_whole(out, lambda scratch: scratch.write_bytes(content))
+    typer.echo(f"predictor: {out} ({len(devices.names)} devices, {len(devices.layers_ML)} sub-models)")
+
+
+@predictor.command("complete")
+def complete_command(
+    predictor_file: Annotated[Path, typer.Option("--predictor", help="What `predictor train` has written.")],
+    table: Annotated[Path, typer.Option("--table", help="Latency table of this device with its reference, or more.")],
+    out: Annotated[Path, typer.Option(help="The table to write, with every contiguous sub-model.")],
+) -> None:
+    """Predict every contiguous sub-model that a table lacks; what was measured stays."""
+    completed = complete(load_predictor(predictor_file), load_table(table))
+    text = table_to_json(completed)
+    write_whole(out, lambda scratch: scratch.write_text(text))
+    typer.echo(f"table: {out} ({len(completed.samples)} sub-models)")
+
+
+@predictor.command("evaluate")
+def evaluate_command(
+    tables: Tables,
+    unseen: Annotated[Path, typer.Option(help="Table of the device to predict; only its reference is used for that.")],
+    more_tables: MoreTables = None,
+    samples: Annotated[
+        int, typer.Option("--samples", help="Samples of it that are used beside its reference.", min=0, max=200)
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Predict a device that was never seen, and compare with what was measured and with simpler estimates."""
+    import torch
+
+    from edge_agent.profiling.paper_network import paper_network
+
+    torch.set_num_threads(1)  # the network is too small to share: threads would wait for each other
+    evaluation = evaluate(_known(tables, more_tables), load_table(unseen), samples, paper_network)
+    if as_json:
+        typer.echo(json.dumps(asdict(evaluation), indent=2))
+    else:
+        Console().print(_render(evaluation))
+
+
+def _known(first: list[Path], more: list[Path] | None) -> KnownDevices:
+    paths = [*first, *(more or [])]
+    if len(set(paths)) < len(paths):
+        raise PlanError("--tables names a file twice; a device counts once")
+    return known_devices({str(path): load_table(path) for path in paths})
+
+
+def _render(evaluation: Evaluation) -> Table:
+    shown = Table(
+        title=f"{evaluation.device}: {evaluation.judged} sub-models predicted from {evaluation.used}",
+        title_justify="left",
+    )
+    for column in ("", "within 5 %", "within 10 %", "median error", "worst error"):
+        shown.add_column(column, justify="left" if not column else "right")
+    estimates: dict[str, Accuracy | None] = {"predictor": evaluation.predictor, **evaluation.baselines}
+    for name, found in estimates.items():
+        figures = ("-",) * 4 if found is None else tuple(f"{100 * figure:.1f} %" for figure in asdict(found).values())
+        shown.add_row(name, *figures)
+    return shown

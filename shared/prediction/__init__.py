@@ -1,0 +1,46 @@
+"""What a device takes for parts of a model, predicted from ten of them. Numbers and files: no torch, no gRPC, no clock.
+
+table.py is the file of one device, devices.py brings several together, gaussian.py predicts another from them, predictor.py is
+the file of that, evaluation.py says how good it is beside the estimates of baselines.py, and drift.py watches it in use.
+"""
+
+from shared.prediction.accuracy import Accuracy
+from shared.prediction.devices import Floats, KnownDevices, known_devices
+from shared.prediction.evaluation import Evaluation, Network, evaluate
+from shared.prediction.gaussian import Measured
+from shared.prediction.predictor import complete, load_predictor, predictor_to_bytes, reference_of
+from shared.prediction.table import (
+    REFERENCES,
+    SCHEMA,
+    LatencyTable,
+    Sample,
+    contiguous,
+    load_table,
+    representatives,
+    table_to_json,
+    vector,
+)
+
+__all__ = [
+    "REFERENCES",
+    "SCHEMA",
+    "Accuracy",
+    "Evaluation",
+    "Floats",
+    "KnownDevices",
+    "LatencyTable",
+    "Measured",
+    "Network",
+    "Sample",
+    "complete",
+    "contiguous",
+    "evaluate",
+    "known_devices",
+    "load_predictor",
+    "load_table",
+    "predictor_to_bytes",
+    "reference_of",
+    "representatives",
+    "table_to_json",
+    "vector",
+]
