@@ -14,7 +14,8 @@ from torch import Tensor
 from shared.codec.base import Codec, Encoded
 from shared.codec.buffers import memory_of, tensor_over
 from shared.codec.layout import MAX_TENSOR_BYTES, check_layout, distinct_count, from_run, to_run
-from shared.errors import ConfigError, ProtocolError
+from shared.codec.payload import check_bytes, check_claim, check_is_float
+from shared.errors import ProtocolError
 from shared.registry import CodecSpec
 
 _SENT_AS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -30,6 +31,7 @@ class Raw(Codec):
 
     def decode(self, encoded: Encoded) -> Tensor:
         """See `Codec.decode`; lies in the payload's memory."""
+        check_layout(encoded.shape, encoded.strides, MAX_TENSOR_BYTES, encoded.dtype.itemsize)
         return from_run(_read_run(encoded, encoded.dtype), encoded.shape, encoded.strides)
 
     def encoded_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
@@ -46,18 +48,14 @@ class Cast(Codec):
 
     def encode(self, tensor: Tensor) -> Encoded:
         """See `Codec.encode`; any floating-point dtype."""
-        if not tensor.dtype.is_floating_point:
-            raise ConfigError(f"codec {self.name} carries floating-point tensors, not {tensor.dtype}; use raw")
+        check_is_float(self.name, tensor)
         run, strides = to_run(tensor)
         payload = memory_of(_narrow(run, self._sent_as))
         return Encoded(self.name, tensor.dtype, tuple(tensor.shape), strides, payload)
 
     def decode(self, encoded: Encoded) -> Tensor:
         """See `Codec.decode`; lies in the payload's memory where the dtype is the one sent."""
-        if not encoded.dtype.is_floating_point:
-            raise ProtocolError(
-                f"payload of codec {self.name}: is said to be of {encoded.dtype}; it carries floating-point tensors"
-            )
+        check_claim(encoded)
         run = _read_run(encoded, self._sent_as)
         return from_run(run.to(encoded.dtype), encoded.shape, encoded.strides)
 
@@ -68,13 +66,7 @@ class Cast(Codec):
 
 def _read_run(encoded: Encoded, sent_as: torch.dtype) -> Tensor:
     """The elements in the payload. ProtocolError when their number, or a boolean's value, is not what it must be."""
-    check_layout(encoded.shape, encoded.strides, MAX_TENSOR_BYTES, encoded.dtype.itemsize)
-    expected = distinct_count(encoded.shape, encoded.strides) * sent_as.itemsize
-    if encoded.payload.nbytes != expected:
-        raise ProtocolError(
-            f"payload of codec {encoded.codec}: has {encoded.payload.nbytes} bytes; "
-            f"shape {encoded.shape} takes {expected}"
-        )
+    check_bytes(encoded, distinct_count(encoded.shape, encoded.strides) * sent_as.itemsize)
     elements = tensor_over(encoded.payload)
     if sent_as is torch.bool and bool((elements > 1).any()):
         raise ProtocolError(f"payload of codec {encoded.codec}: holds booleans other than 0 and 1")

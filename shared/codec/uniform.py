@@ -7,7 +7,6 @@ what float32 cannot hold is lost, and what lies beyond its range is taken as its
 """
 
 import math
-import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,23 +17,21 @@ from torch import Tensor
 from shared.codec.base import Codec, Encoded
 from shared.codec.bitpack import pack, packed_bytes, unpack
 from shared.codec.buffers import memory_of, tensor_over
-from shared.codec.layout import (
-    MAX_TENSOR_BYTES,
-    channel_groups,
-    check_layout,
-    contiguous_strides,
-    distinct_count,
-    from_run,
-    to_run,
+from shared.codec.layout import channel_groups, contiguous_strides, distinct_count, from_run, to_run
+from shared.codec.payload import (
+    HEAD,
+    NO_FLAGS,
+    VERSION,
+    as_float32,
+    check_bytes,
+    check_claim,
+    check_is_float,
+    read_flags,
 )
 from shared.codec.quantize import dequantize, quantize
 from shared.codec.scratch import scratch
-from shared.errors import ConfigError, ProtocolError
+from shared.errors import ProtocolError
 from shared.registry import CodecSpec
-
-_HEAD = struct.Struct("<BBHI")
-_VERSION = 1
-_NO_FLAGS = 0
 
 
 class Uniform(Codec):
@@ -50,35 +47,22 @@ class Uniform(Codec):
 
     def encode(self, tensor: Tensor) -> Encoded:
         """See `Codec.encode`. Any floating-point dtype; the payload is memory of its own."""
-        if not tensor.dtype.is_floating_point:
-            raise ConfigError(f"codec {self.name} carries floating-point tensors, not {tensor.dtype}; use raw")
+        check_is_float(self.name, tensor)
         run, strides = to_run(tensor)
         sizes = self._sizes(tensor.shape, strides)
         memory = torch.empty(self._payload_bytes(*sizes), dtype=torch.uint8)
         payload = memory_of(memory)
-        _HEAD.pack_into(payload, 0, _VERSION, self._bits, _NO_FLAGS, sizes[1])
+        HEAD.pack_into(payload, 0, VERSION, self._bits, NO_FLAGS, sizes[1])
         if run.numel():
-            self._encode_run(_as_float32(run).view(sizes), memory)
+            self._encode_run(as_float32(run).view(sizes), memory)
         return Encoded(self.name, tensor.dtype, tuple(tensor.shape), strides, payload)
 
     def decode(self, encoded: Encoded) -> Tensor:
         """See `Codec.decode`."""
-        where = f"payload of codec {self.name}"
-        if not encoded.dtype.is_floating_point:
-            raise ProtocolError(f"{where}: is said to be of {encoded.dtype}; it carries floating-point tensors")
-        check_layout(encoded.shape, encoded.strides, MAX_TENSOR_BYTES, encoded.dtype.itemsize)
+        check_claim(encoded)
         sizes = self._sizes(encoded.shape, encoded.strides)
-        if encoded.payload.nbytes != self._payload_bytes(*sizes):
-            raise ProtocolError(
-                f"{where}: has {encoded.payload.nbytes} bytes; "
-                f"shape {encoded.shape} takes {self._payload_bytes(*sizes)}"
-            )
-        head = _HEAD.unpack_from(encoded.payload)
-        if head != (_VERSION, self._bits, _NO_FLAGS, sizes[1]):
-            raise ProtocolError(
-                f"{where}: begins with {head}; (version, bits, flags, groups) must be "
-                f"{(_VERSION, self._bits, _NO_FLAGS, sizes[1])}"
-            )
+        check_bytes(encoded, self._payload_bytes(*sizes))
+        read_flags(encoded, self._bits, groups=sizes[1])
         run = torch.empty(math.prod(sizes), dtype=torch.float32)
         if run.numel():
             self._decode_run(tensor_over(encoded.payload), run.view(sizes))
@@ -95,7 +79,7 @@ class Uniform(Codec):
         return channel_groups(shape, strides) if self.spec.by_channel else (1, 1, distinct_count(shape, strides))
 
     def _payload_bytes(self, outer: int, groups: int, inner: int) -> int:
-        return _HEAD.size + 8 * groups + packed_bytes(outer * groups * inner, self._bits)
+        return HEAD.size + 8 * groups + packed_bytes(outer * groups * inner, self._bits)
 
     def _encode_run(self, values_OCI: Tensor, memory: Tensor) -> None:
         """Write everything that follows the head."""
@@ -130,15 +114,8 @@ class Uniform(Codec):
 
 def _split(memory: Tensor, groups: int) -> tuple[NDArray[np.float32], Tensor]:
     """The groups' lows and highs, float32 [2, groups], and the packed levels, uint8: both over the payload's memory."""
-    packed_at = _HEAD.size + 8 * groups
-    ranges = memory.numpy()[_HEAD.size : packed_at].view(np.float32).reshape(2, groups)
+    packed_at = HEAD.size + 8 * groups
+    ranges = memory.numpy()[HEAD.size : packed_at].view(np.float32).reshape(2, groups)
     return ranges, memory[packed_at:]
 
 
-def _as_float32(run: Tensor) -> Tensor:
-    """float32 of any floating-point values; finite ones stay finite."""
-    values = run.to(torch.float32)
-    if run.dtype is not torch.float64:
-        return values
-    largest = torch.finfo(torch.float32).max
-    return torch.where(run.isinf(), values, values.clamp_(-largest, largest))
