@@ -1,11 +1,12 @@
-"""How fast the uniform codecs are, beside torch's own quantiser and a copy of the same memory.
+"""How fast the uniform and the MBQ codecs are, beside torch's own quantiser and a copy of the same memory.
 
     python -m benchmarks.codec [--repeats N] [--json PATH]
 
 Everything is timed on the same ReLU-like features in the same run, in turns, so that what else the machine does falls on
 all alike. Rates count the bytes of the float32 feature. "torch" is aminmax and quantize_per_tensor (per channel: amin,
 amax and quantize_per_channel): it packs nothing, and its bytes would be one more copy (int_repr, given too). torch has
-announced that these functions go; without them their rows and the ratios are left out.
+announced that these functions go; without them their rows and the ratios are left out. "both" is an MBQ codec's encoding and
+decoding, one after the other: the goal is 1 GB/s on one thread.
 """
 
 import json
@@ -23,12 +24,17 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.support.arguments import benchmark_parser
-from shared.codec import codec_by_name
+from shared.codec import Codec, codec_by_name
 
 SHAPES = ((16, 64, 32, 32), (64, 64, 32, 32))
 """Batch, channels, height, width: 4 MiB and 16 MiB."""
 THREADS = (1, 2)
-BITS = (2, 4, 8)
+FAMILIES = (
+    ("uniform", "", "", (2, 4, 8)),
+    ("uniform", "-channel", ", channel", (2, 4, 8)),
+    ("mbq", "", ", MBQ", (2, 3, 4)),
+)
+"""Family, ending of the codec's name, ending of the row's name, and the widths."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +76,20 @@ def operations(feature: Tensor) -> dict[str, tuple[Callable[[], object], str]]:
         timed["torch decode"] = (quantized.dequantize, "torch decode")
         timed["torch encode, channel"] = (lambda: torch_encode_channels(feature), "torch encode, channel")
         timed["torch decode, channel"] = (by_channel.dequantize, "torch decode, channel")
-    for ending, suffix in (("", ""), (", channel", "-channel")):
-        for bits in BITS:
-            codec = codec_by_name(f"uniform{bits}{suffix}")
+    for family, suffix, ending, widths in FAMILIES:
+        for bits in widths:
+            codec = codec_by_name(f"{family}{bits}{suffix}")
             encoded = codec.encode(feature)
-            timed[f"encode {bits} bits{ending}"] = (partial(codec.encode, feature), f"torch encode{ending}")
-            timed[f"decode {bits} bits{ending}"] = (partial(codec.decode, encoded), f"torch decode{ending}")
+            name, reference = f"{bits} bits{ending}", ending if family == "uniform" else ""
+            timed[f"encode {name}"] = (partial(codec.encode, feature), f"torch encode{reference}")
+            timed[f"decode {name}"] = (partial(codec.decode, encoded), f"torch decode{reference}")
+            if family == "mbq":
+                timed[f"both {name}"] = (partial(_there_and_back, codec, feature), "")
     return timed
+
+
+def _there_and_back(codec: Codec, feature: Tensor) -> Tensor:
+    return codec.decode(codec.encode(feature))
 
 
 def measure(shape: tuple[int, ...], threads: int, repeats: int) -> list[Rate]:
@@ -124,7 +137,7 @@ def settle_malloc() -> None:
 
 def main() -> None:
     """Parse, measure, print, and write the figures if asked to."""
-    parser = benchmark_parser("codec", "Rates of the uniform codecs.")
+    parser = benchmark_parser("codec", "Rates of the codecs that pack levels.")
     parser.add_argument("--repeats", type=int, default=51, help="timings of each operation (default: 51)")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message="torch.quantize_per_tensor")

@@ -117,5 +117,3 @@ def _split(memory: Tensor, groups: int) -> tuple[NDArray[np.float32], Tensor]:
     packed_at = HEAD.size + 8 * groups
     ranges = memory.numpy()[HEAD.size : packed_at].view(np.float32).reshape(2, groups)
     return ranges, memory[packed_at:]
-
-

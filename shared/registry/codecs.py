@@ -50,6 +50,7 @@ CODECS: dict[str, CodecSpec] = {
             for by_channel in (False, True)
             for stochastic in (False, True)
         ),
+        *(CodecSpec(f"mbq{bits}", "mbq", bits, "shared.codec.mbq:Mbq", lossy=True) for bits in (2, 3, 4)),
     )
 }
 
