@@ -13,7 +13,6 @@ SHORT_OF_THE_BOUND = {
     (3, 2, "slow computers"): 1.13,
     (3, 3, "slow computers"): 1.13,
     (4, 2, "slow computers"): 1.10,
-    (4, 3, "slow middle"): 1.15,
     (4, 3, "slow computers"): 1.10,
     (4, 5, "slow computers"): 1.09,
 }

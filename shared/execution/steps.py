@@ -107,6 +107,8 @@ class WorkerSteps:
         self._ahead = steps_ahead(placement, model, training=training)
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         self._steps: dict[int, StepInFlight] = {}
+        self._last_segment: int | None = None
+        """That was computed last, of whichever step."""
 
     @property
     def in_flight(self) -> tuple[int, ...]:
@@ -144,20 +146,21 @@ class WorkerSteps:
         self._state(step, samples).arrived[crossing] = load
 
     def next_work(self) -> Work | None:
-        """What to compute next, if anything can be: what waits for nobody, as an update; then what is of the newest step.
+        """What to compute next, if anything can be: what waits for nobody, as an update; then another segment than the last.
 
-        So links and other workers do not stand still. Oldest first, the batches gather at the slowest worker, and chains whose
-        middle is slow take up to a third longer; an update that is put off holds up the batch that begins after it.
+        Of several steps the newest. So what goes up and what goes down take turns, and neither links nor other workers stand
+        still. Oldest first, the batches gather at the slowest worker, and chains whose middle is slow take up to a third
+        longer; newest first alone, up to a seventh. An update that is put off holds up the batch that begins after it.
         """
-        newest: StepInFlight | None = None
         oldest, previous = next(iter(self._steps), 0), None
-        at_once: StepInFlight | None = None
+        chosen: StepInFlight | None = None
+        rank = (False, False)
         for state in self._steps.values():
             if self._may_run(state, previous, oldest):
-                newest = state
-                at_once = at_once if self._segments[state.segment].receives else state
+                ranked = (not self._segments[state.segment].receives, state.segment != self._last_segment)
+                if chosen is None or ranked >= rank:
+                    chosen, rank = state, ranked
             previous = state
-        chosen = at_once or newest
         return None if chosen is None else self._work(chosen)
 
     def work_of(self, step: int) -> Work | None:
@@ -176,6 +179,7 @@ class WorkerSteps:
         """A piece of work has been run. Returns the loss of this worker's part once the step is done here."""
         state = self._steps[work.step]
         self._drop_used(state)
+        self._last_segment = state.segment
         state.segment += 1
         if not work.ends_step:
             return None

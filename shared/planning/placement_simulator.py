@@ -41,9 +41,8 @@ class PlacementRun:
 def simulate_placement(step: StepTasks, steps: int) -> PlacementRun:
     """Do `steps` steps, one or more, from an empty pipeline.
 
-    A worker does first what waits for nobody, as an update, and then what is of the newest step, as `WorkerSteps.next_work`
-    says: a new batch goes before a gradient that has come. A worker that has samples or runs blocks begins step t when it has
-    done step t - K - 1.
+    A worker does first what waits for nobody, as an update, then another task than the last, and of several steps the newest,
+    as `WorkerSteps.next_work` says. A worker that has samples or runs blocks begins step t when it has done step t - K - 1.
     """
     ended = _Run(step, steps).run()
     return PlacementRun(
@@ -66,6 +65,8 @@ class _Worker:
         self.ended: list[float] = []
         """When the last task of each step was done."""
         self.busy = False
+        self.last_task: int | None = None
+        """The last that took time."""
         self._steps = steps
         self._window = window
 
@@ -77,7 +78,7 @@ class _Worker:
                 return index
         if self.busy or not ready:
             return None
-        return max(ready, key=lambda index: (not self.tasks[index].awaited, self.done[index]))
+        return max(ready, key=lambda index: (not self.tasks[index].awaited, index != self.last_task, self.done[index]))
 
     def _is_ready(self, index: int) -> bool:
         step = self.done[index]
@@ -124,7 +125,7 @@ class _Run:
         for each in task.deliveries:
             self._at(self._now + each.after_seconds, partial(self._hand_over, each))
         if task.takes_time:
-            worker.busy = True
+            worker.busy, worker.last_task = True, index
             self._at(self._now + task.seconds, partial(self._end, worker, index))
             self._at(self._now + task.seconds + task.tail_seconds, partial(self._free, worker))
         else:

@@ -80,10 +80,13 @@ def test_a_source_begins_a_batch_before_it_takes_up_a_gradient():
     assert simulate_placement(step, 8).settled[:2] == pytest.approx((5.0, 7.0))
 
 
-def test_other_workers_take_up_the_newest_step_too():
+def test_features_and_gradients_take_turns_at_other_workers():
     step = chain_step(2, [(0.5, 0.5), (1.0, 1.0), (0.25, 0.25)], [(0.125, 0.125)] * 2)
-    # At 2.625 the feature of step 2 has waited for a second in the middle, and the gradient of step 0 for a quarter.
-    assert simulate_placement(step, 6).settled[0] == pytest.approx(2.625 + 2.0 + 0.125 + 0.5)
+    # At 2.625 the feature of step 2 has waited for a second in the middle, after two features, and the gradient of step 0 for a
+    # quarter. At 3.625 the feature is next, although the gradient of step 1 has come, too.
+    assert simulate_placement(step, 6).settled[:2] == pytest.approx(
+        (2.625 + 1.0 + 0.125 + 0.5, 4.625 + 1.0 + 0.125 + 0.5)
+    )
 
 
 def test_an_update_goes_before_a_newer_step():
