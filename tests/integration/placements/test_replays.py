@@ -1,0 +1,90 @@
+"""With K > 0 the order in which the workers computed decides every bit: replayed in one process, it gives the same weights."""
+
+import copy
+
+import pytest
+import torch
+
+from edge_agent import run_training
+from edge_agent.experiment.building import Experiment
+from shared.codec import FeedbackMode
+from shared.execution.blocks import Method
+from shared.execution.simulation import Simulation, Turn
+from shared.execution.steps import WorkerSteps
+from shared.model.chain import build_chain
+from shared.training.losses import LossHead
+from tests.support.experiments import flags
+from tests.support.placed import state_of
+from tests.support.placement_kinds import BATCH_SIZE, addresses_of, flags_of, permitted, running_trainers
+from tests.support.plain import assert_same_bits
+from tests.support.running import Listening, edge_config
+
+STEPS, K = 24, 3
+LOSSY = ('deployment.codec="uniform8"', 'deployment.downlink_codec="bf16"')
+CASES = [
+    ("chain of three", "cnn", "replay", LOSSY),
+    ("chain of three", "cnn", "stash", ()),
+    ("chain of three", "tied", "replay", ('deployment.codec="uniform4-channel"',)),
+    ("chain of four", "mlp", "replay", LOSSY),
+    ("labels stay", "cnn", "replay", LOSSY),
+    ("there and back", "cnn", "stash", LOSSY),
+    ("samples divided", "mlp", "replay", LOSSY),
+    ("three tiers", "cnn", "replay", ()),
+]
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def turns(monkeypatch):
+    """What every worker of this process computes, in the order in which it is done."""
+    found, finish = [], WorkerSteps.finish
+
+    def noted(steps, work):
+        found.append(Turn(steps.worker, work.step))
+        return finish(steps, work)
+
+    monkeypatch.setattr(WorkerSteps, "finish", noted)
+    return found
+
+
+def replayed(config, turns):
+    """The weights that one process comes to, following these turns."""
+    experiment = Experiment(config)
+    deployment, placement = config.deployment, experiment.placement
+    module, example = experiment.chain.module, next(experiment.loader.iterate(0, 1)).inputs[:2]
+    chains = {worker: build_chain(copy.deepcopy(module), example) for worker in placement.workers}
+    method = Method(LossHead(experiment.recipe.loss, None), deployment.backward, FeedbackMode(deployment.feedback))
+    simulation = Simulation(chains, placement, experiment.recipe, method, torch.device("cpu"))
+    batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, STEPS))
+    simulation.replay(turns, batches)
+    return state_of(chains, placement)
+
+
+@pytest.mark.parametrize(("kind", "model", "backward", "codecs"), CASES)
+async def test_the_order_of_a_run_replayed_in_one_process_gives_the_same_bits(
+    kind, model, backward, codecs, turns, tmp_path
+):
+    order = []
+
+    def progressed(progress):
+        if progress.steps == STEPS and not order:  # an evaluation follows
+            order.extend(turns)
+
+    async with running_trainers() as servers:
+        config = edge_config(
+            *flags(model, "adamw", *flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, model), *codecs),
+            f"data.batch_size={BATCH_SIZE}",
+            f"training.max_steps={STEPS}",
+            "training.evaluate_every_epochs=0",
+            f"deployment.staleness={K}",
+            f'deployment.backward="{backward}"',
+        )
+        result = await run_training(config, Listening(progressed))
+    assert {turn.step for turn in order} == set(range(STEPS))
+    weights = replayed(config, order)
+    assert_same_bits({name: result.module.state_dict()[name] for name in weights}, weights)
+
+    # The order decides the weights, or equal weights would say nothing of it.
+    in_turn = sorted(order, key=lambda turn: turn.step)
+    with pytest.raises(AssertionError, match="differ"):
+        assert_same_bits(weights, replayed(config, in_turn))
