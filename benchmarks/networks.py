@@ -4,6 +4,7 @@
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -96,6 +97,16 @@ def timed_halves(
     return nn.Sequential(
         nn.Sequential(nn.Flatten(), nn.Linear(3, feature_floats), Work(compute, *edge)),
         nn.Sequential(Work(compute, *cloud), nn.Linear(feature_floats, 10)),
+    )
+
+
+def timed_blocks(amounts: Sequence[tuple[float, float]], feature_floats: int) -> nn.Sequential:
+    """Two blocks or more of one-pixel images, each of which sleeps for so many seconds forward and backward."""
+    first, *middle, last = (Work("sleep", *each) for each in amounts)
+    return nn.Sequential(
+        nn.Sequential(nn.Flatten(), nn.Linear(3, feature_floats), first),
+        *(nn.Sequential(nn.LayerNorm(feature_floats), work) for work in middle),
+        nn.Sequential(last, nn.Linear(feature_floats, 10)),
     )
 
 

@@ -84,14 +84,23 @@ class AgentRun:
         )
         return [end for _, end in chosen]
 
+    def step_ends(self) -> list[float]:
+        """When this device was done with each step, in the order of steps."""
+        ends: dict[int, float] = {}
+        for span in self.spans:
+            if span.phase == "edge":
+                ends[span.step] = max(ends.get(span.step, 0.0), span.end_seconds)
+        return [end for _, end in sorted(ends.items())]
+
 
 class Agent:
     """A running agent process; `session` is known once its training has begun."""
 
-    def __init__(self, address: str, flags: Sequence[str], wrapper: Sequence[str] = ()) -> None:
-        """address: of the trainer. flags: section.key=value. wrapper: a command to run it under."""
+    def __init__(self, address: str | None, flags: Sequence[str], wrapper: Sequence[str] = ()) -> None:
+        """address: of the trainer; None where the flags name trainers. flags: section.key=value. wrapper: to run it under."""
         self._folder = tempfile.TemporaryDirectory(prefix="isthmus-")
-        fixed = [f"trainer.address={address}", f"output.directory={self._folder.name}", "log.format=json"]
+        named = [] if address is None else [f"trainer.address={address}"]
+        fixed = [*named, f"output.directory={self._folder.name}", "log.format=json"]
         traced = f"output.trace={self._folder.name}/trace.json"
         command = [*wrapper, sys.executable, "-m", "edge_agent.main", "run"]
         self._process = subprocess.Popen(
@@ -132,7 +141,7 @@ class Agent:
         self._folder.cleanup()
 
 
-def run_agent(address: str, flags: Sequence[str], wrapper: Sequence[str] = ()) -> AgentRun:
+def run_agent(address: str | None, flags: Sequence[str], wrapper: Sequence[str] = ()) -> AgentRun:
     """One whole run of an agent in a process of its own; see `Agent`."""
     return Agent(address, flags, wrapper).wait()
 
