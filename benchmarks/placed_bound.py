@@ -31,7 +31,7 @@ from edge_agent.experiment.building import Experiment
 from shared.config import load_config
 from shared.model.features import Features, Gradients
 from shared.training.losses import LossHead
-from shared.training.policies import POLICIES
+from shared.training.policies import Replay
 from shared.training.stage import lone_stage
 
 STALENESS = (0, 1, 2, 3, 5)
@@ -137,7 +137,7 @@ def workers_alone(shape: Shape, chosen: list[str], staleness: int, steps: int = 
         lone_stage(experiment.chain, block, block + 1, experiment.recipe, torch.device("cpu"))
         for block in range(blocks)
     ]
-    policies = [POLICIES["replay"](stage, input_gradient=index > 0) for index, stage in enumerate(stages)]
+    policies = [Replay(stage, input_gradient=index > 0) for index, stage in enumerate(stages)]
     head = LossHead("cross_entropy", None)
     seconds: dict[str, list[float]] = {worker: [0.0] * steps for worker in shape.workers}
     for batch in experiment.loader.iterate(0, steps):
