@@ -70,7 +70,7 @@ class Way:
     """One way to train over one trace."""
 
     name: str
-    run: Run
+    run: Run[PlannedDeployment]
     """As the simulator sees it."""
 
 
@@ -190,7 +190,7 @@ class Measurement:
         ]
 
 
-def seconds_of(run: Run, steps: int) -> float:
+def seconds_of(run: Run[PlannedDeployment], steps: int) -> float:
     """So many steps of a simulated run."""
     return run.seconds_per_100_steps * steps / 100
 

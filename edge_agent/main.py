@@ -12,8 +12,9 @@ from rich.console import Console
 
 from edge_agent.commands import forget as forget_command
 from edge_agent.commands import placement as placement_command
-from edge_agent.commands import plan as plan_commands
+from edge_agent.commands import plan as plan_command
 from edge_agent.commands import predictor as predictor_commands
+from edge_agent.commands import simulate as simulate_command
 from edge_agent.commands import timeline as timeline_command
 from edge_agent.commands.model import render_table, to_json
 from edge_agent.commands.terminal import LogLines, counting_bars, live_bar, summary_table
@@ -188,8 +189,9 @@ def profile(
 control_commands.register(app)
 forget_command.register(app)
 placement_command.register(app)
-plan_commands.register(app)
+plan_command.register(app)
 predictor_commands.register(app)
+simulate_command.register(app)
 timeline_command.register(app)
 doctor_command.register(app)
 add_config(app, EdgeConfig)

@@ -13,7 +13,7 @@ WINDOW_SECONDS = 1.0
 """Over which rates are averaged for the eye."""
 
 
-def plot_run(result: Result, link: LinkTrace, seconds: float, path: Path) -> None:
+def plot_run(result: Result[PlannedDeployment], link: LinkTrace, seconds: float, path: Path) -> None:
     """Write the picture of one run to `path`, a PNG.
 
     Raises PlanError where matplotlib is not installed, the planner made no run, or the file cannot be written.

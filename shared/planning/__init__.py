@@ -2,6 +2,7 @@
 
 For two workers and a cut: profile.py, cost.py and space.py; on them planners/, engine/ and simulator.py; and comparison.py and
 bound.py, which judge these over traces. For any placement: operation_costs.py, tasks.py, step_cost.py, placement_simulator.py.
+For the stages of a chain: chain/.
 """
 
 from shared.planning.bound import most_steps

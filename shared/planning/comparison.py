@@ -6,6 +6,7 @@ Every run starts alike: the link is probed for PROBE_SECONDS, then training begi
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Generic
 
 from shared.errors import PlanError
 from shared.planning.bound import most_steps
@@ -15,7 +16,7 @@ from shared.planning.engine.estimates import LEAST_RATE
 from shared.planning.planners.greedy import first_deployment, greedy
 from shared.planning.planners.registry import GREEDY, PLANNERS
 from shared.planning.profile import Profile
-from shared.planning.simulator import Run, simulate
+from shared.planning.simulator import D, Run, simulate
 from shared.planning.space import SearchSpace, candidates
 from shared.planning.traces import LinkTrace
 
@@ -23,13 +24,21 @@ PROBE_SECONDS = 5.0
 """How long the link is measured before training starts; it counts into no run."""
 
 
+def probed_rates(link: LinkTrace) -> Rates:
+    """What a link carries while it is probed, before the run begins."""
+    uplink, downlink = (
+        max(LEAST_RATE, trace.mean_between(0.0, PROBE_SECONDS)) for trace in (link.uplink, link.downlink)
+    )
+    return Rates(uplink, downlink, link.round_trip_seconds)
+
+
 @dataclass(frozen=True)
-class Result:
+class Result(Generic[D]):
     """What one planner achieved."""
 
     planner: str
     seconds_per_100_steps: float
-    run: Run | None
+    run: Run[D] | None
     """None for the lower bound, which is computed without a run."""
 
 
@@ -45,10 +54,7 @@ class Setting:
 
     def probed(self) -> Rates:
         """What the link carried while it was probed."""
-        uplink, downlink = (
-            max(LEAST_RATE, trace.mean_between(0.0, PROBE_SECONDS)) for trace in (self.link.uplink, self.link.downlink)
-        )
-        return Rates(uplink, downlink, self.link.round_trip_seconds)
+        return probed_rates(self.link)
 
     def mean(self) -> Rates:
         """What the link carries over the whole trace."""
@@ -58,40 +64,40 @@ class Setting:
         """About how many steps the run has, by the plan for the mean rates: a user knows how long the training is."""
         return self.seconds / greedy(self.profile, self.mean(), self.space).seconds_per_step
 
-    def run(self, start: PlannedDeployment, engine: Engine | None = None) -> Run:
+    def run(self, start: PlannedDeployment, engine: Engine | None = None) -> Run[PlannedDeployment]:
         """Train from `start` on."""
         return simulate(self.profile, self.link, start, self.seconds, engine, begin=PROBE_SECONDS)
 
 
-def run_greedy(setting: Setting) -> Result:
+def run_greedy(setting: Setting) -> Result[PlannedDeployment]:
     """The decision engine, from the plan for the probed rates."""
     start = first_deployment(setting.profile, setting.probed(), setting.space)
     engine = Engine(setting.profile, setting.space, start, setting.engine, setting.expected_steps())
-    return _result(GREEDY, setting.run(start, engine))
+    return result_of(GREEDY, setting.run(start, engine))
 
 
-def run_held(planner: str, setting: Setting) -> Result:
+def run_held(planner: str, setting: Setting) -> Result[PlannedDeployment]:
     """What a planner chooses once, for the mean rates of the whole trace: more than it could know."""
     chosen = PLANNERS[planner](setting.profile, setting.mean(), setting.space)
-    return _result(planner, setting.run(chosen.deployment))
+    return result_of(planner, setting.run(chosen.deployment))
 
 
-def run_best_fixed(setting: Setting) -> Result:
+def run_best_fixed(setting: Setting) -> Result[PlannedDeployment]:
     """The best of all deployments of the space and edge-only, each kept from beginning to end; known only afterwards."""
     space = setting.space if setting.space.cut is not None else replace(setting.space, allow_edge_only=True)
     work, choices = candidates(setting.profile, space), space.best_staleness(setting.profile)
     pairs = list(zip(work.cuts.tolist(), work.bits.tolist(), strict=True))
     runs = [setting.run(PlannedDeployment(cut, staleness, bits)) for staleness in choices for cut, bits in pairs]
-    return _result("best-fixed", max(runs, key=lambda run: run.steps))
+    return result_of("best-fixed", max(runs, key=lambda run: run.steps))
 
 
-def run_lower_bound(setting: Setting) -> Result:
+def run_lower_bound(setting: Setting) -> Result[PlannedDeployment]:
     """Less time than any run can take, however well it knows the link."""
     steps = most_steps(setting.profile, setting.link, setting.seconds, setting.space, begin=PROBE_SECONDS)
     return Result("lower-bound", 100 * setting.seconds / steps, None)
 
 
-CONTESTANTS: dict[str, Callable[[Setting], Result]] = {
+CONTESTANTS: dict[str, Callable[[Setting], Result[PlannedDeployment]]] = {
     **{name: partial(run_held, name) for name in PLANNERS},
     GREEDY: run_greedy,
     "best-fixed": run_best_fixed,
@@ -107,7 +113,7 @@ def compare(
     seconds: float,
     planners: tuple[str, ...] = tuple(CONTESTANTS),
     engine: EngineConfig | None = None,
-) -> list[Result]:
+) -> list[Result[PlannedDeployment]]:
     """Each planner's run of `seconds` over the link, which starts again when it ends.
 
     PlanError when a planner has no deployment to choose, as edge-only where the profile did not measure it.
@@ -119,5 +125,6 @@ def compare(
     return [CONTESTANTS[name](setting) for name in planners]
 
 
-def _result(planner: str, run: Run) -> Result:
+def result_of(planner: str, run: Run[D]) -> Result[D]:
+    """What a planner achieved by a run."""
     return Result(planner, run.seconds_per_100_steps, run)

@@ -5,7 +5,7 @@ Arithmetic on arrays, so that all deployments are costed at once. Knows nothing 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -56,6 +56,10 @@ class Rates:
         for name, rate in (("uplink", self.uplink), ("downlink", self.downlink)):
             if not 0.0 < rate < math.inf:
                 raise PlanError(f"the {name} rate is {rate} bit/s; it must be above 0 and finite")
+
+    def turned(self) -> "Rates":
+        """The same link as the other end counts it."""
+        return replace(self, uplink=self.downlink, downlink=self.uplink)
 
 
 class PhaseSeconds(NamedTuple):

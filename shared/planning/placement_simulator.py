@@ -1,22 +1,25 @@
 """A run of any placement in virtual time: every worker does its tasks of each step, as the runtime does.
 
 A worker does one task at a time and does not interrupt it. A direction of a link carries one message at a time, in the order in
-which they are handed over. On every worker the tasks of a step follow each other, and the same tasks of all steps do, too.
+which they are handed over, at a rate that holds or that a trace has. On every worker the tasks of a step follow each other, and
+the same tasks of all steps do, too.
 """
 
 import heapq
+import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from shared.errors import PlanError
 from shared.planning.tasks import Delivery, Direction, StepTasks, Task
+from shared.planning.traces import Trace
 
 
 @dataclass(frozen=True)
 class PlacementRun:
-    """When the steps of a run were over: moments in seconds from its beginning, by step."""
+    """When the steps of a run were over: moments in seconds, by step."""
 
     settled: tuple[float, ...]
     """At the last source."""
@@ -38,13 +41,23 @@ class PlacementRun:
         return (self.done[last] - self.done[last - counted]) / counted
 
 
-def simulate_placement(step: StepTasks, steps: int) -> PlacementRun:
-    """Do `steps` steps, one or more, from an empty pipeline.
+def simulate_placement(
+    step: StepTasks,
+    steps: float = math.inf,
+    *,
+    traces: Mapping[Direction, Trace] | None = None,
+    begin: float = 0.0,
+    until: float = math.inf,
+) -> PlacementRun:
+    """Do `steps` steps, one or more, from an empty pipeline until it is empty again.
+
+    traces: of the directions whose rates change; the moments of a run are those of the traces. begin: when the run begins.
+    until: when sources begin no more steps; they begin one at least.
 
     A worker does first what waits for nobody, as an update, then another task than the last, and of several steps the newest,
     as `WorkerSteps.next_work` says. A worker that has samples or runs blocks begins step t when it has done step t - K - 1.
     """
-    ended = _Run(step, steps).run()
+    ended = _Run(step, steps, traces or {}, begin, until).run()
     return PlacementRun(
         tuple(map(max, zip(*(ended[source] for source in step.sources), strict=True))),
         tuple(map(max, zip(*ended.values(), strict=True))),
@@ -55,8 +68,8 @@ def simulate_placement(step: StepTasks, steps: int) -> PlacementRun:
 class _Worker:
     """How far one worker has come, and which task it does next."""
 
-    def __init__(self, tasks: tuple[Task, ...], steps: int, window: int | None) -> None:
-        """window: how many steps may be under way here; None where nothing bounds them."""
+    def __init__(self, tasks: tuple[Task, ...], steps: float, until: float, window: int | None) -> None:
+        """until: when it begins no more steps. window: how many may be under way here; None where nothing bounds them."""
         self.tasks = tasks
         self.done = [0] * len(tasks)
         """In how many steps each task is done; the step of that number is its next."""
@@ -67,12 +80,12 @@ class _Worker:
         self.busy = False
         self.last_task: int | None = None
         """The last that took time."""
-        self._steps = steps
+        self._steps, self._until = steps, until
         self._window = window
 
-    def next_task(self) -> int | None:
+    def next_task(self, now: float) -> int | None:
         """The task to begin now. One that takes no time, because it only notes a message, does not wait for the worker."""
-        ready = [index for index in range(len(self.tasks)) if self._is_ready(index)]
+        ready = [index for index in range(len(self.tasks)) if self._is_ready(index, now)]
         for index in ready:
             if not self.tasks[index].takes_time:
                 return index
@@ -80,27 +93,33 @@ class _Worker:
             return None
         return max(ready, key=lambda index: (not self.tasks[index].awaited, index != self.last_task, self.done[index]))
 
-    def _is_ready(self, index: int) -> bool:
+    def _is_ready(self, index: int, now: float) -> bool:
         step = self.done[index]
         if index:
             begun = step < self.done[index - 1]
         else:
             begun = step < self._steps and (self._window is None or step < self.done[-1] + self._window)
+            begun = begun and (now < self._until or not step)
         return begun and all(come > step for come in self.arrived[index])
 
 
 class _Run:
     """The clock, and what happens at which moment."""
 
-    def __init__(self, step: StepTasks, steps: int) -> None:
+    def __init__(
+        self, step: StepTasks, steps: float, traces: Mapping[Direction, Trace], begin: float, until: float
+    ) -> None:
         window = step.ahead + 1
         self._workers = {
-            name: _Worker(tasks, steps, window if name in step.bounded else None)
+            name: _Worker(
+                tasks, steps, until if name in step.sources else math.inf, window if name in step.bounded else None
+            )
             for name, tasks in step.workers.items()
         }
+        self._traces = traces
         self._carried = defaultdict[Direction, float](float)
         """Until when each direction is busy with what it was handed."""
-        self._now = 0.0
+        self._now = begin
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         """In the order of their moments; those of one moment in the order in which they were made."""
         self._made = 0
@@ -117,7 +136,7 @@ class _Run:
 
     def _begin_all(self) -> None:
         for worker in self._workers.values():
-            while (index := worker.next_task()) is not None:
+            while (index := worker.next_task(self._now)) is not None:
                 self._begin(worker, index)
 
     def _begin(self, worker: _Worker, index: int) -> None:
@@ -134,9 +153,13 @@ class _Run:
     def _hand_over(self, delivery: Delivery) -> None:
         moment = self._now
         if delivery.carry_seconds > 0.0:
-            moment = max(moment, self._carried[delivery.direction]) + delivery.carry_seconds
+            moment = self._carry(max(moment, self._carried[delivery.direction]), delivery)
             self._carried[delivery.direction] = moment
         self._at(moment + delivery.travel_seconds, partial(self._arrive, delivery))
+
+    def _carry(self, moment: float, delivery: Delivery) -> float:
+        trace = self._traces.get(delivery.direction)
+        return moment + delivery.carry_seconds if trace is None else trace.finish(moment, delivery.bits)
 
     def _arrive(self, delivery: Delivery) -> None:
         self._workers[delivery.direction[1]].arrived[delivery.task][delivery.place] += 1

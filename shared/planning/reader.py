@@ -77,7 +77,10 @@ class Reader:
 
     def listed(self, key: str, length: int) -> list[Any]:
         """A list of one entry a cut."""
-        values = self.take(key)
+        return self.by_cut(key, self.take(key), length)
+
+    def by_cut(self, key: str, values: object, length: int) -> list[Any]:
+        """The same of a value that lies deeper."""
         if not isinstance(values, list):
             raise self.refuse(key, values, f"a list of {length} entries")
         if len(values) != length:

@@ -5,13 +5,13 @@ before it and of the one K + 1 before it, and no queue of events is needed. A ne
 moves the blocks (Alg. 2, lines 11 to 14); bits and K hold from the next batch on. The engine is the one of a real run, and it
 sees nothing but what the link carried so far.
 
-`placement_simulator.py` says the same for two workers and a constant link. It simulates any placement, but does not change it
-during the run.
+`placement_simulator.py` says the same for two workers. It simulates any placement, but does not change it during the run.
 """
 
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -21,32 +21,35 @@ from shared.planning.engine import Decision, Engine
 from shared.planning.profile import Profile
 from shared.planning.traces import LinkTrace
 
+D = TypeVar("D")
+"""A deployment, of two workers or of a chain."""
+
 OBSERVE_SECONDS = 1.0
 """How often the link monitor reports to the engine."""
 
 
 @dataclass(frozen=True)
-class Switch:
+class Switch(Generic[D]):
     """A change of deployment during a run."""
 
     seconds: float
     """When training went on with the new deployment, or with the old one after an attempt that was given up."""
-    deployment: PlannedDeployment
+    deployment: D
     """What it went on with."""
     paused_seconds: float
     """How long no batch was in work: the blocks' way over the link."""
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Generic[D]):
     """What came of a run."""
 
     seconds: float
     """How long it lasted."""
     steps: float
     """Batches settled by then, the one under way in proportion."""
-    start: PlannedDeployment
-    switches: tuple[Switch, ...]
+    start: D
+    switches: tuple[Switch[D], ...] = ()
 
     @property
     def seconds_per_100_steps(self) -> float:
@@ -126,18 +129,17 @@ def simulate(
     seconds: float,
     engine: Engine | None = None,
     begin: float = 0.0,
-) -> Run:
+) -> Run[PlannedDeployment]:
     """Train for `seconds` from an empty pipeline, with one deployment or as the engine decides.
 
     engine: made with `start` as its deployment. Each OBSERVE_SECONDS it is told the link's mean rates since; what it decides is
     done where the next batch would start.
     begin: the moment of the link at which training starts; the engine is told of the time before as well.
     """
-    if not 0.0 < seconds < math.inf:
-        raise PlanError(f"the run lasts {seconds} s; it must be above 0 and finite")
+    check_duration(seconds)
     pipeline = SimulatedPipeline(profile, link, start, begin)
     monitor = _Monitor(link, pipeline, engine) if engine is not None else None
-    switches: list[Switch] = []
+    switches: list[Switch[PlannedDeployment]] = []
     while not pipeline.settled or pipeline.settled[-1] < begin + seconds:
         if monitor is not None and (decision := monitor.observe_until(pipeline.next_start())) is not None:
             paused = 0.0
@@ -150,7 +152,7 @@ def simulate(
             monitor.engine.note_deployed(now, pipeline.deployment)
             switches.append(Switch(now, pipeline.deployment, paused))
         pipeline.step()
-    return Run(seconds, _steps_until(pipeline.settled, begin, begin + seconds), start, tuple(switches))
+    return Run(seconds, steps_until(pipeline.settled, begin, begin + seconds), start, tuple(switches))
 
 
 class _Monitor:
@@ -178,7 +180,13 @@ class _Monitor:
         return first
 
 
-def _steps_until(settled: list[float], begin: float, end: float) -> float:
+def check_duration(seconds: float) -> None:
+    """Refuse a run of no time or of endless time. Raises PlanError."""
+    if not 0.0 < seconds < math.inf:
+        raise PlanError(f"the run lasts {seconds} s; it must be above 0 and finite")
+
+
+def steps_until(settled: list[float], begin: float, end: float) -> float:
     """Batches settled by the end; between two settlements, in proportion."""
     times = np.array([begin, *settled])
     return float(np.interp(end, times, np.arange(len(times))))

@@ -1,5 +1,6 @@
 """What may be chosen: the deployments that planners and the engine choose from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,8 +69,18 @@ def _check_space(profile: Profile, space: SearchSpace) -> None:
     if space.cut is not None and not 1 <= space.cut <= most:
         edge_only = "" if space.allow_edge_only else " (edge-only is not allowed here)"
         raise PlanError(f"the cut is {space.cut}; with {len(profile)} blocks it must be from 1 to {most}{edge_only}")
-    if space.staleness is not None and space.staleness < 0:
-        raise PlanError(f"the staleness is {space.staleness}; it must be 0 or more")
-    if not space.bits or not all(map(is_bit_width, space.bits)):
-        asked = ", ".join(map(str, space.bits)) or "none"
+    check_staleness(space.staleness)
+    check_widths(space.bits)
+
+
+def check_staleness(staleness: int | None) -> None:
+    """Refuse a K that cannot be. Raises PlanError."""
+    if staleness is not None and staleness < 0:
+        raise PlanError(f"the staleness is {staleness}; it must be 0 or more")
+
+
+def check_widths(bits: Sequence[int]) -> None:
+    """Refuse what is no bit width, and none at all. Raises PlanError."""
+    if not bits or not all(map(is_bit_width, bits)):
+        asked = ", ".join(map(str, bits)) or "none"
         raise PlanError(f"the bit widths are {asked}; each must be an integer of 1 to {FLOAT32_BITS}")

@@ -44,8 +44,10 @@ class Delivery:
     """Among the messages that the task awaits."""
     after_seconds: float
     """From the beginning of the sender's task until it hands the message over."""
+    bits: float
+    """What the link carries of it."""
     carry_seconds: float
-    """How long the message keeps its direction of the link busy. One that takes no time passes those that do."""
+    """How long that keeps its direction of the link busy. What takes no time passes what does."""
     travel_seconds: float
     """How long each bit is on the way besides."""
 
@@ -119,7 +121,7 @@ def _rates_of(link: Link, rates: Mapping[Link, Rates]) -> Rates:
         return rates[link]
     if (turned := rates.get(Link(link.listener, link.dialer))) is None:
         raise PlanError(f"the link from {link.dialer!r} to {link.listener!r} has no rates; measure them first")
-    return replace(turned, uplink=turned.downlink, downlink=turned.uplink)
+    return turned.turned()
 
 
 def _directions(rates: Mapping[Link, Rates]) -> dict[Direction, tuple[float, float]]:
@@ -165,7 +167,9 @@ class _Writer:
                     direction = crossing.sender, crossing.receiver
                     bits_per_second, travel_seconds = self.directions[direction]
                     carry_seconds = message.bits / bits_per_second
-                    deliveries.append(Delivery(direction, *awaited[crossing], seconds, carry_seconds, travel_seconds))
+                    deliveries.append(
+                        Delivery(direction, *awaited[crossing], seconds, message.bits, carry_seconds, travel_seconds)
+                    )
                 case _:
                     seconds += self.costs.seconds(worker, operation)
                     if isinstance(operation, Backward) and self._replays(operation.stage):
@@ -192,7 +196,7 @@ def _add_reports(
             end = workers[worker][ends[worker]]
             # A worker that has no link to the source says it by the way of the session, which nobody measures.
             _, travel_seconds = directions.get((worker, source), (0.0, 0.0))
-            report = Delivery((worker, source), ends[source] + 1, place, end.seconds, 0.0, travel_seconds)
+            report = Delivery((worker, source), ends[source] + 1, place, end.seconds, 0.0, 0.0, travel_seconds)
             workers[worker][ends[worker]] = replace(end, deliveries=(*end.deliveries, report))
         workers[source].append(Task(len(others), 0.0, 0.0, ()))
 

@@ -1,7 +1,10 @@
-"""A profile as the commands of planning take it."""
+"""A profile as the commands of planning take it, and the command line as a user meets it."""
+
+import sys
 
 import pytest
 
+from edge_agent.main import main
 from shared.planning import profile_to_json
 from tests.support.planning.cases import small_profile
 
@@ -11,3 +14,17 @@ def profile_path(tmp_path):
     path = tmp_path / "profile.json"
     path.write_text(profile_to_json(small_profile()))
     return path
+
+
+@pytest.fixture
+def edge_agent(monkeypatch, capsys):
+    """Runs the entry point; returns its exit code and what it printed on both streams."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["edge-agent", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out, captured.err
+
+    return run

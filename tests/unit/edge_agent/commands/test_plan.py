@@ -2,11 +2,9 @@
 
 import json
 import re
-import sys
 
 import pytest
 
-from edge_agent.main import main
 from shared.errors import ExitCode
 from shared.planning import Rates, SearchSpace, greedy, jointdnn, profile_to_json
 from tests.support.planning.cases import small_profile
@@ -20,20 +18,6 @@ def trace_path(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("second,bytes per second\n" + "".join(f"{i},{500_000 * (1 + i // 30 % 3)}\n" for i in range(120)))
     return path
-
-
-@pytest.fixture
-def edge_agent(monkeypatch, capsys):
-    """Runs the entry point; returns its exit code and what it printed on both streams."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["edge-agent", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out, captured.err
-
-    return run
 
 
 def test_a_plan_prints_the_fields_that_are_promised(edge_agent, profile_path):
@@ -226,7 +210,7 @@ def test_a_broken_profile_is_refused_by_name(edge_agent, profile_path, trace_pat
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--trace", "absent.csv"), "absent.csv"),
+        (("--downlink-trace", "absent.csv"), "absent.csv"),
         (("--seconds", "0"), "above 0"),
         (("--seconds", "nan"), "above 0"),
         (("--round-trip", "-1ms"), "--round-trip"),

@@ -26,7 +26,7 @@ from shared.planning import (
 )
 from shared.planning.simulator import SimulatedPipeline
 from tests.support.placements import WORKERS, models, placements
-from tests.support.planning.cases import block_costs, edge_and_trainer, profiles, rates
+from tests.support.planning.cases import block_costs, edge_and_trainer, profiles, rates, small_profile
 
 part_seconds = st.floats(0.01, 0.1)
 BOTH_LEARN = ModelFacts((BlockFacts("b0"), BlockFacts("b1")))
@@ -142,3 +142,21 @@ def test_a_run_that_is_too_short_has_no_steady_step():
     step = chain_step(2, [(1.0, 1.0)] * 2, [(1.0, 1.0)])
     with pytest.raises(PlanError, match="needs 9 at least"):
         simulate_placement(step, 8).seconds_per_step()
+
+
+def test_a_trace_carries_what_a_constant_rate_would_have():
+    profile, deployment = small_profile(), PlannedDeployment(2, 1, 32)
+    step = edge_and_trainer(profile, deployment, Rates(8e6, 4e6))
+    steady = simulate_placement(step, 8)
+    traces = {("edge", "trainer"): Trace.constant(8e6), ("trainer", "edge"): Trace.constant(4e6)}
+    traced = simulate_placement(step, 8, traces=traces, begin=100.0)
+    assert [moment - 100.0 for moment in traced.settled] == pytest.approx(steady.settled)
+
+
+def test_no_step_begins_after_the_end_and_those_under_way_are_done():
+    step = edge_and_trainer(small_profile(), PlannedDeployment(2, 1, 32), Rates(8e6, 8e6))
+    whole = simulate_placement(step, 20)
+    ended = simulate_placement(step, until=whole.settled[5])
+    assert ended.settled == pytest.approx(whole.settled[: len(ended.settled)])
+    assert len(ended.settled) in (6, 7), "one more than were settled may have been under way"
+    assert len(simulate_placement(step, until=0.0).settled) == 1

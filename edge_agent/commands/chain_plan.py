@@ -1,0 +1,59 @@
+"""`edge-agent plan --stages`: the partition of a chain of workers on the command line."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import typer
+
+from shared.planning import FLOAT32_BITS
+from shared.planning.chain import ChainPlan, MeasuredChain, load_chain, plan_any_order, plan_chain
+
+GIVEN, ANY = "given", "any"
+"""What --order may be."""
+
+
+def print_chain_plan(path: Path, bits: tuple[int, ...], staleness: int | None, order: str, *, as_json: bool) -> None:
+    """Plan and print. PlanError for a file that cannot be planned with."""
+    chain = load_chain(path)
+    chosen = (plan_any_order if order == ANY else plan_chain)(chain, bits, staleness)
+    notes = notes_on(chain, chosen)
+    typer.echo(json.dumps(chain_plan_fields(chosen, notes)) if as_json else describe_chain_plan(chosen, notes, chain))
+
+
+def notes_on(chain: MeasuredChain, chosen: ChainPlan) -> list[str]:
+    """What the plan takes for granted."""
+    notes = []
+    if chain.links_between is None and chosen.order != tuple(stage.name for stage in chain.stages):
+        notes.append(
+            "the file has no links_between, so the links were taken to stay in their places whoever stands at their ends"
+        )
+    if chain.min_bits is None and any(bits < FLOAT32_BITS for bits in chosen.partition.bits):
+        notes.append("nothing was calibrated: nobody has measured what so few bits cost in accuracy")
+    return notes
+
+
+def chain_plan_fields(chosen: ChainPlan, notes: list[str]) -> dict[str, object]:
+    """A plan as its JSON object. link_seconds: a pair for each link, up and down."""
+    return {
+        "order": list(chosen.order),
+        "cuts": list(chosen.partition.cuts),
+        "bits": list(chosen.partition.bits),
+        "seconds_per_step": chosen.seconds_per_step,
+        "stage_seconds": list(chosen.cost.stage_seconds),
+        "link_seconds": [list(both) for both in chosen.cost.link_seconds],
+        "notes": notes,
+    }
+
+
+def describe_chain_plan(chosen: ChainPlan, notes: list[str], chain: MeasuredChain) -> str:
+    """A plan in words: a line a stage and a line a link, in their order."""
+    partition, cost = chosen.partition, chosen.cost
+    runs = list(pairwise((0, *partition.cuts, len(chain))))
+    lines = [f"{partition}", f"  {chosen.seconds_per_step:.4g} s a step"]
+    for stage, (name, (first, stop)) in enumerate(zip(chosen.order, runs, strict=True)):
+        lines.append(f"  {name}: blocks [{first}, {stop}), {cost.stage_seconds[stage]:.4g} s")
+        if stage < len(cost.link_seconds):
+            up, down = cost.link_seconds[stage]
+            lines.append(f"    {partition.bits[stage]} bits up {up:.4g} s, down {down:.4g} s")
+    return "\n".join([*lines, *(f"  note: {note}" for note in notes)])

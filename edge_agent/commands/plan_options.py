@@ -1,0 +1,54 @@
+"""The options that `edge-agent plan` and `edge-agent simulate` share, and what is made of them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shared.errors import PlanError
+from shared.planning import DEFAULT_BITS, Profile, parse_seconds
+from shared.registry import bit_widths
+
+ProfileFile = Annotated[Path | None, typer.Option("--profile", help="Profile of the model on the pair, a JSON file.")]
+StagesFile = Annotated[
+    Path | None,
+    typer.Option("--stages", help="The model on a chain of workers, a JSON file, in the place of a profile."),
+]
+AllowEdgeOnly = Annotated[
+    bool, typer.Option("--allow-edge-only/--no-edge-only", help="Whether all blocks may be on the edge.")
+]
+RoundTrip = Annotated[
+    str | None,
+    typer.Option(help="Time from the edge to the trainer and back, as 40ms; that of the profile when absent."),
+]
+Staleness = Annotated[
+    int | None, typer.Option(help="K to plan with; searched up to the profile's max_staleness when absent.")
+]
+Bits = Annotated[str, typer.Option(help="Bit widths to consider, as 2,4,8,32.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+BITS_TEXT = ",".join(map(str, DEFAULT_BITS))
+
+
+def refuse_others(context: typer.Context, allowed: set[str]) -> None:
+    """Refuse the options that say nothing about a chain."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in allowed:
+            raise PlanError(f"{parameter.opts[0]} goes with --profile and says nothing about a chain; leave it out")
+
+
+def parse_bits(text: str) -> tuple[int, ...]:
+    """Bit widths written as 2,4,8,32."""
+    try:
+        widths = tuple(int(field) for field in text.split(","))
+    except ValueError as error:
+        raise PlanError(f'--bits is "{text}"; it must be whole numbers with commas between, as 2,4,8,32') from error
+    if not set(widths) <= set(bit_widths()):
+        raise PlanError(f"--bits is {text}; the bit widths of codecs are {', '.join(map(str, bit_widths()))}")
+    return widths
+
+
+def round_trip_seconds(text: str | None, profile: Profile) -> float:
+    """What --round-trip says, or the profile where it says nothing."""
+    return profile.round_trip_seconds or 0.0 if text is None else parse_seconds(text, "--round-trip")

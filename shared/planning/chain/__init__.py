@@ -1,0 +1,28 @@
+"""A model on a chain of workers (paper 001): what was measured of it, which blocks each stage has best, and what that costs."""
+
+from shared.planning.chain.chain_tasks import chain_placement, chain_tasks
+from shared.planning.chain.comparison import CHAIN_CONTESTANTS, ChainDeployment, ChainSetting, compare_chain
+from shared.planning.chain.costs import ChainCosts, Partition, PartitionCost
+from shared.planning.chain.measured_chain import CHAIN_SCHEMA, MeasuredChain, MeasuredStage, load_chain, parse_chain
+from shared.planning.chain.plan import MOST_STAGES_TO_ORDER, ChainPlan, plan_any_order, plan_chain
+
+__all__ = [
+    "CHAIN_CONTESTANTS",
+    "CHAIN_SCHEMA",
+    "MOST_STAGES_TO_ORDER",
+    "ChainCosts",
+    "ChainDeployment",
+    "ChainPlan",
+    "ChainSetting",
+    "MeasuredChain",
+    "MeasuredStage",
+    "Partition",
+    "PartitionCost",
+    "chain_placement",
+    "chain_tasks",
+    "compare_chain",
+    "load_chain",
+    "parse_chain",
+    "plan_any_order",
+    "plan_chain",
+]

@@ -1,0 +1,98 @@
+"""Runs of a chain over traces of its links: the plan for what a probe finds, beside an even split.
+
+Every run starts alike: the links are probed for PROBE_SECONDS, then training begins with what is made of that.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from shared.errors import PlanError
+from shared.planning.chain.chain_tasks import chain_tasks
+from shared.planning.chain.costs import Partition
+from shared.planning.chain.measured_chain import MeasuredChain
+from shared.planning.chain.plan import ChainPlan, plan_chain
+from shared.planning.comparison import PROBE_SECONDS, Result, probed_rates, result_of
+from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.placement_simulator import simulate_placement
+from shared.planning.simulator import Run, check_duration, steps_until
+from shared.planning.tasks import Direction
+from shared.planning.traces import LinkTrace, Trace
+
+
+@dataclass(frozen=True)
+class ChainDeployment:
+    """What a chain has, as `PlannedDeployment` has it of two workers."""
+
+    cuts: tuple[int, ...]
+    staleness: int
+    bits: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{Partition(self.cuts, self.bits)}, staleness {self.staleness}"
+
+
+@dataclass(frozen=True)
+class ChainSetting:
+    """What all runs of a comparison share."""
+
+    chain: MeasuredChain
+    links: Sequence[LinkTrace]
+    bits: tuple[int, ...]
+    staleness: int | None
+    seconds: float
+
+    def probed(self) -> MeasuredChain:
+        """The chain over its links as they are while they are probed."""
+        return replace(self.chain, links=tuple(probed_rates(link) for link in self.links))
+
+    def run(self, planner: str, deployment: ChainDeployment) -> Result[ChainDeployment]:
+        """Train with one deployment."""
+        hops = pairwise(stage.name for stage in self.chain.stages)
+        traces: dict[Direction, Trace] = {}
+        for (near, far), link in zip(hops, self.links, strict=True):
+            traces |= {(near, far): link.uplink, (far, near): link.downlink}
+        begin, end = PROBE_SECONDS, PROBE_SECONDS + self.seconds
+        step = chain_tasks(self.chain, Partition(deployment.cuts, deployment.bits), deployment.staleness)
+        settled = simulate_placement(step, traces=traces, begin=begin, until=end).settled
+        return result_of(planner, Run(self.seconds, steps_until(list(settled), begin, end), deployment))
+
+
+def _run_partition(setting: ChainSetting) -> Result[ChainDeployment]:
+    plan = plan_chain(setting.probed(), setting.bits, setting.staleness)
+    return setting.run(PARTITION, ChainDeployment(plan.partition.cuts, _staleness(setting, plan), plan.partition.bits))
+
+
+def _run_even(setting: ChainSetting) -> Result[ChainDeployment]:
+    blocks, stages = len(setting.chain), len(setting.chain.stages)
+    cuts = tuple(blocks * stage // stages for stage in range(1, stages))
+    plan = plan_chain(setting.probed(), setting.bits, setting.staleness)
+    return setting.run(EVEN, ChainDeployment(cuts, _staleness(setting, plan), (FLOAT32_BITS,) * len(cuts)))
+
+
+def _staleness(setting: ChainSetting, plan: ChainPlan) -> int:
+    """K; where it is left open, the least with which the slowest part alone counts for the plan."""
+    if setting.staleness is not None:
+        return setting.staleness
+    longest = plan.cost.longest()
+    return math.ceil(plan.cost.total() / longest) - 1 if longest > 0.0 else 0
+
+
+PARTITION, EVEN = "partition", "even"
+CHAIN_CONTESTANTS: dict[str, Callable[[ChainSetting], Result[ChainDeployment]]] = {
+    PARTITION: _run_partition,
+    EVEN: _run_even,
+}
+"""The plan for the probed links, and as many blocks on each stage as on any other, in 32 bits."""
+
+
+def compare_chain(
+    setting: ChainSetting, planners: Sequence[str] = tuple(CHAIN_CONTESTANTS)
+) -> list[Result[ChainDeployment]]:
+    """A run for each. PlanError where there is nothing to choose, and for a run of no time."""
+    check_duration(setting.seconds)
+    unknown = [name for name in planners if name not in CHAIN_CONTESTANTS]
+    if unknown:
+        raise PlanError(f'there is no planner "{unknown[0]}" of a chain; there are {", ".join(CHAIN_CONTESTANTS)}')
+    return [CHAIN_CONTESTANTS[name](setting) for name in planners]

@@ -1,0 +1,182 @@
+"""What was measured of a model on a chain of workers, as data and as the file that others can write.
+
+One JSON object (schema `isthmus.chain/v1`): seconds of every run of blocks on every stage, and the rates of the links between
+neighbours. It knows nothing of what the numbers are used for.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shared.errors import PlanError
+from shared.files.json_file import read_json
+from shared.planning.cost import Floats, Rates
+from shared.planning.measurements import Entries, LinearSeconds, ProfiledBlock
+from shared.planning.reader import Reader
+
+CHAIN_SCHEMA = "isthmus.chain/v1"
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredStage:
+    """One worker of the chain."""
+
+    name: str
+    seconds: Floats
+    """Seconds per step of forward, replay, backward and update of the blocks [i, j), at [i, j]; NaN where it was not measured.
+    Shape (L + 1, L + 1)."""
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredChain:
+    """A model of L blocks on N stages, nearest to the samples first. Lists by cut have L + 1 entries; index = blocks before."""
+
+    model: str
+    batch_size: int
+    blocks: tuple[ProfiledBlock, ...]
+    feature_bytes: Entries
+    """Bytes of the float32 feature that crosses a cut forward."""
+    gradient_bytes: Entries
+    """Bytes of the float32 error gradient that crosses it backward."""
+    encode: LinearSeconds | None
+    """Time of encoding a feature, by the bytes of its float32 form. None when it was not measured: then only 32 bits can be
+    planned with."""
+    min_bits: tuple[int | None, ...] | None
+    """Smallest width within the accuracy budget at each cut; None as a whole when nothing was calibrated, so any is allowed."""
+    stages: tuple[MeasuredStage, ...]
+    links: tuple[Rates, ...]
+    """`links[n]` is between the stages n and n + 1; the uplink goes to n + 1."""
+    links_between: Mapping[tuple[str, str], Rates] | None = None
+    """Links between stages that are no neighbours here, by their names; the uplink goes to the second. None where the file
+    does not say: then a chain in another order has its links in the same places."""
+
+    def __len__(self) -> int:
+        """L, the number of blocks."""
+        return len(self.blocks)
+
+    def ordered(self, names: tuple[str, ...]) -> "MeasuredChain":
+        """The same with its stages in another order. PlanError where nothing is known of a link that this needs."""
+        stages = {stage.name: stage for stage in self.stages}
+        links = self.links
+        if self.links_between is not None:
+            links = tuple(self._link(*hop) for hop in pairwise(names))
+        return replace(self, stages=tuple(stages[name] for name in names), links=links)
+
+    def _link(self, near: str, far: str) -> Rates:
+        names = [stage.name for stage in self.stages]
+        known = dict(zip(pairwise(names), self.links, strict=True)) | dict(self.links_between or {})
+        if (near, far) in known:
+            return known[near, far]
+        if (far, near) in known:
+            return known[far, near].turned()
+        raise PlanError(
+            f"nothing is known of a link from {near!r} to {far!r}, which some orders need; add it to links_between"
+        )
+
+
+def load_chain(path: Path) -> MeasuredChain:
+    """The chain in a file. PlanError when it cannot be read or holds anything wrong."""
+    return parse_chain(read_json(path, "chain", PlanError), str(path))
+
+
+def parse_chain(decoded: object, where: str) -> MeasuredChain:
+    """The chain in a decoded JSON object; `where` begins every complaint."""
+    reader = Reader(decoded, where, "chain", CHAIN_SCHEMA)
+    blocks = reader.blocks()
+    cuts = len(blocks) + 1
+    stages = _stages(reader, cuts)
+    chain = MeasuredChain(
+        model=reader.text("model"),
+        batch_size=reader.whole("batch_size", least=1),
+        blocks=blocks,
+        feature_bytes=reader.entries("feature_bytes", cuts),
+        gradient_bytes=reader.entries("gradient_bytes", cuts),
+        encode=reader.encode(),
+        min_bits=reader.min_bits(cuts),
+        stages=stages,
+        links=_links(reader, len(stages)),
+        links_between=_links_between(reader, {stage.name for stage in stages}),
+    )
+    if len(stages) > len(blocks):
+        raise PlanError(
+            f"{where}: there are {len(stages)} stages and {len(blocks)} blocks, and each stage must have a block at least; "
+            "leave stages out"
+        )
+    for stage in stages:
+        if np.isnan(stage.seconds[np.triu_indices(cuts, 1)]).all():
+            raise PlanError(
+                f"{where}: nothing was measured on stage {stage.name!r}: each of its seconds is null, so there is nothing to "
+                "choose from"
+            )
+    return chain
+
+
+def _stages(reader: Reader, cuts: int) -> tuple[MeasuredStage, ...]:
+    values = reader.take("stages")
+    if not isinstance(values, list) or not values:
+        raise reader.refuse("stages", values, "a list of one stage or more")
+    stages = []
+    for index, value in enumerate(values):
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or "seconds" not in value:
+            raise reader.refuse(
+                f"stages[{index}]", value, f'an object with "name", a string, and "seconds", {cuts} lists of {cuts}'
+            )
+        stages.append(MeasuredStage(value["name"], _table(reader, f"stages[{index}].seconds", value["seconds"], cuts)))
+    names = [stage.name for stage in stages]
+    for name in names:
+        if names.count(name) > 1:
+            raise PlanError(f"{reader.where}: two stages are called {name!r}; each must have a name of its own")
+    return tuple(stages)
+
+
+def _table(reader: Reader, key: str, rows: object, cuts: int) -> Floats:
+    table = np.full((cuts, cuts), math.nan)
+    for first, row in enumerate(reader.by_cut(key, rows, cuts)):
+        for stop, value in enumerate(reader.by_cut(f"{key}[{first}]", row, cuts)):
+            if value is not None:
+                table[first, stop] = reader.number(
+                    f"{key}[{first}][{stop}]", value, ", or null where it was not measured"
+                )
+    return table
+
+
+def _links(reader: Reader, stages: int) -> tuple[Rates, ...]:
+    values = reader.take("links")
+    if not isinstance(values, list) or len(values) != stages - 1:
+        raise reader.refuse(
+            "links", values, f"a list of {stages - 1}, one between each two neighbours of {stages} stages"
+        )
+    return tuple(_rates(reader, f"links[{index}]", value) for index, value in enumerate(values))
+
+
+def _links_between(reader: Reader, names: set[str]) -> dict[tuple[str, str], Rates] | None:
+    values = reader.mapping.get("links_between")
+    if values is None:
+        return None
+    if not isinstance(values, list):
+        raise reader.refuse("links_between", values, "a list of links")
+    links = {}
+    for index, value in enumerate(values):
+        near, far = (value.get("from"), value.get("to")) if isinstance(value, Mapping) else (None, None)
+        if not (isinstance(near, str) and isinstance(far, str) and near != far and {near, far} <= names):
+            raise reader.refuse(
+                f"links_between[{index}]", value, 'an object with "from" and "to", the names of two stages'
+            )
+        links[near, far] = _rates(reader, f"links_between[{index}]", value)
+    return links
+
+
+def _rates(reader: Reader, key: str, value: Any) -> Rates:
+    fields = ("uplink", "downlink", "round_trip_seconds")
+    if not isinstance(value, Mapping) or not value.keys() >= set(fields):
+        raise reader.refuse(key, value, f"an object with {', '.join(fields)}, rates in bit/s")
+    uplink, downlink, round_trip_seconds = (reader.number(f"{key}.{field}", value[field]) for field in fields)
+    try:
+        return Rates(uplink, downlink, round_trip_seconds)
+    except PlanError as error:
+        raise PlanError(f"{reader.where}: {key}: {error}") from error

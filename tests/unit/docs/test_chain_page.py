@@ -1,0 +1,21 @@
+"""What the page of chains shows is what its commands print."""
+
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from edge_agent.main import app
+from tests.conftest import ROOT
+from tests.support.pages import blocks
+
+PAGE = blocks("chain.md")
+SHOWN = [(block.text, PAGE[index + 1].text) for index, block in enumerate(PAGE) if block.language == "sh"]
+
+
+@pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command.split()[1] for command, _ in SHOWN])
+def test_a_command_prints_what_stands_below_it(monkeypatch, command, shown):
+    monkeypatch.chdir(ROOT)
+    done = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert done.exit_code == 0, done.output
+    assert [line.rstrip() for line in done.stdout.splitlines()] == shown.splitlines()

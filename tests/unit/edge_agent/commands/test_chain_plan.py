@@ -1,0 +1,128 @@
+"""`edge-agent plan --stages` as a user meets it: what it prints, and how it refuses."""
+
+import json
+
+import pytest
+
+from shared.errors import ExitCode
+from shared.planning.chain import parse_chain, plan_any_order, plan_chain
+from tests.support.planning.chains import chain_document
+
+DOCUMENT = chain_document(6, 3, seed=5)
+CHAIN = parse_chain(DOCUMENT, "chain")
+
+
+@pytest.fixture
+def chain_path(tmp_path):
+    path = tmp_path / "chain.json"
+    path.write_text(json.dumps(DOCUMENT))
+    return path
+
+
+def test_a_plan_prints_the_fields_that_are_promised(edge_agent, chain_path):
+    code, out, err = edge_agent("plan", "--stages", chain_path, "--staleness", 2, "--bits", "2,4,32", "--json")
+    assert (code, err) == (0, "")
+    printed, expected = json.loads(out), plan_chain(CHAIN, (2, 4, 32), 2)
+    assert printed == {
+        "order": ["s0", "s1", "s2"],
+        "cuts": list(expected.partition.cuts),
+        "bits": list(expected.partition.bits),
+        "seconds_per_step": expected.seconds_per_step,
+        "stage_seconds": list(expected.cost.stage_seconds),
+        "link_seconds": [list(both) for both in expected.cost.link_seconds],
+        "notes": printed["notes"],
+    }
+
+
+def test_without_staleness_the_slowest_part_alone_counts(edge_agent, chain_path):
+    _, out, _ = edge_agent("plan", "--stages", chain_path, "--json")
+    printed = json.loads(out)
+    links = [seconds for both in printed["link_seconds"] for seconds in both]
+    assert printed["seconds_per_step"] == max(printed["stage_seconds"] + links)
+
+
+def test_another_order_is_tried_where_any_may_be(edge_agent, chain_path):
+    code, out, _ = edge_agent("plan", "--stages", chain_path, "--staleness", 1, "--order", "any", "--json")
+    expected = plan_any_order(CHAIN, (2, 4, 8, 32), 1)
+    assert code == 0
+    assert json.loads(out)["order"] == list(expected.order)
+    assert (
+        json.loads(out)["seconds_per_step"]
+        == expected.seconds_per_step
+        <= plan_chain(CHAIN, (2, 4, 8, 32), 1).seconds_per_step
+    )
+
+
+def test_the_words_say_which_stage_has_what(edge_agent, chain_path):
+    code, out, _ = edge_agent("plan", "--stages", chain_path, "--staleness", 2)
+    planned = plan_chain(CHAIN, (2, 4, 8, 32), 2)
+    first, second = planned.partition.cuts
+    assert code == 0
+    assert f"  s1: blocks [{first}, {second}), {planned.cost.stage_seconds[1]:.4g} s\n" in out
+    assert f"    {planned.partition.bits[1]} bits up {planned.cost.link_seconds[1][0]:.4g} s" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--uplink", "10mbit"), "--uplink goes with --profile and says nothing about a chain"),
+        (("--cut", "2"), "--cut goes with --profile"),
+        (("--bits", "2,x"), '--bits is "2,x"'),
+        (("--staleness", "-1"), "the staleness is -1"),
+    ],
+)
+def test_what_says_nothing_about_a_chain_is_refused(edge_agent, chain_path, arguments, sentence):
+    code, out, err = edge_agent("plan", "--stages", chain_path, *arguments)
+    assert (code, out) == (ExitCode.PLAN, "")
+    assert sentence in err
+
+
+def test_more_stages_than_blocks_are_refused(edge_agent, tmp_path):
+    path = tmp_path / "short.json"
+    path.write_text(json.dumps(chain_document(2, 3)))
+    code, _, err = edge_agent("plan", "--stages", path)
+    assert code == ExitCode.PLAN
+    assert err.count("\n") == 1
+    assert f"{path}: there are 3 stages and 2 blocks" in err
+
+
+def test_a_plan_needs_a_profile_and_its_link_or_a_chain(edge_agent, profile_path):
+    for arguments in ((), ("--profile", profile_path), ("--uplink", "10mbit", "--downlink", "10mbit")):
+        code, _, err = edge_agent("plan", *arguments)
+        assert code == ExitCode.USAGE
+        assert "give --profile with --uplink and --downlink, or --stages" in err
+
+
+@pytest.fixture
+def trace_path(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("second,mbit_per_second\n0,8\n60,2\n120,8\n")
+    return path
+
+
+def test_a_simulation_takes_a_trace_a_link(edge_agent, chain_path, trace_path):
+    traces = ("--trace", trace_path, "--trace", trace_path)
+    code, out, err = edge_agent("simulate", "--stages", chain_path, *traces, "--staleness", 2, "--json")
+    assert (code, err) == (0, "")
+    planned, even = json.loads(out)
+    assert (planned["planner"], even["planner"]) == ("partition", "even")
+    assert planned["start"].keys() == {"cuts", "staleness", "bits"}
+    assert 0.0 < planned["seconds_per_100_steps"] < even["seconds_per_100_steps"]
+    _, table, _ = edge_agent("simulate", "--stages", chain_path, *traces, "--planner", "even")
+    assert "even" in table
+    assert "partition" not in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "--trace is given 1 times; there must be one for each of the links, 2"),
+        (("--trace", "t.csv", "--seconds", "0"), "the run lasts 0.0 s; it must be above 0 and finite"),
+        (("--round-trip", "1ms"), "--round-trip goes with --profile"),
+    ],
+)
+def test_a_simulation_refuses_what_does_not_fit_the_chain(edge_agent, chain_path, trace_path, arguments, sentence):
+    more = [trace_path if each == "t.csv" else each for each in arguments]
+    code, _, err = edge_agent("simulate", "--stages", chain_path, "--trace", trace_path, *more)
+    assert code == ExitCode.PLAN
+    assert sentence in err

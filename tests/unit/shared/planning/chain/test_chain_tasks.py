@@ -1,0 +1,91 @@
+"""A partition as a placement: it costs what the plan says, and runs over traces take what the rates allow."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.errors import PlanError
+from shared.planning import LinkTrace, Trace, simulate_placement, step_cost
+from shared.planning.chain import (
+    ChainSetting,
+    Partition,
+    chain_tasks,
+    compare_chain,
+    parse_chain,
+    plan_chain,
+)
+from tests.support.planning.chains import chain_document
+
+
+@given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 10**6), st.sampled_from((0, 1, 2, 5)))
+def test_the_cost_of_any_placement_says_the_same(blocks, stages, seed, staleness):
+    stages = min(stages, blocks)
+    chain = parse_chain(chain_document(blocks, stages, seed), "chain")
+    plan = plan_chain(chain, (2, 4, 32), staleness)
+    cost = step_cost(chain_tasks(chain, plan.partition, staleness))
+    assert tuple(cost.workers[name] for name in plan.order) == pytest.approx(plan.cost.stage_seconds)
+    hops = zip(plan.order, plan.order[1:], strict=False)
+    both = [(cost.directions[near, far], cost.directions[far, near]) for near, far in hops]
+    assert both == [pytest.approx(seconds) for seconds in plan.cost.link_seconds]
+    assert cost.bound() == pytest.approx(plan.seconds_per_step)
+
+
+def test_what_was_not_measured_has_no_tasks():
+    document = chain_document(3, 2)
+    document["stages"][1]["seconds"][1][3] = None
+    chain = parse_chain(document, "chain")
+    with pytest.raises(PlanError, match="was not measured; choose other cuts or bits"):
+        chain_tasks(chain, Partition((1,), (32,)), 0)
+
+
+LIGHT_GRADIENTS = chain_document(6, 3, seed=7) | {"gradient_bytes": [1000.0] * 7, "min_bits": None}
+
+
+def setting(*traces: Trace, staleness: int | None = 2, seconds: float = 600.0) -> ChainSetting:
+    chain = parse_chain(LIGHT_GRADIENTS, "chain")
+    links = [LinkTrace(trace, trace, link.round_trip_seconds) for trace, link in zip(traces, chain.links, strict=True)]
+    return ChainSetting(chain, links, (2, 4, 32), staleness, seconds)
+
+
+def test_a_run_over_rates_that_hold_takes_what_the_simulator_of_a_placement_says():
+    one = setting(Trace.constant(8e6), Trace.constant(3e6))
+    (result,) = compare_chain(one, ["partition"])
+    assert result.run is not None
+    start = result.run.start
+    assert (start.cuts, start.bits) == tuple(vars(plan_chain(one.probed(), one.bits, 2).partition).values())
+    step = chain_tasks(one.probed(), Partition(start.cuts, start.bits), 2)
+    expected = 100 * simulate_placement(step, 60).seconds_per_step()
+    assert result.seconds_per_100_steps == pytest.approx(expected, rel=0.01)
+
+
+def test_a_run_feels_its_slower_half():
+    fast, slow = (compare_chain(setting(rate, rate))[0] for rate in (Trace.constant(8e6), Trace.constant(0.25e6)))
+    halves = Trace([0.0, 300.0, 600.0], [8e6, 0.25e6])
+    mixed = compare_chain(setting(halves, halves))[0]
+    assert fast.seconds_per_100_steps < mixed.seconds_per_100_steps
+    # It keeps the plan for the link as it was while it was probed; one made for the slow half does better there.
+    assert mixed.run is not None
+    assert fast.run is not None
+    assert slow.run is not None
+    assert mixed.run.start == fast.run.start != slow.run.start
+
+
+def test_the_plan_is_not_slower_than_an_even_split():
+    planned, even = compare_chain(setting(Trace.constant(1e6), Trace.constant(1e6)))
+    assert planned.seconds_per_100_steps < even.seconds_per_100_steps
+    assert even.run is not None
+    assert (even.run.start.cuts, even.run.start.bits) == ((2, 4), (32, 32))
+
+
+def test_where_k_is_left_open_it_is_the_least_that_costs_nothing():
+    open_k = setting(Trace.constant(8e6), Trace.constant(8e6), staleness=None)
+    (result,) = compare_chain(open_k, ["partition"])
+    assert result.run is not None
+    cost = plan_chain(open_k.probed(), open_k.bits).cost
+    k = result.run.start.staleness
+    assert cost.seconds_per_step(k) == cost.longest() < cost.seconds_per_step(k - 1)
+
+
+def test_an_unknown_planner_is_refused():
+    with pytest.raises(PlanError, match='there is no planner "greedy" of a chain; there are partition, even'):
+        compare_chain(setting(Trace.constant(1e6), Trace.constant(1e6)), ["greedy"])

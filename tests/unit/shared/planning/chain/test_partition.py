@@ -1,0 +1,221 @@
+"""The partition of a chain against trying every one, and both sides of each bound that decides it."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.errors import PlanError
+from shared.planning import Profile, Rates, SearchSpace, greedy
+from shared.planning.chain import Partition, parse_chain, plan_any_order, plan_chain
+from tests.support.planning.cases import profiles, rates
+from tests.support.planning.chains import best_by_trying, chain_document
+
+STALENESS = (None, 0, 1, 2, 5)
+WIDTHS = ((2, 4, 32), (2, 4, 8, 32), (32,), (4,), (8, 16))
+
+
+def check(document: dict, bits: tuple[int, ...], staleness: int | None) -> None:
+    chain, expected = parse_chain(document, "chain"), best_by_trying(document, bits, staleness)
+    if expected is None:
+        with pytest.raises(PlanError, match="no partition of the"):
+            plan_chain(chain, bits, staleness)
+        return
+    planned = plan_chain(chain, bits, staleness)
+    assert planned.partition == Partition(*expected[1:])
+    assert planned.seconds_per_step == pytest.approx(expected[0], rel=1e-11)
+
+
+@pytest.mark.parametrize("staleness", STALENESS)
+@pytest.mark.parametrize("stages", range(1, 5))
+def test_it_equals_trying_everything_for_every_length(stages, staleness):
+    for blocks in range(stages, 13):
+        for ties in (False, True):
+            document = chain_document(blocks, stages, seed=blocks, ties=ties)
+            check(document, WIDTHS[blocks % 2], staleness)
+
+
+@given(st.data())
+def test_it_equals_trying_everything(data):
+    blocks = data.draw(st.integers(1, 9))
+    document = chain_document(
+        blocks,
+        data.draw(st.integers(1, min(4, blocks))),
+        data.draw(st.integers(0, 10**6)),
+        holes=data.draw(st.sampled_from((0.0, 0.3, 0.8))),
+        ties=data.draw(st.booleans()),
+    )
+    if data.draw(st.booleans()):
+        document["encode"] = None
+    if all(all(value is None for row in stage["seconds"] for value in row) for stage in document["stages"]):
+        return
+    try:
+        parse_chain(document, "chain")
+    except PlanError:  # nothing measured on some stage
+        return
+    check(document, data.draw(st.sampled_from(WIDTHS)), data.draw(st.sampled_from(STALENESS)))
+
+
+def even_chain(stages: int = 2, blocks: int = 4, **changes: object) -> dict:
+    """A second a block anywhere, links that take no time to speak of, and nothing to choose between the widths."""
+    table = [
+        [float(stop - first) if stop > first else None for stop in range(blocks + 1)] for first in range(blocks + 1)
+    ]
+    link = {"uplink": 8e9, "downlink": 8e9, "round_trip_seconds": 0.0}
+    document = chain_document(blocks, stages) | {
+        "feature_bytes": [1.0] * (blocks + 1),
+        "gradient_bytes": [1.0] * (blocks + 1),
+        "encode": {"seconds": 0.0, "seconds_per_byte": 0.0},
+        "min_bits": None,
+        "stages": [{"name": f"s{index}", "seconds": table} for index in range(stages)],
+        "links": [link] * (stages - 1),
+    }
+    return document | changes
+
+
+def planned(document: dict, bits: tuple[int, ...] = (2, 4, 32), staleness: int | None = None) -> Partition:
+    return plan_chain(parse_chain(document, "chain"), bits, staleness).partition
+
+
+def test_of_equals_it_takes_the_smallest_cuts_and_then_the_most_bits():
+    assert planned(even_chain()) == Partition((2,), (32,))
+    assert planned(even_chain(3, 4)) == Partition((1, 2), (32, 32))
+    # With K = 0 only the sum counts: every cut is equal but for the link, which 2 bits relieve.
+    assert planned(even_chain(), staleness=0) == Partition((1,), (2,))
+
+
+@pytest.mark.parametrize(("least", "bits"), [(1, 2), (2, 2), (3, 4), (4, 4), (5, 32), (32, 32)])
+def test_no_link_has_fewer_bits_than_the_model_bears_at_its_cut(least, bits):
+    assert planned(even_chain(min_bits=[least] * 5), staleness=0).bits == (bits,)
+
+
+def test_more_bits_are_taken_for_as_long_as_the_link_is_not_the_slowest_part():
+    def bits_at(uplink: float) -> tuple[int, ...]:
+        link = {"uplink": uplink, "downlink": 8e9, "round_trip_seconds": 0.0}
+        return planned(even_chain(feature_bytes=[1e6] * 5, links=[link])).bits
+
+    assert bits_at(8e6 / 2.0) == (32,)  # 2 s at 32 bits, as long as a stage
+    assert bits_at(8e6 / 2.1) == (4,)
+    assert bits_at(8e6 / 16.0) == (4,)  # 2 s at 4 bits
+    assert bits_at(8e6 / 16.1) == (2,)
+
+
+def test_encoding_counts_at_the_sender():
+    slow = {"uplink": 8e6 / 9.0, "downlink": 8e9, "round_trip_seconds": 0.0}
+    document = even_chain(feature_bytes=[1e6] * 5, links=[slow], encode={"seconds": 1.0, "seconds_per_byte": 0.0})
+    plan = plan_chain(parse_chain(document, "chain"), (4, 32))
+    assert plan.partition == Partition((1,), (4,))
+    assert plan.cost.stage_seconds == (2.0, 3.0)
+    assert plan.cost.link_seconds == ((pytest.approx(9.0 / 8), pytest.approx(1e-9)),)
+
+
+def test_the_round_trips_count_where_k_bounds_the_steps_in_flight():
+    far = {"uplink": 8e12, "downlink": 8e12, "round_trip_seconds": 4.0}
+    chain = parse_chain(even_chain(links=[far]), "chain")
+    seconds = [plan_chain(chain, (32,), staleness).seconds_per_step for staleness in (0, 1, 3, 4, None)]
+    assert seconds == pytest.approx([8.0, 4.0, 2.0, 2.0, 2.0])
+
+
+@given(profiles(complete=True), rates, st.sampled_from((0, 1, 2, 5)))
+def test_two_stages_are_the_two_workers_of_a_profile(profile: Profile, link: Rates, staleness: int):
+    """Alg. 2 over an endless run, without overhead and serial steps, which a chain does not know."""
+    plain = Profile(
+        **{
+            **{
+                name: getattr(profile, name)
+                for name in ("model", "batch_size", "blocks", "feature_bytes", "gradient_bytes")
+            },
+            **{name: getattr(profile, name) for name in ("edge_seconds", "cloud_seconds", "min_bits", "max_staleness")},
+            "encode": profile.encode,
+        }
+    )
+    if len(plain) < 2:
+        return
+    bits = (2, 4, 8, 32)
+    steps = 60 * 10**9
+    try:
+        expected = greedy(plain, link, SearchSpace(bits, staleness, allow_edge_only=False), steps)
+    except PlanError:
+        with pytest.raises(PlanError, match="no partition"):
+            plan_chain(two_stages(plain, link), bits, staleness)
+        return
+    found = plan_chain(two_stages(plain, link), bits, staleness)
+    assert found.seconds_per_step == pytest.approx(expected.seconds_per_step, rel=1e-6)
+    at_its_cut = greedy(
+        plain, link, SearchSpace(bits, staleness, found.partition.cuts[0], allow_edge_only=False), steps
+    )
+    assert at_its_cut.seconds_per_step == pytest.approx(expected.seconds_per_step, rel=1e-6)
+
+
+def two_stages(profile: Profile, link: Rates):
+    cuts = len(profile) + 1
+    nothing = [[None] * cuts for _ in range(cuts)]
+    near, far = [list(row) for row in nothing], [list(row) for row in nothing]
+    for cut in range(1, cuts - 1):
+        near[0][cut], far[cut][cuts - 1] = profile.edge_seconds[cut], profile.cloud_seconds[cut]
+    return parse_chain(
+        chain_document(len(profile), 2)
+        | {
+            "feature_bytes": list(profile.feature_bytes),
+            "gradient_bytes": list(profile.gradient_bytes),
+            "encode": {"seconds": profile.encode.seconds, "seconds_per_byte": profile.encode.seconds_per_byte},
+            "min_bits": None if profile.min_bits is None else list(profile.min_bits),
+            "stages": [{"name": "edge", "seconds": near}, {"name": "gpu", "seconds": far}],
+            "links": [{name: getattr(link, name) for name in ("uplink", "downlink", "round_trip_seconds")}],
+        },
+        "chain",
+    )
+
+
+@given(st.integers(0, 10**6), st.sampled_from(STALENESS), st.booleans())
+def test_the_best_order_is_that_of_trying_each(seed, staleness, linked):
+    document = chain_document(5, 4, seed, ties=seed % 2 == 0)
+    names = [stage["name"] for stage in document["stages"]]
+    known = dict(zip(itertools.pairwise(names), document["links"], strict=True))
+    if linked:
+        others = chain_document(2, 12, seed)["links"]
+        far = [pair for pair in itertools.combinations(names, 2) if pair not in known]
+        document["links_between"] = [
+            {"from": near, "to": far, **link} for (near, far), link in zip(far, others, strict=False)
+        ]
+        known |= dict(zip(far, others, strict=False))
+    found = []
+    for order in itertools.permutations(range(1, 4)):
+        stages = [document["stages"][index] for index in (0, *order)]
+        links = document["links"]
+        if linked:
+            links = [between(known, near["name"], far["name"]) for near, far in itertools.pairwise(stages)]
+        best = best_by_trying(document | {"stages": stages, "links": links}, (2, 32), staleness)
+        if best is not None:
+            found.append((best, tuple(stage["name"] for stage in stages)))
+    least = min(best[0] for best, _ in found)
+    best, order = next(each for each in found if each[0][0] <= least * (1 + 1e-12))
+    plan = plan_any_order(parse_chain(document, "chain"), (2, 32), staleness)
+    assert plan.seconds_per_step == pytest.approx(best[0], rel=1e-11)
+    assert (plan.order, plan.partition) == (order, Partition(*best[1:]))
+
+
+def between(known: dict, near: str, far: str) -> dict:
+    if (near, far) in known:
+        return known[near, far]
+    link = known[far, near]
+    return link | {"uplink": link["downlink"], "downlink": link["uplink"]}
+
+
+def test_an_order_needs_the_links_that_it_would_use():
+    document = chain_document(4, 3)
+    document["links_between"] = []
+    with pytest.raises(PlanError, match=r"nothing is known of a link from 's0' to 's2'.*links_between"):
+        plan_any_order(parse_chain(document, "chain"), (32,))
+
+
+def test_more_stages_than_can_be_ordered_are_refused():
+    with pytest.raises(PlanError, match="there are 9 stages, and orders are searched of 8 at most"):
+        plan_any_order(parse_chain(chain_document(9, 9), "chain"), (32,))
+
+
+@pytest.mark.parametrize(("bits", "staleness"), [((), None), ((0,), None), ((33,), None), ((32,), -1)])
+def test_widths_and_staleness_that_cannot_be_are_refused(bits, staleness):
+    with pytest.raises(PlanError, match=r"bit widths are|staleness is -1"):
+        plan_chain(parse_chain(chain_document(3, 2), "chain"), bits, staleness)
