@@ -198,10 +198,10 @@ class TrainerService:
                 await context.write(packet)
 
     async def measure_stage(self, request: pb.MeasureStageRequest, _context: Context) -> pb.MeasureStageResponse:
-        """Time the cloud's blocks at a cut."""
+        """Time some consecutive blocks."""
         with self.sessions.using(request.session_id) as session, session.memory.copying():
             lane = self._threads.compute_lane(session.id)
-            step = await lane.run(session.measuring, request.cut, request.repeats)
+            step = await lane.run(session.measuring, request.first, request.stop, request.repeats)
             # One call each, so that others get their turn in between, and none is made for a caller who has gone.
             seconds = [await lane.run(step) for _ in range(request.repeats + 1)][1:]
         return pb.MeasureStageResponse(seconds=seconds)

@@ -65,7 +65,7 @@ class Fencing:
     async def examine(self, session_id: str, session_term: int, uses: ExitStack) -> tuple[Session | None, Record]:
         """As `find`, for an agent that attaches it with this term. Changes nothing.
 
-        Raises StatusError for an agent that may not, and for a session that was measured.
+        Raises StatusError for an agent that may not.
         """
         session, record = await self.find(session_id, uses)
         if session_term <= record.session_term:
@@ -74,8 +74,6 @@ class Fencing:
                 f"session {session_id} was attached with term {record.session_term} before term {session_term} came: "
                 "another agent has it",
             )
-        if session is not None:
-            session.check_unmeasured()
         return session, record
 
     async def take(self, session_id: str, record: Record, session_term: int) -> None:

@@ -62,8 +62,6 @@ class Session:
         self.blocks = SessionBlocks(request.worker, built.held, self.memory)
         self.attachment = Attachment(session_id)
         self.statistics = SessionStatistics()
-        self.measured = False
-        """Whether a measurement has changed the weights, so that they must not be trained."""
         self.forgotten = False
         """Whether it is closed for good: nothing is stored from which it could be resumed."""
         self.tickets = Tickets(session_id)
@@ -181,21 +179,21 @@ class Session:
         if session_id != self.id:
             raise ProtocolError(f"a message for session {session_id[:40]!r} came on a stream of session {self.id!r}")
 
-    def measuring(self, cut: int, repeats: int) -> Callable[[], float]:
-        """What measures blocks from a cut on (`measured_step`). Raises StatusError when the session trains."""
-        if self.attachment.begun:
-            raise StatusError(
-                grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} trains; measuring would change its weights"
-            )
-        step = measured_step(self.blocks.held, cut, repeats)
-        self.measured = True
-        return step
+    def measuring(self, first: int, stop: int, repeats: int) -> Callable[[], float]:
+        """What measures blocks [first, stop) (`measured_step`). It raises StatusError once the session trains."""
+        self._check_untrained()
+        step = measured_step(self.blocks.held, first, stop, repeats)
 
-    def check_unmeasured(self) -> None:
-        """Refuse to train what a measurement has changed. Raises StatusError."""
-        if self.measured:
+        def measured() -> float:
+            self._check_untrained()  # the agent may have joined since the step before
+            return step()
+
+        return measured
+
+    def _check_untrained(self) -> None:
+        if self.attachment.begun:  # a step may be under way whose backward needs the weights untouched
             raise StatusError(
-                grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} was measured, which has changed its weights"
+                grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} trains; blocks are measured before that"
             )
 
     def check_joined(self, fence: pb.Fence) -> None:

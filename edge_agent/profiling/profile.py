@@ -109,9 +109,10 @@ class Profiler:
         return MeasuredCut(edge=tuple(edge), serial=tuple(serial), cloud=tuple(cloud))
 
     async def _trainer_seconds(self, session: OpenSession, cut: int) -> list[float]:
-        """Seconds of steps of the blocks from `cut` on. The session cannot train afterwards."""
+        """Seconds of steps of the blocks from `cut` on."""
         (member,) = session.members.values()
-        return await member.client.measure_stage(member.session_id, cut, self._repeats)
+        blocks = len(self._experiment.chain.blocks)
+        return await member.client.measure_stage(member.session_id, cut, blocks, self._repeats)
 
     def _edge_seconds(self, cut: int) -> list[float]:
         return measure_replay(self._stage(cut), self._experiment.chain.features[0], repeats=self._repeats)

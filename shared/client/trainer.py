@@ -76,9 +76,9 @@ class TrainerClient:
             "GetSession", pb.GetSessionRequest(session_id=session_id), pb.GetSessionResponse
         )
 
-    async def measure_stage(self, session_id: str, cut: int, repeats: int) -> list[float]:
-        """See `TrainerService.MeasureStage`."""
-        request = pb.MeasureStageRequest(session_id=session_id, cut=cut, repeats=repeats)
+    async def measure_stage(self, session_id: str, first: int, stop: int, repeats: int) -> list[float]:
+        """Seconds of each step of blocks [first, stop); see `TrainerService.MeasureStage`."""
+        request = pb.MeasureStageRequest(session_id=session_id, first=first, stop=stop, repeats=repeats)
         return list(
             (await self._connection.call("MeasureStage", request, pb.MeasureStageResponse, repeats=repeats)).seconds
         )

@@ -115,6 +115,15 @@ def check_range(cut: int, chain: Chain) -> None:
         )
 
 
+def check_run(first: int, stop: int, chain: Chain) -> None:
+    """Refuse blocks [first, stop) that the model has not. Raises ModelError."""
+    if not 0 <= first < stop <= len(chain.blocks):
+        raise ModelError(
+            f"blocks [{first}, {stop}) are out of range; this model has blocks 0 to {len(chain.blocks) - 1}, and a run of them "
+            "has one at least"
+        )
+
+
 def parse_kwargs(text: str) -> dict[str, Any]:
     """Keyword arguments from a JSON object, of a bounded size. Raises ModelError."""
     if len(text) > MAX_KWARGS_CHARACTERS:

@@ -1,11 +1,15 @@
 """How long a stage takes, measured alone: what a profile's T1 and T3 are made of."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 
+from shared.model.chain import Block
 from shared.model.features import Features, FeatureSpecs, Gradients
+from shared.model.snapshot import same_attributes
+from shared.training import block_state
 from shared.training.device import synchronise
 from shared.training.policies import Replay
 from shared.training.stage import Stage
@@ -33,6 +37,20 @@ def stage_step(stage: Stage, inputs: FeatureSpecs, *, input_gradient: bool) -> C
         synchronise(stage.device)
 
     return step
+
+
+@contextmanager
+def untouched(blocks: Sequence[Block]) -> Iterator[None]:
+    """Afterwards the blocks have the weights, buffers, modes and attributes that they have now."""
+    saved = [{name: tensor.clone() for name, tensor in block_state.collect(block, None).items()} for block in blocks]
+    try:
+        with ExitStack() as attributes:
+            for block in blocks:
+                attributes.enter_context(same_attributes(block.module))
+            yield
+    finally:
+        for block, tensors in zip(blocks, saved, strict=True):
+            block_state.restore(block, None, None, tensors)
 
 
 def measure_replay(stage: Stage, inputs: FeatureSpecs, *, repeats: int) -> list[float]:

@@ -188,7 +188,10 @@ async def test_a_session_takes_part_in_one_evaluation_at_one_time():
     ("method", "request_of"),
     [
         ("DownloadBlock", lambda session: pb.DownloadBlockRequest(session_id=session, block=CUT)),
-        ("MeasureStage", lambda session: pb.MeasureStageRequest(session_id=session, cut=CUT, repeats=1)),
+        (
+            "MeasureStage",
+            lambda session: pb.MeasureStageRequest(session_id=session, first=CUT, stop=CUT + 1, repeats=1),
+        ),
     ],
 )
 async def test_a_session_has_its_blocks_copied_by_no_more_than_a_few_calls_at_one_time(method, request_of, monkeypatch):

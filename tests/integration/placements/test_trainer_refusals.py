@@ -224,12 +224,22 @@ async def test_a_block_that_it_updates_is_not_replaced_once_it_trains():
             await agent.download("gpu", 0)
 
 
-async def test_a_session_that_was_measured_cannot_train():
+async def test_measuring_leaves_no_trace_and_ends_where_training_begins():
     async with running_trainer() as server, PlacedAgent(CUT, {"gpu": server.address}) as agent:
         await agent.open()
-        assert len(await agent.trainers["gpu"].measure_stage(agent.sessions["gpu"], 2, 3)) == 3
-        with pytest.raises(ProtocolError, match="was measured, which has changed its weights"):
-            await agent.join()
+        gpu, session = agent.trainers["gpu"], agent.sessions["gpu"]
+        before = await agent.download("gpu", 2)
+        for first, stop in ((2, 3), (0, 1), (0, 4)):
+            assert len(await gpu.measure_stage(session, first, stop, 3)) == 3
+        after = await agent.download("gpu", 2)
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+        for first, stop in ((2, 2), (3, 2), (0, 99)):
+            with pytest.raises(RefusedError, match="out of range"):
+                await gpu.measure_stage(session, first, stop, 1)
+        await agent.join()
+        with pytest.raises(ProtocolError, match="trains; blocks are measured before that"):
+            await gpu.measure_stage(session, 2, 3, 1)
 
 
 async def test_a_trainer_that_is_about_to_stop_opens_no_link_and_no_session():

@@ -57,7 +57,7 @@ async def test_a_measurement_ends_with_its_caller():
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open(model=model(seconds=0.05))
         async with grpc.aio.insecure_channel(server.address) as channel:
-            request = pb.MeasureStageRequest(session_id=session, cut=1, repeats=1000)
+            request = pb.MeasureStageRequest(session_id=session, first=1, stop=3, repeats=1000)
             before = paced.CALLS
             call = channel.unary_unary(path_of("MeasureStage"))(request.SerializeToString())
             async with asyncio.timeout(60):
@@ -73,7 +73,7 @@ async def test_a_measurement_ends_with_its_caller():
 
 
 def short(session):
-    return pb.MeasureStageRequest(session_id=session, cut=1, repeats=1).SerializeToString()
+    return pb.MeasureStageRequest(session_id=session, first=1, stop=3, repeats=1).SerializeToString()
 
 
 @pytest.mark.slow

@@ -286,7 +286,7 @@ CLAIMS = [
     Claim(
         "MeasureStage",
         "repeats without end",
-        _unary(lambda session: pb.MeasureStageRequest(session_id=session, cut=1, repeats=LARGEST)),
+        _unary(lambda session: pb.MeasureStageRequest(session_id=session, first=1, stop=2, repeats=LARGEST)),
     ),
     *(
         Claim(

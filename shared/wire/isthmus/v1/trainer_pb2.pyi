@@ -971,29 +971,33 @@ Global___DownloadBlockResponse: _TypeAlias = DownloadBlockResponse  # noqa: Y015
 
 @_typing.final
 class MeasureStageRequest(_message.Message):
-    """Asks for T3 at a cut."""
+    """Asks how long blocks [first, stop) take."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
-    CUT_FIELD_NUMBER: _builtins.int
     REPEATS_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
-    cut: _builtins.int
-    """How many blocks would run on the edge."""
     repeats: _builtins.int
     """How many steps to time, 1 to 1000."""
+    first: _builtins.int
+    """The first block."""
+    stop: _builtins.int
+    """The block behind the last."""
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
-        cut: _builtins.int = ...,
         repeats: _builtins.int = ...,
+        first: _builtins.int = ...,
+        stop: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cut", b"cut", "repeats", b"repeats", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "repeats", b"repeats", "session_id", b"session_id", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1001,7 +1005,7 @@ Global___MeasureStageRequest: _TypeAlias = MeasureStageRequest  # noqa: Y015
 
 @_typing.final
 class MeasureStageResponse(_message.Message):
-    """T3 at a cut."""
+    """How long they take."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

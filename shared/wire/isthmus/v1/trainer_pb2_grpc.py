@@ -278,9 +278,9 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MeasureStage(self, request, context):
-        """Times the cloud's blocks at a cut, for a profile: forward, backward and update on made-up features, as often as asked.
-        A session that was measured cannot train, because measuring changes its weights.
-        FAILED_PRECONDITION: the session has begun to train. INVALID_ARGUMENT: a cut or count out of range.
+        """Times some consecutive blocks, for a profile or a latency table: forward, backward and update on made-up features, as often as
+        asked. They may be any blocks of the model. Their weights and buffers are put back after every step.
+        FAILED_PRECONDITION: the session has begun to train. INVALID_ARGUMENT: blocks or a count out of range.
         RESOURCE_EXHAUSTED: the session has several downloads or measurements under way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
