@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from edge_agent.commands import forget as forget_command
+from edge_agent.commands import measure as measure_command
 from edge_agent.commands import placement as placement_command
 from edge_agent.commands import plan as plan_command
 from edge_agent.commands import predictor as predictor_commands
@@ -188,6 +189,7 @@ def profile(
 
 control_commands.register(app)
 forget_command.register(app)
+measure_command.register(app)
 placement_command.register(app)
 plan_command.register(app)
 predictor_commands.register(app)

@@ -1,7 +1,10 @@
-"""How much memory this device has left."""
+"""How much memory this device has left, and how much blocks take at least."""
 
 import sys
 from pathlib import Path
+
+from shared.model.chain import Chain
+from shared.model.features import specs_bytes
 
 
 def available_bytes() -> int:
@@ -13,3 +16,9 @@ def available_bytes() -> int:
     except OSError:
         pass
     return sys.maxsize
+
+
+def needed_bytes(chain: Chain, first: int, stop: int) -> int:
+    """A bound from below of training blocks [first, stop): weights, gradients and moments, and what crosses them both ways."""
+    weights = sum(p.nbytes for block in chain.blocks[first:stop] for p in block.named_parameters().values())
+    return 4 * weights + 2 * sum(map(specs_bytes, chain.features[first : stop + 1]))

@@ -28,7 +28,7 @@ from edge_agent.profiling.calibration_trainings import (
     wanted_cuts,
 )
 from edge_agent.profiling.codec_times import Fit, codec_fits, narrow_codec, spread
-from edge_agent.profiling.memory import available_bytes
+from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.profiling.profile_parts import MeasuredCut, Measurements, PartFile
 from edge_agent.profiling.trial import busy_seconds, turn_seconds
 from edge_agent.sessions.open_session import OpenSession
@@ -96,7 +96,7 @@ class Profiler:
         if cut < self._experiment.chain.first_cut:
             _log.warning("cut skipped: it would send raw samples", cut=cut)
             return MeasuredCut(skipped="would send raw samples")
-        needed, available = self._needed_bytes(cut), available_bytes()
+        needed, available = needed_bytes(self._experiment.chain, 0, cut), available_bytes()
         if needed > available:
             _log.warning(
                 "cut skipped: it does not fit in memory", cut=cut, needed_bytes=needed, available_bytes=available
@@ -162,12 +162,6 @@ class Profiler:
         serial = done[first].serial
         assert serial is not None, "measured with T1"
         return overhead_line(points), max(turn - statistics.fmean(serial), 0.0)
-
-    def _needed_bytes(self, cut: int) -> int:
-        """A bound from below: weights, gradients and moments of the edge's blocks, and what crosses them both ways."""
-        chain = self._experiment.chain
-        weights = sum(p.nbytes for block in chain.blocks[:cut] for p in block.named_parameters().values())
-        return 4 * weights + 2 * sum(map(specs_bytes, chain.features[: cut + 1]))
 
     def _block_bytes(self) -> list[int]:
         """What moving each block carries: parameters, buffers and optimizer state after an update; 0 where it is static."""

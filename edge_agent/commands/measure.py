@@ -1,0 +1,57 @@
+"""`edge-agent measure`: the latency table of this device, or of a trainer."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from edge_agent.commands.terminal import counting_bars
+from edge_agent.config import EdgeConfig
+from shared.commands.options import ConfigFile, Overrides
+from shared.config import load_config
+from shared.errors import ConfigError
+from shared.files.whole_file import write_whole
+from shared.placement import AGENT
+from shared.prediction import load_predictor, table_to_json
+from shared.telemetry.logs import configure_logs
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(measure)
+
+
+def measure(
+    out: Annotated[Path, typer.Option(help="The latency table to write (JSON).")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    worker: Annotated[str, typer.Option(help="Who is measured: a trainer by its name, or this device.")] = AGENT,
+    device: Annotated[
+        str | None, typer.Option(help="What the table calls the device; the worker's name when absent.")
+    ] = None,
+    representative: Annotated[
+        bool,
+        typer.Option("--representative", help="Only ten sub-models, from which a predictor tells the others."),
+    ] = False,
+    predictor: Annotated[
+        Path | None, typer.Option(help="Predictor (predictor train) that chooses the ten which tell most.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="How often each sub-model is measured.", min=1, max=1000)] = 5,
+    repeats: Annotated[int, typer.Option(help="Steps of each measurement.", min=1, max=1000)] = 5,
+) -> None:
+    """Time the model's runs of blocks, forward, backward and update, on this device or on a trainer."""
+    from edge_agent.profiling.latency_table import MeasureSettings, measure_table
+
+    loaded = load_config(EdgeConfig, config, overrides or [])
+    if device == "":
+        raise ConfigError('--device is ""; it must be a name')
+    configure_logs(loaded.log.level, loaded.log.format)
+    known = None if predictor is None else load_predictor(predictor)
+    settings = MeasureSettings(worker, device, representative, rounds, repeats)
+    with counting_bars(Console(stderr=True), "measuring sub-models") as (on_done,):
+        table = asyncio.run(measure_table(loaded, settings, known, on_done))
+    text = table_to_json(table)
+    write_whole(out, lambda scratch: scratch.write_text(text))
+    typer.echo(f"table: {out} ({len(table.samples)} sub-models)")

@@ -1,0 +1,197 @@
+"""Latency tables: sub-models [i, j) of a configuration's model, timed on this device or on one of its trainers.
+
+Every round times each sub-model once, in an order of its own, and a time is the median over the rounds. So what disturbs the
+machine for a while disturbs few rounds of many sub-models, not all of one.
+"""
+
+import asyncio
+import random
+import statistics
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+import torch
+
+from edge_agent.config import EdgeConfig
+from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.workers import Workers
+from edge_agent.placement_config import PlacementSection
+from edge_agent.profiling.memory import available_bytes, needed_bytes
+from edge_agent.sessions.opening import open_session
+from shared.client.config import TrainerAddressConfig
+from shared.client.credentials import trainer_access
+from shared.client.retry import Retry
+from shared.client.trainer import TrainerClient
+from shared.errors import ConfigError, PlanError
+from shared.model.operations import block_operations
+from shared.placement import AGENT
+from shared.prediction import (
+    REFERENCES,
+    KnownDevices,
+    LatencyTable,
+    Layers,
+    Sample,
+    contiguous,
+    reference_of,
+    representatives,
+    vector,
+)
+from shared.training.measure import measure_stage
+from shared.training.stage import lone_stage
+
+_log = structlog.get_logger(__name__)
+Timer = Callable[[int, int], Awaitable[Sequence[float]]]
+"""Seconds of each of some steps of blocks [first, stop)."""
+OnDone = Callable[[int, int], None]
+"""Told how many of how many measurements are done."""
+
+
+@dataclass(frozen=True)
+class MeasureSettings:
+    """What is measured, and how often."""
+
+    worker: str = AGENT
+    device: str | None = None
+    """What the table calls it; the worker's name where None."""
+    representative: bool = False
+    """The reference alone, from which a predictor tells the others."""
+    rounds: int = 5
+    repeats: int = 5
+    """Steps that one round takes the mean of: on a device that is held to a share of its time some steps wait for it."""
+
+
+async def measure_table(
+    config: EdgeConfig, settings: MeasureSettings, known: KnownDevices | None, on_done: OnDone = lambda _done, _of: None
+) -> LatencyTable:
+    """Measure the table of one worker.
+
+    known: devices whose predictor says which ten tell most; without them those whose operations spread evenly are taken.
+    Raises IsthmusError; ConfigError for a worker that is not configured, PlanError for a model with too few blocks.
+    """
+    target = None if settings.worker == AGENT else _trainer(config, settings.worker)
+    trainers = () if target is None else (target,)
+    config = config.model_copy(
+        update={
+            "trainer": TrainerAddressConfig(),
+            "trainers": trainers,
+            "placement": PlacementSection(),
+            "deployment": config.deployment.model_copy(update={"cut": None}),
+        }
+    )
+    if config.compute.threads:
+        torch.set_num_threads(config.compute.threads)
+    experiment = await asyncio.to_thread(Experiment, config)
+    try:
+        flops = await asyncio.to_thread(block_operations, experiment.chain)
+        runs, reference = _chosen(experiment, flops, settings, known)
+        with Workers.started() as workers:
+            timing = (
+                _timed_here(experiment, workers, settings.repeats)
+                if target is None
+                else _timed_at(target, experiment, workers, settings.repeats)
+            )
+            async with timing as timer:
+                seconds = await _rounds(timer, runs, settings.rounds, on_done)
+    finally:
+        await asyncio.to_thread(experiment.close)
+    layers = len(experiment.chain.blocks)
+    return LatencyTable(
+        model=config.model.factory,
+        batch_size=experiment.batch_size,
+        device=settings.device or settings.worker,
+        layers=layers,
+        reference=tuple(reference),
+        samples=tuple(Sample(layers=vector(first, stop, layers), seconds=seconds[first, stop]) for first, stop in runs),
+        flops=tuple(flops),
+    )
+
+
+def _trainer(config: EdgeConfig, worker: str) -> TrainerAddressConfig:
+    for trainer in config.all_trainers:
+        if trainer.name == worker:
+            return trainer
+    names = ", ".join([AGENT, *(trainer.name for trainer in config.all_trainers)])
+    raise ConfigError(f"--worker is {worker!r}; the workers of this configuration are {names}")
+
+
+def _chosen(
+    experiment: Experiment, flops: Sequence[float], settings: MeasureSettings, known: KnownDevices | None
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """The sub-models to time, and the indices of the reference among them."""
+    layers = len(experiment.chain.blocks)
+    runs = contiguous(layers)
+    if settings.worker == AGENT:
+        free = available_bytes()
+        runs = [run for run in runs if needed_bytes(experiment.chain, *run) <= free]
+        if len(runs) < len(contiguous(layers)):
+            _log.warning("some sub-models do not fit in memory; they are left out", fit=len(runs), free_bytes=free)
+    if len(runs) < REFERENCES:
+        raise PlanError(
+            f"{len(runs)} sub-models of the model's {layers} blocks can be measured here; a latency table needs {REFERENCES}"
+        )
+    reference = _reference(runs, flops, known)
+    if settings.representative:
+        return [runs[index] for index in reference], list(range(len(reference)))
+    return runs, reference
+
+
+def _reference(runs: list[tuple[int, int]], flops: Sequence[float], known: KnownDevices | None) -> list[int]:
+    if known is None:
+        return representatives([sum(flops[first:stop]) for first, stop in runs])
+    if known.layers_ML.shape[1] != len(flops):
+        raise PlanError(
+            f"the predictor is of a model with {known.layers_ML.shape[1]} layers; this one has {len(flops)} blocks"
+        )
+    places: dict[Layers, int] = {vector(*run, len(flops)): index for index, run in enumerate(runs)}
+    wanted = reference_of(known)
+    if missing := [layers for layers in wanted if layers not in places]:
+        raise PlanError(f"the predictor's reference has sub-model {missing[0]}, which cannot be measured here")
+    return [places[layers] for layers in wanted]
+
+
+async def _rounds(
+    timer: Timer, runs: Sequence[tuple[int, int]], rounds: int, on_done: OnDone
+) -> dict[tuple[int, int], float]:
+    means: dict[tuple[int, int], list[float]] = {run: [] for run in runs}
+    order = random.Random(0)
+    for number in range(rounds):
+        for place, run in enumerate(order.sample(runs, len(runs))):
+            means[run].append(statistics.fmean(await timer(*run)))
+            on_done(number * len(runs) + place + 1, rounds * len(runs))
+    return {run: statistics.median(times) for run, times in means.items()}
+
+
+@asynccontextmanager
+async def _timed_here(experiment: Experiment, workers: Workers, repeats: int) -> AsyncIterator[Timer]:
+    chain = experiment.chain
+
+    def measure(first: int, stop: int) -> list[float]:
+        stage = lone_stage(chain, first, stop, experiment.recipe, experiment.held.device)
+        wanted = first > 0 and chain.gradients_return(first)
+        return measure_stage(stage, chain.features[first], input_gradient=wanted, repeats=repeats)
+
+    async def timer(first: int, stop: int) -> list[float]:
+        return await workers.compute.run(measure, first, stop)
+
+    yield timer
+
+
+@asynccontextmanager
+async def _timed_at(
+    trainer: TrainerAddressConfig, experiment: Experiment, workers: Workers, repeats: int
+) -> AsyncIterator[Timer]:
+    config = experiment.config
+    async with TrainerClient(trainer, config.link, access=trainer_access(trainer, config.tls)) as client:
+        session = await open_session({trainer.name: client}, experiment, workers, Retry(0))
+        try:
+            async with session.keep_alive():
+                (member,) = session.members.values()
+
+                async def timer(first: int, stop: int) -> list[float]:
+                    return await client.measure_stage(member.session_id, first, stop, repeats)
+
+                yield timer
+        finally:
+            await session.abandon()

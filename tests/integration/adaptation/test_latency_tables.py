@@ -1,0 +1,54 @@
+"""Latency tables of this device and of a trainer, and what a predictor makes of them, over a real socket."""
+
+import pytest
+
+from edge_agent.profiling.latency_table import MeasureSettings, measure_table
+from shared.errors import ConfigError, PlanError
+from shared.prediction import contiguous, known_devices, reference_of, vector
+from tests.support.experiments import flags
+from tests.support.running import edge_config, running_trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+QUICK = {"rounds": 1, "repeats": 1}
+
+
+def config(*more):
+    return edge_config(*flags("cnn", "adam"), *more)
+
+
+async def test_every_run_of_blocks_is_measured_here_and_at_a_trainer():
+    async with running_trainer() as server:
+        trainers = f'trainers=[{{name="near", address="{server.address}"}}, {{name="far", address="127.0.0.1:1"}}]'
+        tables = {
+            worker: await measure_table(config(trainers), MeasureSettings(worker=worker, **QUICK), None)
+            for worker in ("edge", "near")
+        }
+        assert not server.service.sessions, "nothing is left of it there"
+    for worker, table in tables.items():
+        assert (table.device, table.model) == (worker, "shared.model.zoo:residual_cnn")
+        runs = [vector(*run, table.layers) for run in contiguous(table.layers)]
+        assert [sample.layers for sample in table.samples] == runs
+        assert len(table.reference) == 10
+        assert table.flops is not None
+        assert max(table.flops) > 1e5
+    assert known_devices(tables).names == ("edge", "near")
+
+
+async def test_the_reference_alone_is_measured_and_the_predictor_may_choose_it():
+    whole = await measure_table(config("trainers=[]"), MeasureSettings(**QUICK), None)
+    alone = await measure_table(config("trainers=[]"), MeasureSettings(representative=True, **QUICK), None)
+    assert [sample.layers for sample in alone.samples] == [whole.samples[index].layers for index in whole.reference]
+    devices = known_devices({"a": whole, "b": whole.model_copy(update={"device": "b"})})
+    chosen = await measure_table(config("trainers=[]"), MeasureSettings(representative=True, **QUICK), devices)
+    assert {sample.layers for sample in chosen.samples} == set(reference_of(devices))
+
+
+async def test_who_is_not_configured_is_not_measured():
+    with pytest.raises(ConfigError, match="--worker is 'gpu'; the workers of this configuration are edge, trainer"):
+        await measure_table(config(), MeasureSettings(worker="gpu"), None)
+
+
+async def test_a_model_with_too_few_sub_models_for_a_reference_is_refused():
+    few = edge_config(*flags("mlp", "sgd"), "model.kwargs={depth=3}", "trainers=[]")
+    with pytest.raises(PlanError, match=r"6 sub-models of the model's 3 blocks can be measured here; .* needs 10"):
+        await measure_table(few, MeasureSettings(**QUICK), None)
