@@ -8,6 +8,9 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,20 +31,35 @@ def cloud_trainer() -> None:
 
 
 def _run(name: str, module: str) -> None:
+    with importing(name):
+        for package, part in _PACKAGES.items():
+            if (folder := _stranger(package, part)) is not None:
+                sentence = (
+                    f"{folder} hides the package {package} of Isthmus; rename it, or take its folder out of PYTHONPATH"
+                )
+                _end(name, sentence, _CONFIG)
+        main = importlib.import_module(module).main
+    main()
+
+
+@contextmanager
+def importing(name: str) -> Iterator[None]:
+    """Have Ctrl-C end the process in one sentence while modules are imported. name: of the program.
+
+    A KeyboardInterrupt inside an import may come out as any other error, or leave a package half there.
+    """
+
     def interrupted(*_: object) -> NoReturn:
         _end(name, "interrupted", _INTERRUPTED)
 
-    # A KeyboardInterrupt inside an import may come out as any other error, or leave a package half there.
+    if threading.current_thread() is not threading.main_thread():  # Ctrl-C does not come here
+        yield
+        return
     before = signal.signal(signal.SIGINT, interrupted)
-    for package, part in _PACKAGES.items():
-        if (folder := _stranger(package, part)) is not None:
-            sentence = (
-                f"{folder} hides the package {package} of Isthmus; rename it, or take its folder out of PYTHONPATH"
-            )
-            _end(name, sentence, _CONFIG)
-    main = importlib.import_module(module).main
-    signal.signal(signal.SIGINT, before)
-    main()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _stranger(package: str, part: str) -> Path | None:

@@ -1,6 +1,5 @@
 """`cloud-trainer`: parses, builds, runs and closes."""
 
-import asyncio
 from typing import Annotated
 
 import typer
@@ -8,10 +7,10 @@ import typer
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.control import access_commands
 from cloud_trainer.control import commands as control_commands
+from isthmus import importing
 from shared.commands.entry import add_config, add_version, run_command
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
-from shared.telemetry.logs import configure_logs
 
 app = typer.Typer(
     help="Train the last blocks of the models of many edge agents.",
@@ -28,7 +27,11 @@ def serve(
     listen: Annotated[str | None, typer.Option(help="host:port to listen on (server.listen).")] = None,
 ) -> None:
     """Serve training sessions until SIGTERM or Ctrl-C."""
-    from cloud_trainer.server import serve as serve_until_stopped
+    with importing("cloud-trainer"):
+        import asyncio
+
+        from cloud_trainer.server import serve as serve_until_stopped
+        from shared.telemetry.logs import configure_logs
 
     flags = [*(overrides or []), *([f"server.listen={listen}"] if listen else [])]
     loaded = load_config(TrainerConfig, config, flags)

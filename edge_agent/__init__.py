@@ -1,7 +1,27 @@
 """The edge agent: keeps the data, runs the first blocks, and trains with the cloud's help."""
 
-from edge_agent.config import EdgeConfig
-from edge_agent.run import TrainingListener, run_training, train
-from edge_agent.training.result import Summary, TrainingResult
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edge_agent.config import EdgeConfig
+    from edge_agent.run import TrainingListener, run_training, train
+    from edge_agent.training.result import Summary, TrainingResult
 
 __all__ = ["EdgeConfig", "Summary", "TrainingListener", "TrainingResult", "run_training", "train"]
+
+_MODULES = {
+    "EdgeConfig": "edge_agent.config",
+    "Summary": "edge_agent.training.result",
+    "TrainingListener": "edge_agent.run",
+    "TrainingResult": "edge_agent.training.result",
+    "run_training": "edge_agent.run",
+    "train": "edge_agent.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """One of `__all__`. It is imported when it is asked for, because most commands have no use for torch."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

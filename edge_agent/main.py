@@ -1,14 +1,14 @@
-"""`edge-agent`: parses, builds, runs and closes."""
+"""`edge-agent`: parses, builds, runs and closes.
 
-import asyncio
+A command imports what it runs when it is called: most of them, and every --help, have no use for torch.
+"""
+
 import os
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from edge_agent.commands import forget as forget_command
 from edge_agent.commands import measure as measure_command
@@ -17,23 +17,15 @@ from edge_agent.commands import plan as plan_command
 from edge_agent.commands import predictor as predictor_commands
 from edge_agent.commands import simulate as simulate_command
 from edge_agent.commands import timeline as timeline_command
-from edge_agent.commands.model import render_table, to_json
-from edge_agent.commands.terminal import LogLines, counting_bars, live_bar, summary_table
 from edge_agent.config import EdgeConfig, OutputConfig
 from edge_agent.control import commands as control_commands
 from edge_agent.doctor import command as doctor_command
-from edge_agent.experiment.workload import Workload
-from edge_agent.profiling.calibration import CalibrateOn
+from edge_agent.profiling.calibrate_on import CalibrateOn
+from isthmus import importing
 from shared.commands.entry import add_config, add_version, run_command
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config, toml_value
 from shared.errors import ConfigError
-from shared.model.build import build_checked_chain, parse_kwargs
-from shared.model.report import describe_chain
-from shared.model.spec import parse_example
-from shared.telemetry.logs import configure_logs
-from shared.training.optimizers import optimizer_bytes
-from shared.training.step_log import check_steps
 
 app = typer.Typer(
     help="Train a model with its first blocks on this device and the others beside a GPU.",
@@ -58,8 +50,15 @@ def run(
     session: Annotated[str | None, typer.Option(help="Go on with this session (see `edge-agent sessions`).")] = None,
 ) -> None:
     """Train across the cut, then print a table and, where an output folder is set, the path of the summary."""
-    from edge_agent.commands.service import run_service
-    from edge_agent.sessions.resuming import Resume
+    with importing("edge-agent"):
+        import asyncio
+
+        from rich.console import Console
+
+        from edge_agent.commands.service import run_service
+        from edge_agent.commands.terminal import LogLines, live_bar, summary_table
+        from edge_agent.sessions.resuming import Resume
+        from shared.telemetry.logs import configure_logs
 
     named = {"trainer.address": trainer, "deployment.cut": cut, "output.directory": output, "output.trace": trace}
     flags = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
@@ -93,6 +92,8 @@ def check_steps_command(
     ] = None,
 ) -> None:
     """Prove from a step log that each step was applied once, and with the same data as in another run."""
+    from shared.training.step_log import check_steps
+
     typer.echo(f"{check_steps(log, against)} steps, each applied once")
 
 
@@ -109,6 +110,18 @@ def model(
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Show a model as a chain of blocks: parameters, what the optimizer keeps for them, and what crosses the cut after each."""
+    with importing("edge-agent"):
+        from functools import partial
+
+        from rich.console import Console
+
+        from edge_agent.commands.model import render_table, to_json
+        from edge_agent.experiment.workload import Workload
+        from shared.model.build import build_checked_chain, parse_kwargs
+        from shared.model.report import describe_chain
+        from shared.model.spec import parse_example
+        from shared.training.optimizers import optimizer_bytes
+
     loaded = load_config(EdgeConfig, config, overrides or [])
     if factory is not None and example is not None:
         chain = build_checked_chain(factory, parse_kwargs(kwargs), 0, parse_example(example))
@@ -162,8 +175,15 @@ def profile(
     bits: Annotated[str, typer.Option("--calibrate-bits", help="Bit widths to try, beside 32.")] = "2,4,8",
 ) -> None:
     """Measure what each cut of the model costs on this device and on the trainer; an interrupted run goes on."""
-    from edge_agent.profiling.calibration_trainings import CalibrationSettings, Watching
-    from edge_agent.profiling.profile import profile_model
+    with importing("edge-agent"):
+        import asyncio
+
+        from rich.console import Console
+
+        from edge_agent.commands.terminal import counting_bars
+        from edge_agent.profiling.calibration_trainings import CalibrationSettings, Watching
+        from edge_agent.profiling.profile import profile_model
+        from shared.telemetry.logs import configure_logs
 
     if on is not CalibrateOn.DEVICE and not calibrate:
         raise ConfigError(f"--on {on} says who trains copies; it goes with --calibrate")

@@ -17,7 +17,9 @@ from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
 from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
-from edge_agent.control import Controlled, Pinning, serving_control
+from edge_agent.control.controlled import Controlled
+from edge_agent.control.pins import Pinning
+from edge_agent.control.service import serving_control
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics

@@ -7,12 +7,11 @@ from rich.console import Group
 
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.control.tables import sessions_table, status_line, status_table
-from shared.control.calling import SOON_SECONDS
+from shared.control.choices import SOON_SECONDS
 from shared.control.commands import ControlCall, ControlCommands, Interval, Level, every
 from shared.wire.isthmus.v1 import control_pb2 as pb
-from shared.wire.isthmus.v1.control_pb2_grpc import TrainerControlServiceStub
 
-_TRAINER = ControlCommands("cloud-trainer", "trainer", TrainerConfig, TrainerControlServiceStub)
+_TRAINER = ControlCommands("cloud-trainer", "trainer", TrainerConfig, "TrainerControlServiceStub")
 
 
 def register(app: typer.Typer) -> None:

@@ -39,8 +39,6 @@ from shared.registry import codec_bits, codec_of_bits
 
 _log = structlog.get_logger(__name__)
 
-PLANNER_NAMES = (*PLANNERS, FIXED)
-"""The planners that a run may be told to follow."""
 INTERVAL_SECONDS = 1.0
 TELLING_STEPS = 20
 """Where a stream has not shown the link's rates after so many steps, its steps send too little for that link to show them."""

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from edge_agent.config import EdgeConfig
-from edge_agent.sessions.stored_session import forget_session, sessions_folder
+from isthmus import importing
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
 
@@ -21,5 +21,8 @@ def forget(
     overrides: Overrides = None,
 ) -> None:
     """Remove this device's half of a session; `run --resume` then begins from the start. The trainer is not told."""
+    with importing("edge-agent"):
+        from edge_agent.sessions.stored_session import forget_session, sessions_folder
+
     forget_session(sessions_folder(load_config(EdgeConfig, config, overrides or [])), session)
     typer.echo(f"session {session} is forgotten here")

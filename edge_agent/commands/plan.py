@@ -38,7 +38,7 @@ from shared.planning import (
     load_profile,
     parse_rate,
 )
-from shared.telemetry.metrics import PHASES
+from shared.telemetry.phases import PHASES
 
 
 def register(app: typer.Typer) -> None:

@@ -10,7 +10,7 @@ from edge_agent.commands.plots import NO_MATPLOTLIB
 from edge_agent.observability.timeline import LANES, Span
 from edge_agent.observability.timeline_window import Window
 from shared.errors import ConfigError
-from shared.telemetry.metrics import PHASES
+from shared.telemetry.phases import PHASES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

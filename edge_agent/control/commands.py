@@ -8,14 +8,13 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from edge_agent.adaptation.decisions import PLANNER_NAMES
 from edge_agent.config import EdgeConfig
 from edge_agent.control.tables import sessions_table, status_line, status_table
 from edge_agent.control.trend import Trend
-from edge_agent.sessions.stored_session import sessions_folder, stored_sessions
+from isthmus import importing
 from shared.commands.options import ConfigFile, Overrides, one_of
 from shared.config import load_config
-from shared.control.calling import SOON_SECONDS, show
+from shared.control.choices import SOON_SECONDS
 from shared.control.commands import (
     AsJson,
     Control,
@@ -26,12 +25,13 @@ from shared.control.commands import (
     NotControlledError,
     every,
 )
+from shared.control.formatting import show
 from shared.errors import ConfigError, UnreachableError
 from shared.files.json_file import read_json
+from shared.planning import PLANNER_NAMES
 from shared.wire.isthmus.v1 import control_pb2 as pb
-from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 
-_AGENT = ControlCommands("edge-agent", "agent", EdgeConfig, EdgeControlServiceStub)
+_AGENT = ControlCommands("edge-agent", "agent", EdgeConfig, "EdgeControlServiceStub")
 
 
 def register(app: typer.Typer) -> None:
@@ -152,14 +152,16 @@ def sessions(
 
     Where an agent runs it is asked; where none does, the folder of checkpoints.location is read.
     """
-    from edge_agent.control.status import session_statuses
-
     try:
         with _AGENT.calling(config, overrides, control) as service:
             answer = service.ListSessions(pb.EdgeControlServiceListSessionsRequest(), timeout=SOON_SECONDS)
     except (UnreachableError, NotControlledError):
         if control is not None:
             raise
+        with importing("edge-agent"):
+            from edge_agent.control.status import session_statuses
+            from edge_agent.sessions.stored_session import sessions_folder, stored_sessions
+
         loaded = load_config(EdgeConfig, config, overrides or [])
         stored = session_statuses(stored_sessions(sessions_folder(loaded)))
         answer = pb.EdgeControlServiceListSessionsResponse(sessions=stored)

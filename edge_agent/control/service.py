@@ -8,7 +8,6 @@ from contextlib import aclosing, asynccontextmanager, suppress
 import grpc
 import structlog
 
-from edge_agent.adaptation.decisions import PLANNER_NAMES
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
 from edge_agent.control.status import edge_status, pins_message, session_statuses
@@ -19,6 +18,7 @@ from shared.control.levels import set_level
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.control.watching import watch
 from shared.errors import ConfigError, DataError, PlanError
+from shared.planning import PLANNER_NAMES
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 

@@ -1,6 +1,5 @@
 """`edge-agent doctor` on the command line: a table for a person, JSON for a program, and an exit code for a script."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from edge_agent.config import EdgeConfig
 from edge_agent.doctor.finding import Finding, Status
+from isthmus import importing
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
 from shared.errors import UnfitError
@@ -31,7 +31,10 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Look at this device and at the way to its trainer, and say what to fix. Changes nothing, trains nothing."""
-    from edge_agent.doctor.examine import examine
+    with importing("edge-agent"):
+        import asyncio
+
+        from edge_agent.doctor.examine import examine
 
     findings = asyncio.run(examine(load_config(EdgeConfig, config, overrides or [])))
     if as_json:

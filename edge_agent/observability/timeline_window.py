@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from edge_agent.observability.timeline import LANES, Span
 from shared.errors import ConfigError
-from shared.telemetry.metrics import PHASES
+from shared.telemetry.phases import PHASES
 
 _IN_TURN = ("uplink", "downlink")
 

@@ -10,7 +10,6 @@ the serial training differs by itself from seed to seed is no loss. Knows nothin
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import structlog
 
@@ -21,13 +20,6 @@ WHOLE = 1.0
 """Length of a training whose answer is believed; shorter ones are shares of it."""
 LONGEST_SHORT = WHOLE / 2
 _ROUNDING = 1e-9
-
-
-class CalibrateOn(StrEnum):
-    """Who trains what is asked for."""
-
-    DEVICE = "device"
-    TRAINER = "trainer"
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration import (
     WHOLE,
     Calibrated,
-    CalibrateOn,
     Candidate,
     calibrate,
     usual_shares,

@@ -17,7 +17,7 @@ from edge_agent.adaptation.link_probe import probe_round_trip
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
-from edge_agent.profiling.calibration import CalibrateOn
+from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
 from edge_agent.profiling.calibration_trainings import (
     Calibration,

@@ -4,7 +4,7 @@ Knows nothing of models or gRPC.
 """
 
 from shared.checkpoint.documents import seal, unseal
-from shared.checkpoint.files import Files, FsspecFiles, LocalFiles, open_files, state_directory
+from shared.checkpoint.files import Files, FsspecFiles, LocalFiles, open_files
 from shared.checkpoint.store import MAX_NAMED, Checkpoint, CheckpointName, CheckpointStore, DamagedCheckpointError
 
 __all__ = [
@@ -18,6 +18,5 @@ __all__ = [
     "LocalFiles",
     "open_files",
     "seal",
-    "state_directory",
     "unseal",
 ]

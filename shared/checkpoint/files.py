@@ -13,6 +13,7 @@ import fsspec
 
 from shared.errors import ConfigError, StorageError
 from shared.files.private_files import close_folder, make_folder, open_file
+from shared.files.state_directory import state_directory
 
 _SCRATCH = ".partial"
 """The end of a file's name until the file is whole. The next write of that name replaces a file that a crash has left so."""
@@ -283,13 +284,6 @@ def open_files(location: str, key: str, environ: Mapping[str, str] = os.environ)
     except (ImportError, ValueError) as cause:
         raise ConfigError(f"{key}: {location} cannot be opened: {cause}") from cause
     return LocalFiles(Path(path)) if "file" in system.protocol else FsspecFiles(system, path)
-
-
-def state_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where state belongs: systemd's StateDirectory= for a service, the XDG state directory for a user."""
-    if "STATE_DIRECTORY" in environ:
-        return Path(environ["STATE_DIRECTORY"].partition(":")[0])
-    return Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "isthmus"
 
 
 def _sync_directory(path: Path) -> None:

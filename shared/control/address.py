@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shared.checkpoint.files import state_directory
 from shared.errors import ListenError
 from shared.files.private_files import make_folder, open_file
+from shared.files.state_directory import state_directory
 
 _UNIX = "unix:"
 

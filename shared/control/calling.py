@@ -6,16 +6,10 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import grpc
-import typer
-from google.protobuf import json_format
-from google.protobuf.message import Message
-from rich.console import Console, RenderableType
 
 from shared.errors import IsthmusError, ProtocolError, RefusedError, UnreachableError, one_line
 
 CONNECT_SECONDS = 5.0
-SOON_SECONDS = 30.0
-"""The time for calls that are answered at once."""
 S = TypeVar("S")
 _OPTIONS = [("grpc.enable_http_proxy", 0)]  # what is called is this machine
 
@@ -32,16 +26,6 @@ def calling(target: str, who: str, stub: Callable[[grpc.Channel], S]) -> Iterato
             yield stub(channel)
         except grpc.RpcError as failure:
             raise _error_of(failure, target, who) from failure
-
-
-def show(answer: Message, shown: RenderableType, *, as_json: bool) -> None:
-    """Print an answer for a person, or as JSON as grpcurl prints it."""
-    if as_json:
-        typer.echo(json_format.MessageToJson(answer))
-    elif isinstance(shown, str):
-        typer.echo(shown)
-    else:
-        Console().print(shown)
 
 
 def _knock(target: str, who: str) -> None:

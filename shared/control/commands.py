@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import grpc
 import typer
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -17,9 +16,8 @@ from rich.console import RenderableType
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import Config, load_config
 from shared.control.address import find_target
-from shared.control.calling import SOON_SECONDS, calling, show
-from shared.control.levels import LevelName
-from shared.control.watching import LEAST_SECONDS, MOST_SECONDS
+from shared.control.choices import LEAST_SECONDS, MOST_SECONDS, SOON_SECONDS, LevelName
+from shared.control.formatting import show
 from shared.errors import ConfigError
 from shared.wire.isthmus.v1.control_pb2 import LogLevel
 
@@ -61,7 +59,8 @@ class ControlCommands:
     """As sentences name it: "agent"."""
     config: type[Config]
     """What it is configured by; it has the section [control]."""
-    stub: Callable[[grpc.Channel], Any]
+    stub: str
+    """The stub of its control service, a class of `control_pb2_grpc`."""
 
     @contextmanager
     def calling(self, config: Path | None, overrides: list[str] | None, control: str | None) -> Iterator[Any]:
@@ -70,13 +69,17 @@ class ControlCommands:
         Raises NotControlledError where control.listen is "none", UnreachableError when nobody listens, RefusedError for a
         refusal.
         """
+        # Only here: --help has no use for gRPC.
+        from shared.control.calling import calling
+        from shared.wire.isthmus.v1 import control_pb2_grpc
+
         loaded: Any = load_config(self.config, config, overrides or [])
         listen = control or loaded.control.listen
         if listen == "none":
             raise NotControlledError(
                 f"control.listen is none, so the {self.who} cannot be controlled; give --control, or set another"
             )
-        with calling(find_target(listen, self.program), self.who, self.stub) as stub:
+        with calling(find_target(listen, self.program), self.who, getattr(control_pb2_grpc, self.stub)) as stub:
             yield stub
 
     def command(self, body: Callable[..., None]) -> Callable[..., None]:

@@ -1,6 +1,10 @@
 """Figures and names of the control services as a person reads them."""
 
+import typer
+from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from rich.console import Console, RenderableType
 from rich.table import Column
 
 
@@ -29,3 +33,13 @@ def time_text(duration: Duration) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def show(answer: Message, shown: RenderableType, *, as_json: bool) -> None:
+    """Print an answer for a person, or as JSON as grpcurl prints it."""
+    if as_json:
+        typer.echo(json_format.MessageToJson(answer))
+    elif isinstance(shown, str):
+        typer.echo(shown)
+    else:
+        Console().print(shown)

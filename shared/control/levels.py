@@ -1,22 +1,10 @@
-"""Log levels as the contract and the commands have them."""
-
-from enum import StrEnum
+"""Log levels as the contract has them."""
 
 import grpc
 
 from shared.telemetry.logs import LEVELS, log_level, set_log_level
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.control_pb2 import LogLevel
-
-
-class LevelName(StrEnum):
-    """What a command may be told."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
 
 _LEVELS = {LogLevel.Value(f"LOG_LEVEL_{name.upper()}"): name for name in LEVELS}
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
+from shared.control.choices import LEAST_SECONDS, MOST_SECONDS
 from shared.transport.rpc.status import StatusError
 
-LEAST_SECONDS, MOST_SECONDS = 0.05, 3600.0
 DEFAULT_SECONDS = 1.0
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from shared.planning.planners.fixed import fixed
 from shared.planning.planners.greedy import first_deployment, greedy
 from shared.planning.planners.jointdnn import jointdnn
 from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS, Plan, Planner
-from shared.planning.planners.registry import EDGE_ONLY, FIXED, GREEDY, PLANNERS
+from shared.planning.planners.registry import EDGE_ONLY, FIXED, GREEDY, PLANNER_NAMES, PLANNERS
 from shared.planning.profile import SCHEMA, Profile, load_profile, parse_profile, profile_to_json
 from shared.planning.rates import parse_rate, parse_seconds
 from shared.planning.simulator import Run, Switch, simulate
@@ -44,6 +44,7 @@ __all__ = [
     "FLOAT32_BITS",
     "GREEDY",
     "PLANNERS",
+    "PLANNER_NAMES",
     "PROBE_SECONDS",
     "SCHEMA",
     "BlockCosts",

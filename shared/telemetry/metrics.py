@@ -11,11 +11,10 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
 
 from shared.errors import ListenError
+from shared.telemetry.phases import PHASES
 
 _log = structlog.get_logger(__name__)
 
-PHASES = ("edge", "uplink", "cloud", "downlink")
-"""The four phases of a step, whose seconds are T1 to T4 (paper 000, 4.1), measured without encoding and decoding."""
 DIRECTIONS = ("up", "down")
 SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 

@@ -18,7 +18,7 @@ import xxhash
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from cloud_trainer import TrainerConfig
+from cloud_trainer.config import TrainerConfig
 from cloud_trainer.sessions.session_store import Quota, SessionStore
 from edge_agent import EdgeConfig
 from edge_agent.data import fashion_mnist

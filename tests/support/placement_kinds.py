@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from cloud_trainer import TrainerServer
+from cloud_trainer.server import TrainerServer
 from shared.placement import Placement, document_of
 from tests.support.running import running_trainer
 

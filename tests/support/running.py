@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from cloud_trainer import TrainerConfig, TrainerServer
+from cloud_trainer.config import TrainerConfig
+from cloud_trainer.server import TrainerServer
 from edge_agent import EdgeConfig, TrainingListener, TrainingResult, run_training
 from shared.config import load_config
 

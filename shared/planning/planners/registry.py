@@ -14,3 +14,5 @@ PLANNERS: dict[str, Planner] = {
     "jointdnn": jointdnn,
     EDGE_ONLY: edge_only,
 }
+PLANNER_NAMES = (*PLANNERS, FIXED)
+"""What a run may be told to follow."""

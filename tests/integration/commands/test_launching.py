@@ -56,10 +56,19 @@ def test_a_folder_of_the_users_that_hides_ours_is_named(tmp_path, name, is_packa
         assert done.returncode == 0, "a folder of files alone hides no package"
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_ctrl_c_while_modules_are_imported_is_one_sentence(tmp_path, name):
-    (tmp_path / "structlog.py").write_text("import threading\nprint('importing')\nthreading.Event().wait()\n")
-    process = started(SCRIPTS[name], "--help", folder=tmp_path)
+@pytest.mark.parametrize(
+    ("name", "command", "module"),
+    [
+        ("edge-agent", "--help", "pydantic"),
+        ("edge-agent", "model", "torch"),
+        ("edge-agent", "run", "torch"),
+        ("cloud-trainer", "--help", "pydantic"),
+        ("cloud-trainer", "serve", "torch"),
+    ],
+)
+def test_ctrl_c_while_modules_are_imported_is_one_sentence(tmp_path, name, command, module):
+    (tmp_path / f"{module}.py").write_text("import threading\nprint('importing')\nthreading.Event().wait()\n")
+    process = started(SCRIPTS[name], command, folder=tmp_path)
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
     assert_one_sentence(name, ended(process), ExitCode.INTERRUPTED, "interrupted")

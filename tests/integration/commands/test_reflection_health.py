@@ -12,7 +12,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, ServiceDescripto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from cloud_trainer import TrainerServer
+from cloud_trainer.server import TrainerServer
 from shared.transport.rpc.health import serving
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.peers.curl import curl

@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import pytest
 
-from cloud_trainer import TrainerServer
+from cloud_trainer.server import TrainerServer
 from edge_agent import run_training
 from shared.client.config import TrainerAddressConfig
 from shared.client.stream_call import StreamListener

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cloud_trainer import TrainerServer
+from cloud_trainer.server import TrainerServer
 from edge_agent.observability.observer import RunObserver
 from shared.registry import POLICIES
 from tests.support.plain import assert_same_bits, plain_state

@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from cloud_trainer import TrainerServer
 from cloud_trainer.rpc.methods import handlers
-from cloud_trainer.server import STOP_GRACE_SECONDS
+from cloud_trainer.server import STOP_GRACE_SECONDS, TrainerServer
 from edge_agent import run_training
 from shared.errors import ProtocolError
 from shared.transport.stream.packets import Packet, deserializer, serialize

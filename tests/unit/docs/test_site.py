@@ -8,8 +8,8 @@ import pytest
 import typer.main
 import yaml
 
-from cloud_trainer import TrainerConfig
 from cloud_trainer import main as trainer_main
+from cloud_trainer.config import TrainerConfig
 from edge_agent import EdgeConfig
 from edge_agent import main as agent_main
 from shared.config import tables

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from cloud_trainer import TrainerConfig
+from cloud_trainer.config import TrainerConfig
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.access import build_gate
 from shared.config import is_loopback, load_config

@@ -15,7 +15,7 @@ from edge_agent.commands.timeline_plot import draw
 from edge_agent.observability.timeline import LANES, MOST_SPANS, Span, Timeline, load
 from edge_agent.observability.timeline_window import choose_window, in_turn, summary
 from shared.errors import ConfigError
-from shared.telemetry.metrics import PHASES
+from shared.telemetry.phases import PHASES
 
 MICROSECOND = 1e-6
 

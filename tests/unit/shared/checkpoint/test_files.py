@@ -7,9 +7,9 @@ import pytest
 
 from shared.checkpoint import (
     open_files,
-    state_directory,
 )
 from shared.errors import ConfigError
+from shared.files.state_directory import state_directory
 
 
 def test_what_is_written_can_be_read_and_is_gone_when_removed(files):

@@ -1,0 +1,81 @@
+"""What a command does not need it does not import: torch alone takes a second, and more on a weak device."""
+
+import subprocess
+import sys
+
+import pytest
+
+from shared.errors import ExitCode
+from shared.planning import profile_to_json
+from tests.conftest import ROOT
+from tests.support.planning.cases import small_profile
+
+DEAR = ("torch", "grpc", "scipy", "sklearn", "matplotlib", "structlog", "prometheus_client", "fsspec")
+SCRIPT = (
+    "import atexit, isthmus, sys\n"
+    "atexit.register(lambda: print('imported', *(name for name in {dear} if name in sys.modules), file=sys.stderr))\n"
+    "isthmus.{function}()"
+)
+AGENT = (
+    "--help",
+    "--version",
+    "run --help",
+    "profile --help",
+    "model --help",
+    "placement --help",
+    "doctor --help",
+    "status --help",
+    "config",
+    "config --example",
+    "config --set=training.optimizer.name=lion --set=deployment.codec=uniform8",
+    "plan --profile profile.json --uplink 8mbit --downlink 8mbit --bits 8,32",
+)
+TRAINER = ("--help", "serve --help", "status --help", "config --example", "token --help", "certs --help")
+
+
+def imported(function: str, arguments: str, folder, *, code: int = 0) -> set[str]:
+    """Which of `DEAR` a command has imported when it ends."""
+    (folder / "profile.json").write_text(profile_to_json(small_profile()))
+    script = SCRIPT.format(dear=DEAR, function=function)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments.split()],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code, done.stderr
+    first, *names = done.stderr.splitlines()[-1].split()
+    assert first == "imported"
+    return set(names)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [*(("edge_agent", each) for each in AGENT), *(("cloud_trainer", each) for each in TRAINER)],
+    ids=lambda value: value,
+)
+def test_a_command_that_runs_no_model_imports_nothing_dear(tmp_path, function, arguments):
+    assert imported(function, arguments, tmp_path) == set()
+
+
+@pytest.mark.parametrize("function", ["edge_agent", "cloud_trainer"])
+def test_a_call_of_the_control_service_imports_grpc_alone(tmp_path, function):
+    nobody = f"status --control=unix:{tmp_path}/none.sock"
+    assert imported(function, nobody, tmp_path, code=ExitCode.UNREACHABLE) == {"grpc"}
+
+
+def test_simulating_imports_no_torch(tmp_path):
+    (tmp_path / "link.csv").write_text("second,bytes_per_second\n0,1000000\n60,1000000\n")
+    seen = imported("edge_agent", "simulate --profile profile.json --trace link.csv", tmp_path)
+    assert not seen & {"torch", "grpc"}
+
+
+def test_the_agent_can_be_imported_for_its_configuration_alone():
+    script = "import sys; from edge_agent import EdgeConfig; EdgeConfig(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+def test_what_the_agent_exports_is_there():
+    script = "import edge_agent; assert all(getattr(edge_agent, name) for name in edge_agent.__all__)"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
