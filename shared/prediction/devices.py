@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from shared.errors import PlanError
 from shared.prediction.table import LatencyTable, Layers, check_alike
@@ -99,6 +98,8 @@ def layer_costs(layers_ML: NDArray[np.uint8], log_seconds_DM: Floats) -> LayerCo
 
 
 def _fit(rows_MP: Floats, log_seconds_M: Floats) -> Floats:
+    from scipy.optimize import nnls  # only here: most commands have no use for it
+
     measured = np.isfinite(log_seconds_M)
     scale = np.exp(np.mean(log_seconds_M[measured]))  # of order 1, so that the ridge means the same on every device
     weighted = rows_MP[measured] / np.exp(log_seconds_M[measured] - np.log(scale))[:, None]
@@ -111,4 +112,5 @@ def _fit(rows_MP: Floats, log_seconds_M: Floats) -> Floats:
 
 def filled(devices: KnownDevices, costs: LayerCosts) -> Floats:
     """D x M log seconds: measured where they are, and what the layers say where they are not."""
+
     return np.where(np.isfinite(devices.log_seconds_DM), devices.log_seconds_DM, costs.log_seconds(devices.layers_ML))
