@@ -204,6 +204,10 @@ class EdgeCheckpointsConfig(CheckpointsConfig):
     every_seconds: PositiveFloat = 60.0
     """Seconds between checkpoints. Before each, the batches in flight are settled, so with a large K fewer checkpoints are
     cheaper."""
+    replicas: Literal[0, 1] = 0
+    """How many other workers keep each trainer's part of a checkpoint on their disks too: with 1 the next trainer down the
+    chain, for the last one the one before it, and this device where a trainer is alone. It costs what the parts take, on each
+    disk and on the way there, while training goes on."""
     stop_seconds: PositiveFloat = 20.0
     """How long a run that is told to stop may take to settle its batches and to write its last checkpoint."""
 
@@ -283,4 +287,25 @@ class EdgeConfig(Config):
         if self.placement.given and self.deployment.cut is not None:
             raise ValueError("deployment.cut and placement both say which blocks run where; leave one of them out")
         check_workers((trainer.name for trainer in self.all_trainers), self.placement, self.privacy.inputs_to)
+        return self
+
+    @model_validator(mode="after")
+    def _replacement_is_possible(self) -> Self:
+        if self.checkpoints.replicas and self.checkpoints.location == "none":
+            raise ValueError(
+                'checkpoints.replicas is 1 and checkpoints.location is "none", so there is nothing to keep'
+            )
+        for trainer in self.all_trainers:
+            if (after := trainer.replace_after_seconds) is None:
+                continue
+            if not self.checkpoints.replicas:
+                raise ValueError(
+                    "replace_after_seconds is set and checkpoints.replicas is 0, so nobody else would have the blocks of that "
+                    "trainer; set checkpoints.replicas = 1"
+                )
+            if trainer.give_up_seconds is not None and trainer.give_up_seconds <= after:
+                raise ValueError(
+                    f"give_up_seconds is {trainer.give_up_seconds:g} and replace_after_seconds {after:g}, so the run would end "
+                    "before the trainer is replaced; make the second one smaller, or leave one out"
+                )
         return self

@@ -171,9 +171,15 @@ async def _train(prepared: _Prepared, listener: TrainingListener, shutdown: Shut
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
         async with serving_control(controlled, observer.activity_news), AsyncExitStack() as stack:
             clients = {
-                name: await stack.enter_async_context(TrainerClient(trainer, config.link, metrics.failed, access[name]))
+                name: TrainerClient(trainer, config.link, metrics.failed, access[name])
                 for name, trainer in trainers.items()
             }
+            left_out = () if prepared.stored is None else prepared.stored.record.left_out
+            for name, client in clients.items():
+                if name in left_out:  # nothing waits for it
+                    stack.push_async_exit(client)
+                else:
+                    await stack.enter_async_context(client)
             runs = _Runs(controlled, observer, metrics.engine, workers, clients, listener)
             result = await runs.train(prepared)
     if timeline is not None and config.output.trace is not None:

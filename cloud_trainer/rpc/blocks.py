@@ -2,20 +2,27 @@
 
 from collections.abc import AsyncIterator
 
+import grpc
+import structlog
 import torch
 
 from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session_store import SessionStore
+from shared.checkpoint import CheckpointName
 from shared.codec import aligned_buffer, codec_by_name
 from shared.concurrency.shared_worker import Lane
-from shared.errors import ProtocolError
+from shared.errors import ProtocolError, StorageError
 from shared.model.spec import TensorSpec
 from shared.runtime import ExpectedTensor, judge
 from shared.tensor_wire import to_wire
 from shared.training import block_state
+from shared.transport.rpc.status import StatusError
 from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks
 from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, Fence, UploadBlockRequest
+
+_log = structlog.get_logger(__name__)
 
 
 class BlockReceiver:
@@ -66,6 +73,11 @@ def load_block(session: Session, fence: Fence, index: int, data: memoryview) -> 
         raise ProtocolError(f"the state of block {index} cannot be loaded: {cause}") from cause
 
 
+def check_replica(session: Session, index: int, data: bytes) -> None:
+    """Refuse bytes that are no whole state of a block, before they are written. Computes. Raises ProtocolError."""
+    session.blocks.held.check_block(index, block_state.deserialize(data))
+
+
 def _check_bytes(tensor: TensorSpec) -> None:
     if tensor.dtype != torch.uint8 or len(tensor.shape) != 1:
         raise ProtocolError(f"a block's state came as {tensor.dtype} {tensor.shape}; it is a row of bytes")
@@ -83,7 +95,28 @@ async def send_block(
             tensors = block_state.without_optimizer(tensors)
         return block_state.serialize(tensors)
 
-    data = await lane.aside(serialized)
+    async for packet in _send(session, index, await lane.aside(serialized), chunk_bytes):
+        yield packet
+
+
+async def send_stored_block(
+    session: Session, store: SessionStore, name: CheckpointName, block: int, chunk_bytes: int
+) -> AsyncIterator[Packet[DownloadBlockResponse]]:
+    """The state of a block as it is in a checkpoint on disk, chunk by chunk. Raises StatusError where it is not."""
+    try:
+        data = await store.load_block(session.id, name, block)
+    except StorageError as failure:
+        _log.warning("block of a checkpoint not sent", session=session.id, block=block, reason=str(failure))
+        raise StatusError(
+            grpc.StatusCode.NOT_FOUND, f"block {block} of checkpoint {name} is not at {session.name!r}, or is damaged"
+        ) from failure
+    async for packet in _send(session, block, data, chunk_bytes):
+        yield packet
+
+
+async def _send(
+    session: Session, index: int, data: bytes, chunk_bytes: int
+) -> AsyncIterator[Packet[DownloadBlockResponse]]:
     encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
     tensor = to_wire(encoded, block_key(index), session.placement.version)
     for frame, payload in chunks(tensor, chunk_bytes):

@@ -1,4 +1,7 @@
-"""The calls by which blocks go straight from the trainer that has them to the one that gets them."""
+"""The calls by which blocks go straight from the trainer that has them to the one that gets them.
+
+They go from memory to memory for another placement, or with a checkpoint from disk to disk, as replicas.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,13 +10,24 @@ import grpc
 import structlog
 
 from cloud_trainer.peers.dialer import PeerDialer
-from cloud_trainer.rpc.blocks import load_block
+from cloud_trainer.rpc.blocks import check_replica, load_block
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
+from shared.checkpoint import LARGEST_NUMBER, CheckpointName
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import run_together
-from shared.errors import AccessError, BusyError, DamagedMessageError, IsthmusError, ProtocolError, UnreachableError
+from shared.errors import (
+    AccessError,
+    BusyError,
+    DamagedMessageError,
+    IsthmusError,
+    ProtocolError,
+    SessionLostError,
+    StorageError,
+    UnreachableError,
+)
 from shared.placement import AGENT
 from shared.telemetry.logs import bind_session
 from shared.training import block_state
@@ -26,6 +40,8 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 _log = structlog.get_logger(__name__)
 _AT_ONCE = 2
 """Blocks that a call fetches at a time: the peer copies one while another is on its way."""
+_STORAGE_RETRY_SECONDS = 30.0
+"""When a disk that is full may have room again: an operator has to make it."""
 _SIGN_SECONDS = 0.5
 """How often the agent hears that blocks are still coming; whether the peer is silent for too long is watched here."""
 
@@ -33,8 +49,11 @@ _SIGN_SECONDS = 0.5
 class OfferedBlocks:
     """The answers. What each promises and refuses is said in protos/isthmus/v1/trainer.proto."""
 
-    def __init__(self, sessions: SessionRegistry, threads: TrainerThreads, dialer: PeerDialer) -> None:
+    def __init__(
+        self, sessions: SessionRegistry, store: SessionStore, threads: TrainerThreads, dialer: PeerDialer
+    ) -> None:
         self._sessions = sessions
+        self._store = store
         self._threads = threads
         self._dialer = dialer
 
@@ -53,14 +72,12 @@ class OfferedBlocks:
                 _check_each_once(request.blocks)
                 if request.worker in (AGENT, session.name) or request.worker not in session.placement.workers:
                     raise ProtocolError(f"worker {request.worker[:40]!r} is no other trainer of this session")
-                held = session.blocks.held.indices
-                missing = [block for block in request.blocks if block not in held]
-                if missing:
-                    raise StatusError(
-                        grpc.StatusCode.FAILED_PRECONDITION,
-                        f"worker {session.name!r} does not hold blocks {missing}; it holds {list(held)}",
-                    )
-                return pb.OfferBlocksResponse(ticket=session.tickets.offer(request.worker, request.blocks))
+                name = named_checkpoint(request)
+                if name is None:
+                    _check_held(session, request.blocks)
+                else:
+                    await self._check_stored(session, name)
+                return pb.OfferBlocksResponse(ticket=session.tickets.offer(request.worker, request.blocks, name))
 
     async def fetch_blocks(self, request: pb.FetchBlocksRequest, context: Context) -> None:
         """Download blocks from another trainer, and say now and then that they are still coming."""
@@ -68,8 +85,12 @@ class OfferedBlocks:
             bind_session(session.id)
             session.check_joined(request.fence)
             _check_each_once([wanted.block for wanted in request.blocks])
+            name = named_checkpoint(request)
             for wanted in request.blocks:
-                session.check_arriving(wanted.block)
+                if name is None:
+                    session.check_arriving(wanted.block)
+                else:
+                    _check_replica(session, name, wanted)
             self._dialer.check(request.peer.address)
             fetching = asyncio.create_task(self._fetch_all(session, request))
             try:
@@ -79,6 +100,12 @@ class OfferedBlocks:
             finally:
                 fetching.cancel()
                 await asyncio.gather(fetching, return_exceptions=True)
+
+    async def _check_stored(self, session: Session, name: CheckpointName) -> None:
+        """Raises StatusError where nothing of a checkpoint is on disk."""
+        replicas = await self._store.replicas(session.id)
+        if name not in replicas and name not in await self._store.names(session.id):
+            raise StatusError(grpc.StatusCode.NOT_FOUND, f"checkpoint {name} is not at worker {session.name!r}")
 
     async def _fetch_all(self, session: Session, request: pb.FetchBlocksRequest) -> None:
         left, peer = iter(request.blocks), request.peer
@@ -100,7 +127,7 @@ class OfferedBlocks:
     async def _fetch(
         self, session: Session, request: pb.FetchBlocksRequest, client: TrainerClient, wanted: pb.WantedBlock
     ) -> None:
-        held, memory, index = session.blocks.held, session.memory, wanted.block
+        held, memory, index, name = session.blocks.held, session.memory, wanted.block, named_checkpoint(request)
         reserved_bytes = 0
 
         def reserve(count: int) -> None:
@@ -114,19 +141,65 @@ class OfferedBlocks:
                 index,
                 block_state.max_serialized_bytes(held.chain.blocks[index], held.recipe.optimizer),
                 weights_only=wanted.weights_only,
+                checkpoint=name,
                 ticket=request.peer.ticket,
                 announced=reserve,
             )
-            await self._threads.compute_lane(session.id).aside(load_block, session, request.fence, index, data)
+            lane = self._threads.compute_lane(session.id)
+            if name is None:
+                await lane.aside(load_block, session, request.fence, index, data)
+            else:
+                state = bytes(data)
+                await lane.aside(check_replica, session, index, state)
+                session.check_joined(request.fence)
+                await self._keep(session, name, index, state)
         finally:
             memory.end_upload(reserved_bytes)
 
+    async def _keep(self, session: Session, name: CheckpointName, block: int, state: bytes) -> None:
+        try:
+            await self._store.save_replica(session.id, name, block, state)
+        except StorageError as failure:
+            raise StatusError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"worker {session.name!r} cannot keep block {block} of checkpoint {name}: {failure}",
+                _STORAGE_RETRY_SECONDS,
+            ) from failure
 
-def check_offered(session_id: str, block: int) -> None:
+
+def named_checkpoint(
+    request: pb.OfferBlocksRequest | pb.FetchBlocksRequest | pb.DownloadBlockRequest,
+) -> CheckpointName | None:
+    """The checkpoint whose blocks a call is about; None where it is about those in memory."""
+    if not request.HasField("checkpoint"):
+        return None
+    return CheckpointName(request.checkpoint.lineage, request.checkpoint.step)
+
+
+def check_offered(session_id: str, block: int, checkpoint: CheckpointName | None) -> None:
     """Refuse a caller with a ticket for other blocks than this one of this session. Raises StatusError."""
     offer = caller().offer
-    if offer is not None and (offer.session_id != session_id or block not in offer.blocks):
+    asked = session_id, checkpoint
+    if offer is not None and ((offer.session_id, offer.checkpoint) != asked or block not in offer.blocks):
         raise StatusError(grpc.StatusCode.UNAUTHENTICATED, NO_SUCH_TICKET)
+
+
+def _check_held(session: Session, blocks: Sequence[int]) -> None:
+    """Raises StatusError."""
+    held = session.blocks.held.indices
+    if missing := [block for block in blocks if block not in held]:
+        raise StatusError(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"worker {session.name!r} does not hold blocks {missing}; it holds {list(held)}",
+        )
+
+
+def _check_replica(session: Session, name: CheckpointName, wanted: pb.WantedBlock) -> None:
+    """Refuse a replica that cannot be. Raises ProtocolError."""
+    if name.lineage > session.attachment.term or name.step > LARGEST_NUMBER:
+        raise ProtocolError(f"there can be no checkpoint {name} in session {session.id}")
+    if wanted.weights_only or session.blocks.is_static(wanted.block):
+        raise ProtocolError(f"block {wanted.block} of a checkpoint is whole, and of a block that training changes")
 
 
 def _check_each_once(blocks: Sequence[int]) -> None:
@@ -144,6 +217,8 @@ def _code(failure: IsthmusError) -> grpc.StatusCode:
             return grpc.StatusCode.PERMISSION_DENIED
         case BusyError():
             return grpc.StatusCode.RESOURCE_EXHAUSTED
+        case SessionLostError():
+            return grpc.StatusCode.NOT_FOUND
         case _:
             return grpc.StatusCode.FAILED_PRECONDITION
 

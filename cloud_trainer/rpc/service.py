@@ -14,9 +14,9 @@ from cloud_trainer.config import TrainerCheckpointsConfig, TrainerConfig
 from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.peers.dialer import PeerDialer
-from cloud_trainer.rpc.blocks import BlockReceiver, send_block
+from cloud_trainer.rpc.blocks import BlockReceiver, send_block, send_stored_block
 from cloud_trainer.rpc.link_rpc import LinkRpc
-from cloud_trainer.rpc.offered_blocks import OfferedBlocks, check_offered
+from cloud_trainer.rpc.offered_blocks import OfferedBlocks, check_offered, named_checkpoint
 from cloud_trainer.rpc.session_calls import SessionCalls
 from cloud_trainer.rpc.shutdown import Shutdown
 from cloud_trainer.sessions.building import check_request
@@ -76,7 +76,7 @@ class TrainerService:
         joining = Joining(self.sessions, self._store, self._fencing, self._threads, self._build)
         dialer = PeerDialer(config.peers, config.link, insecure=config.server.insecure)
         self.session_calls = SessionCalls(self.sessions, joining, self._checkpointer, self._threads, dialer)
-        self.offered_blocks = OfferedBlocks(self.sessions, self._threads, dialer)
+        self.offered_blocks = OfferedBlocks(self.sessions, self._store, self._threads, dialer)
         self.link_rpc = LinkRpc(config.link, self.sessions, self._shutdown, metrics)
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:
@@ -187,14 +187,14 @@ class TrainerService:
         """Send one block."""
         chunk_bytes = self._config.link.chunk_bytes
         with self.sessions.using(request.session_id) as session, session.memory.copying():
-            check_offered(session.id, request.block)
-            async for packet in send_block(
-                session,
-                request.block,
-                chunk_bytes,
-                self._threads.compute_lane(session.id),
-                weights_only=request.weights_only,
-            ):
+            name = named_checkpoint(request)
+            check_offered(session.id, request.block, name)
+            if name is None:
+                lane = self._threads.compute_lane(session.id)
+                packets = send_block(session, request.block, chunk_bytes, lane, weights_only=request.weights_only)
+            else:
+                packets = send_stored_block(session, self._store, name, request.block, chunk_bytes)
+            async for packet in packets:
                 await context.write(packet)
 
     async def measure_stage(self, request: pb.MeasureStageRequest, _context: Context) -> pb.MeasureStageResponse:

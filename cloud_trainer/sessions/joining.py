@@ -1,4 +1,7 @@
-"""How an agent gets a session: it joins, and restores a checkpoint where not every worker is whole."""
+"""How an agent gets a session: it joins, and restores a checkpoint where not every worker is whole.
+
+A join builds a session again that is not in memory. What its blocks then lack, a restore brings.
+"""
 
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -11,7 +14,7 @@ from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import Record, SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
-from shared.checkpoint import MAX_NAMED, Checkpoint, CheckpointName
+from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import StorageError
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -44,24 +47,26 @@ class Joining:
         session_id, term = request.session_id, request.session_term
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
-                session, record = await self._fencing.examine(session_id, term, uses)
-                if session is None:
-                    self._check_room(session_id)
-                names = await self._store.names(session_id)
-                await self._fencing.take(session_id, record, term)
-                if session is not None:
-                    await session.join(term)
-            checkpoints = [pb.CheckpointName(lineage=name.lineage, step=name.step) for name in names[:MAX_NAMED]]
-            _log.info("session joined", session=session_id, term=term, in_memory=session is not None)
-            if session is None:
-                return pb.JoinSessionResponse(checkpoints=checkpoints)
+                found, record = await self._fencing.examine(session_id, term, uses)
+                names, replicas = await self._store.names(session_id), await self._store.replicas(session_id)
+                if found is None:
+                    session = await self._build_again(session_id, record, term, uses)
+                else:
+                    await self._fencing.take(session_id, record, term)
+                    await found.join(term)
+                    session = found
+            _log.info("session joined", session=session_id, term=term, in_memory=found is not None)
             await self._fencing.check_kept(session)
             return pb.JoinSessionResponse(
                 whole=session.whole,
                 lineage=session.lineage,
                 placement_version=session.placement.version,
                 next_step=session.next_step,
-                checkpoints=checkpoints,
+                checkpoints=map(_message, names[:MAX_NAMED]),
+                replicas=[
+                    pb.Replicas(checkpoint=_message(name), blocks=replicas[name])
+                    for name in sorted(replicas, reverse=True)[:MAX_NAMED]
+                ],
                 tickets=session.issue_tickets() if session.whole else [],
             )
 
@@ -70,18 +75,25 @@ class Joining:
         session_id, name = request.session_id, CheckpointName(request.checkpoint.lineage, request.checkpoint.step)
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
-                found, record = await self._fencing.find(session_id, uses)
+                session, record = await self._fencing.find(session_id, uses)
                 _check_term(session_id, request.fence, record)
-                checkpoint = await self._loaded(session_id, name)
-                if found is None:
-                    session = await self._built_again(request, record, uses)
-                    placement = session.placement
-                else:
-                    session = found
-                    placement = await self._threads.build(session.judge.read, request.placement)
+                if session is None:
+                    raise self._sessions.not_found(session_id)
+                placement = await self._threads.build(session.judge.read, request.placement)
+                needed = session.needed_of_checkpoint(placement)
+                try:
+                    states = await self._store.load(session_id, name, needed)
+                except StorageError as failure:
+                    _log.warning(
+                        "checkpoint not restored", session=session_id, checkpoint=str(name), reason=str(failure)
+                    )
+                    raise StatusError(
+                        grpc.StatusCode.NOT_FOUND,
+                        f"blocks {needed} of checkpoint {name} of session {session_id} are not all here, or are damaged",
+                    ) from failure
                 try:
                     async with session.changing(request.fence):
-                        await session.restore(checkpoint, placement, request.fence.session_term)
+                        await session.restore(name.step, states, placement, request.fence.session_term)
                 except BaseException:
                     self._sessions.remove(session)  # half-loaded, it is of no use
                     await session.end()
@@ -91,33 +103,26 @@ class Joining:
             _log.info("session restored", session=session_id, checkpoint=str(name), term=session.attachment.term)
             return pb.RestoreWorkerResponse(block_digests=digests, tickets=session.issue_tickets())
 
-    def _check_room(self, session_id: str) -> None:
-        """Refuse, before a term is stored, to join a session for which there would be no place. Raises StatusError."""
-        self._sessions.reserve(session_id)
-        self._sessions.release(session_id)
+    async def _build_again(self, session_id: str, record: Record, term: int, uses: ExitStack) -> Session:
+        """The session as it was opened, without the state of its blocks.
 
-    async def _loaded(self, session_id: str, name: CheckpointName) -> Checkpoint:
-        try:
-            return await self._store.load(session_id, name)
-        except StorageError as failure:
-            _log.warning("checkpoint not restored", session=session_id, checkpoint=str(name), reason=str(failure))
-            raise StatusError(
-                grpc.StatusCode.NOT_FOUND, f"checkpoint {name} of session {session_id} is not here, or is damaged"
-            ) from failure
-
-    async def _built_again(self, request: pb.RestoreWorkerRequest, record: Record, uses: ExitStack) -> Session:
-        """The session, built again under the placement that is asked for."""
-        session_id = request.session_id
+        Where there is no place for it, it is refused before the term is stored. Raises StatusError.
+        """
         self._sessions.reserve(session_id)
         try:
-            session = await self._build(record.request, request.placement, session_id)
+            await self._fencing.take(session_id, record, term)
+            session = await self._build(record.request, record.request.placement, session_id)
         except BaseException:
             self._sessions.release(session_id)
             raise
-        session.attachment.term = request.fence.session_term
+        session.attachment.term, session.blank = term, True
         self._sessions.add(session)
         uses.enter_context(self._sessions.using(session_id))
         return session
+
+
+def _message(name: CheckpointName) -> pb.CheckpointName:
+    return pb.CheckpointName(lineage=name.lineage, step=name.step)
 
 
 def _check_term(session_id: str, fence: pb.Fence, record: Record) -> None:

@@ -1,7 +1,7 @@
 """An open session: the worker that this trainer is in it, and what the agent asks of that."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from cloud_trainer.sessions.worker.dialling import Dialling
 from cloud_trainer.sessions.worker.evaluation import Evaluation
 from cloud_trainer.sessions.worker.figures import SessionStatistics, WorkerFigures
 from cloud_trainer.sessions.worker.in_force import in_force
-from shared.checkpoint import Checkpoint, CheckpointName
+from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
 from shared.placement import (
@@ -37,7 +37,8 @@ from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.worker_listener import WorkerListener
 from shared.runtime.worker_run import Threads, WorkerRun
 from shared.telemetry.metrics import TrainingMetrics
-from shared.training.held_state import copy_state, put_back
+from shared.training.block_state import BlockTensors
+from shared.training.held_state import changing_blocks, copy_state, put_back
 from shared.training.losses import check_labels
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -62,6 +63,8 @@ class Session:
         self.blocks = SessionBlocks(request.worker, built.held, self.memory)
         self.attachment = Attachment(session_id)
         self.statistics = SessionStatistics()
+        self.blank = False
+        """Whether it was built again and has not got the state of its blocks back."""
         self.forgotten = False
         """Whether it is closed for good: nothing is stored from which it could be resumed."""
         self.tickets = Tickets(session_id)
@@ -96,7 +99,7 @@ class Session:
     @property
     def whole(self) -> bool:
         """Whether all is in memory that is needed to go on."""
-        return not self._worker.run.has_failed
+        return not (self.blank or self._worker.run.has_failed)
 
     @property
     def next_step(self) -> int:
@@ -216,7 +219,7 @@ class Session:
     async def join(self, session_term: int) -> None:
         """Another agent has the session from now on, whose term is stored; all that was begun for the one before ends."""
         self.attachment.term = session_term
-        self.tickets.withdraw_offers()
+        self.tickets.withdraw_all_offers()
         async with self._changing:
             await self._end_all()
             self._last_evaluation = 0
@@ -244,19 +247,25 @@ class Session:
         await self._lane.aside(self.blocks.hold, held_blocks(placement, self.name))
         await self._place(placement, next_step)
 
-    async def restore(self, checkpoint: Checkpoint, placement: Placement, lineage: int) -> None:
+    def needed_of_checkpoint(self, placement: Placement) -> list[int]:
+        """The blocks whose states a checkpoint has to have here, for a judged placement to come into force with it."""
+        changing = changing_blocks(self.blocks.held.chain)
+        return [block for block in held_blocks(placement, self.name) if block in changing]
+
+    async def restore(self, step: int, states: Mapping[int, BlockTensors], placement: Placement, lineage: int) -> None:
         """Go on from a checkpoint under a judged placement, which begins a new lineage. Called inside `changing`.
 
-        Raises an IsthmusError when it does not fit; the session must not be used after that.
+        states: of the blocks that are needed (`needed_of_checkpoint`), before this step. Raises an IsthmusError when one does
+        not fit; the session must not be used after that.
         """
         await self._end_all()
         await self._worker.stop()
-        await self._lane.aside(put_back, self.blocks.held, held_blocks(placement, self.name), checkpoint.data)
+        await self._lane.aside(put_back, self.blocks.held, held_blocks(placement, self.name), states)
         self.blocks.forget_arrived()
-        self._lineage = lineage
+        self._lineage, self.blank = lineage, False
         if self._step_log is not None:
-            self._step_log.rolled_back(checkpoint.name.step)
-        await self._place(placement, checkpoint.name.step)
+            self._step_log.rolled_back(step)
+        await self._place(placement, step)
 
     async def begin_evaluation(self, number: int) -> Evaluation:
         """Take part in an evaluation; an earlier one ends. Called inside `changing`. Raises StatusError."""

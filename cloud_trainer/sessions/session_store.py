@@ -3,6 +3,7 @@
 It also bounds what is stored for a subject. A thread of its own reads and writes. Knows nothing of streams.
 """
 
+import asyncio
 import base64
 import re
 import time
@@ -15,10 +16,12 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from cloud_trainer.sessions.stored_index import StoredEntry, StoredIndex
-from shared.checkpoint import Checkpoint, CheckpointName, Files
+from shared.checkpoint import CheckpointName, Files
 from shared.concurrency.threads import Worker
 from shared.errors import StorageError
 from shared.runtime import SessionFolder
+from shared.runtime.checkpoint_states import load_block, load_states
+from shared.training.block_state import BlockTensors
 from shared.training.held_state import to_bytes
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
@@ -63,6 +66,8 @@ class SessionStore:
         """The subject of each session that is being opened."""
         self._learned = False
         """Whether the index knows what was stored before this process began."""
+        self._claiming = asyncio.Lock()
+        """Held from counting what will be stored until it is: who writes second counts what the first has written."""
         self.disk = Worker("disk")
 
     def close(self) -> None:
@@ -159,28 +164,56 @@ class SessionStore:
         state: dict[str, Tensor],
         pinned: Collection[CheckpointName],
     ) -> bool:
-        """Write a checkpoint, and prune older ones but those pinned; returns whether it is on disk. A warning says why not."""
+        """Write a worker's part of a checkpoint, and prune older checkpoints but those pinned; returns whether it is on disk.
+
+        A warning says why not.
+        """
         if (folder := self._folder(session_id)) is None:
             return False
-        before = self._index.entry(session_id) or StoredEntry("")
+        checkpoints = folder.checkpoints
 
-        def write() -> int:
-            folder.checkpoints.save(name, facts, data)
-            folder.checkpoints.prune(pinned)
-            return folder.total_bytes()
+        def write() -> None:
+            checkpoints.save(name, facts, data)
+            checkpoints.prune(pinned)
 
+        data = await self.disk.run(to_bytes, state)
         try:
-            data = await self.disk.run(to_bytes, state)
-            after_bytes = await self.disk.run(folder.checkpoints.bytes_after, name, len(data), pinned)
-            self._claim(session_id, before, after_bytes)
-            stored_bytes = await self.disk.run(write)
+            await self._write(session_id, folder, lambda: checkpoints.bytes_after(name, len(data), pinned), write)
         except StorageError as failure:
-            self._index.put(session_id, before)
             _log.warning("checkpoint not written", session=session_id, checkpoint=str(name), reason=str(failure))
             return False
-        self._index.put(session_id, StoredEntry(before.subject, stored_bytes, resumable=True))
         _log.info("checkpoint written", session=session_id, checkpoint=str(name))
         return True
+
+    async def save_replica(self, session_id: str, name: CheckpointName, block: int, data: bytes) -> None:
+        """Write a block of another worker's part of a checkpoint. Raises StorageError."""
+        folder = self._kept(session_id)
+        checkpoints = folder.checkpoints
+        await self._write(
+            session_id,
+            folder,
+            lambda: checkpoints.bytes_with_replica(name, block, len(data)),
+            lambda: checkpoints.save_replica(name, block, data),
+        )
+
+    async def _write(
+        self, session_id: str, folder: SessionFolder, count_after: Callable[[], int], write: Callable[[], None]
+    ) -> None:
+        """Write what a session may store. count_after: the bytes of its folder then. Raises StorageError."""
+
+        def write_and_count() -> int:
+            write()
+            return folder.total_bytes()
+
+        async with self._claiming:
+            before = self._index.entry(session_id) or StoredEntry("")
+            try:
+                self._claim(session_id, before, await self.disk.run(count_after))
+                stored_bytes = await self.disk.run(write_and_count)
+            except StorageError:
+                self._index.put(session_id, before)
+                raise
+            self._index.put(session_id, StoredEntry(before.subject, stored_bytes, resumable=True))
 
     def _claim(self, session_id: str, before: StoredEntry, after_bytes: int) -> None:
         """Count what will be stored of a session before it is written, so that others find no room that this takes.
@@ -201,11 +234,20 @@ class SessionStore:
         folder = self._folder(session_id)
         return [] if folder is None else await self.disk.run(folder.checkpoints.names)
 
-    async def load(self, session_id: str, name: CheckpointName) -> Checkpoint:
-        """Read a checkpoint. Raises StorageError where it is damaged, or not there."""
-        if (folder := self._folder(session_id)) is None:
-            raise StorageError(f"checkpoint {name} of session {session_id[:40]!r} is not kept")
-        return await self.disk.run(folder.checkpoints.load, name)
+    async def replicas(self, session_id: str) -> dict[CheckpointName, list[int]]:
+        """The blocks of other workers' parts that are kept of a session, by checkpoint. Raises StorageError."""
+        folder = self._folder(session_id)
+        return {} if folder is None else await self.disk.run(folder.checkpoints.replicas)
+
+    async def load(self, session_id: str, name: CheckpointName, blocks: Collection[int]) -> dict[int, BlockTensors]:
+        """Read blocks of a checkpoint, and it may be others with them. Raises StorageError where one is damaged or missing."""
+        if not blocks:
+            return {}
+        return await self.disk.run(load_states, self._kept(session_id).checkpoints, name, blocks)
+
+    async def load_block(self, session_id: str, name: CheckpointName, block: int) -> bytes:
+        """Read one block of a checkpoint as it travels. Raises StorageError where it is damaged, or not there."""
+        return await self.disk.run(load_block, self._kept(session_id).checkpoints, name, block)
 
     async def forget(self, session_id: str) -> None:
         """Remove all that is stored of a session; a warning where that fails."""
@@ -246,6 +288,12 @@ class SessionStore:
         folder.remove()
         _log.info("abandoned session removed from disk", session=session_id)
         return True
+
+    def _kept(self, session_id: str) -> SessionFolder:
+        """The folder of a session. Raises StorageError where nothing is stored."""
+        if (folder := self._folder(session_id)) is None:
+            raise StorageError("this trainer keeps no checkpoints (checkpoints.location)")
+        return folder
 
     def _folder(self, session_id: str) -> SessionFolder | None:
         """The folder of a session; None where nothing is stored, and for an id that no trainer gives.

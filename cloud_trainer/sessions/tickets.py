@@ -1,13 +1,15 @@
 """The tickets of a session: each lets another trainer dial this one once, for one link, or download some blocks.
 
 A ticket is a random token, and only its hash is kept. There is never more than one for a link, and one for the blocks that a
-worker is offered. Tickets are forgotten with the session that holds them, when an agent joins with a higher term, when another
-placement comes into force, and at the end of the evaluation that they are for. Knows nothing of calls.
+worker is offered, of memory and of each checkpoint. Tickets are forgotten with the session that holds them, when an agent joins
+with a higher term, and at the end of the evaluation that they are for; when another placement comes into force, all but those
+for a checkpoint, which stays as it is. Knows nothing of calls.
 """
 
 import secrets
 from collections.abc import Collection
 
+from shared.checkpoint import CheckpointName
 from shared.transport.auth.callers import BlockOffer, PeerLink, PeerTicket
 from shared.transport.auth.tokens import TOKEN_BYTES, digest_of
 
@@ -57,14 +59,20 @@ class Tickets:
         """Forget the tickets of an evaluation, or of training (0)."""
         self._links = {digest: link for digest, link in self._links.items() if link.evaluation != evaluation}
 
-    def offer(self, worker: str, blocks: Collection[int]) -> str:
+    def offer(self, worker: str, blocks: Collection[int], checkpoint: CheckpointName | None = None) -> str:
         """A new ticket with which a worker may download these blocks, and no others, as often as it likes.
 
-        What the same worker was offered before is withdrawn.
+        checkpoint: as they are in that one, and not in memory. What the same worker was offered before of memory, or of any
+        checkpoint, is withdrawn.
         """
-        self._offers = {digest: offer for digest, offer in self._offers.items() if offer.worker != worker}
+        offered = BlockOffer(self._session_id, worker, frozenset(blocks), checkpoint)
+        self._offers = {
+            digest: offer
+            for digest, offer in self._offers.items()
+            if offer.worker != worker or (offer.checkpoint is None) != (checkpoint is None)
+        }
         ticket = secrets.token_urlsafe(TOKEN_BYTES)
-        self._offers[digest_of(ticket)] = BlockOffer(self._session_id, worker, frozenset(blocks))
+        self._offers[digest_of(ticket)] = offered
         return ticket
 
     def find_offer(self, ticket: str) -> BlockOffer | None:
@@ -72,6 +80,10 @@ class Tickets:
         return self._offers.get(digest_of(ticket))
 
     def withdraw_offers(self) -> None:
+        """Forget the tickets for blocks as they are in memory."""
+        self._offers = {digest: offer for digest, offer in self._offers.items() if offer.checkpoint is not None}
+
+    def withdraw_all_offers(self) -> None:
         """Forget all tickets for blocks."""
         self._offers.clear()
 

@@ -130,9 +130,11 @@ def _staleness() -> Panels:
 def _recovery() -> Panels:
     attached = Curve(EDGE.of("isthmus_attaches_total"), f"streams attached, {INSTANCE}")
     back = Curve(EDGE.of("isthmus_rollbacks_total"), f"rolled back, {INSTANCE}")
+    replaced = Curve(EDGE.of("isthmus_replacements_total"), f"trainers replaced, {INSTANCE}")
     repeated = Curve(EDGE.of("isthmus_repeated_steps_total"), INSTANCE)
     pause = EDGE.of("isthmus_checkpoint_seconds_sum")
-    age = f"time() - ({EDGE.of('isthmus_checkpoint_timestamp_seconds')} > 0)"
+    age = Curve(f"time() - ({EDGE.of('isthmus_checkpoint_timestamp_seconds')} > 0)", INSTANCE)
+    replica_age = Curve(f"{EDGE.of('isthmus_replica_age_seconds')} > 0", f"with replicas, {INSTANCE}")
     return [
         graph(
             "Attached and rolled back",
@@ -141,11 +143,12 @@ def _recovery() -> Panels:
             6,
             attached,
             back,
+            replaced,
             steps=True,
         ),
         graph("Steps repeated", "After going back to a checkpoint, since the start.", "short", 6, repeated, steps=True),
         graph("Stood still for checkpoints", "Seconds, since the start.", "s", 6, _one(pause), steps=True),
-        graph("Age of the checkpoint", "Of the newest that both sides have.", "s", 6, _one(age)),
+        graph("Age of the checkpoint", "Of the newest that both sides have.", "s", 6, age, replica_age),
     ]
 
 

@@ -56,8 +56,16 @@ class Experiment(Workload):
             )
         # A worker that has nothing to do now may have it later, so it stays.
         ranked = tuple(sorted(before.workers, key=lambda name: (placement.workers + before.workers).index(name)))
-        placement = completed(replace(placement, workers=ranked), self)
+        placement = self.completed(replace(placement, workers=ranked))
         _check_source(placement)
+        return placement
+
+    def completed(self, placement: Placement) -> Placement:
+        """The placement with the codec of every crossing.
+
+        Raises ConfigError for one that cannot be, DataError for labels that may not leave.
+        """
+        placement = completed(placement, self)
         self._check_labels(placement)
         return placement
 

@@ -1,5 +1,6 @@
 """What an edge exports besides what both sides do. Gauges are read from where the figure is kept, at a scrape."""
 
+import time
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -52,6 +53,11 @@ class EdgeMetrics(TrainingMetrics):
         self.rollbacks = Counter(
             "isthmus_rollbacks", "Times that training went back to a checkpoint.", registry=registry
         )
+        self.replacements = Counter(
+            "isthmus_replacements",
+            "Trainers that were away for too long, so that the run went on without them.",
+            registry=registry,
+        )
         self.repeated_steps = Counter(
             "isthmus_repeated_steps", "Steps that are done again after going back.", registry=registry
         )
@@ -66,6 +72,14 @@ class EdgeMetrics(TrainingMetrics):
             "Unix time of the newest checkpoint that both sides have, or of the run's beginning; 0 where none is kept.",
             registry=registry,
         )
+        self.replicated_at: float | None = None
+        """When the newest checkpoint became shared whose replicas are on disk, by time.time."""
+        replica_age = Gauge(
+            "isthmus_replica_age_seconds",
+            "Seconds since the newest checkpoint of which replicas are on disk too; 0 where there are none.",
+            registry=registry,
+        )
+        replica_age.set_function(lambda: time.time() - self.replicated_at if self.replicated_at is not None else 0.0)
         rate = Gauge(
             "isthmus_link_bytes_per_second",
             "Rate that the link was measured to carry, by direction; 0 while it is not known.",

@@ -196,6 +196,10 @@ class RunObserver(RunListener):
         """Both sides have it."""
         self._metrics.checkpoint_timestamp.set_to_current_time()
 
+    def checkpoint_replicated(self) -> None:
+        """Neighbours have the trainers' parts, too."""
+        self._metrics.replicated_at = time.time()
+
     def migrated(self, pause_seconds: float, /) -> None:
         """The cut was moved."""
         self._metrics.migrations_done.inc()
@@ -204,6 +208,10 @@ class RunObserver(RunListener):
     def migration_failed(self) -> None:
         """The cut stayed."""
         self._metrics.migrations_failed.inc()
+
+    def replaced(self, trainers: Sequence[str], /) -> None:
+        """Count them."""
+        self._metrics.replacements.inc(len(trainers))
 
     def rolled_back(self, step: int, /) -> None:
         """Training goes on from a checkpoint."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import NamedTuple
@@ -66,7 +66,11 @@ class OpenSession:
     ) -> None:
         """members: by the name of the worker."""
         self.stored = stored
-        self.members = members
+        gone = stored.record.left_out
+        self.members = {worker: member for worker, member in members.items() if worker not in gone}
+        """The trainers with which it goes on."""
+        self.left_out = {worker: member for worker, member in members.items() if worker in gone}
+        """Those without which it goes on, because they were away for too long."""
         self.experiment = experiment
         self.workers = workers
         self.retry = retry
@@ -114,6 +118,11 @@ class OpenSession:
             self.step_log,
         )
         return PlacedWorker(setup, self.placement, self.first_step)
+
+    def leave_out(self, workers: Collection[str]) -> None:
+        """Go on without these trainers, from a checkpoint that others have."""
+        for worker in workers:
+            self.left_out[worker] = self.members.pop(worker)
 
     async def join(self) -> dict[str, pb.JoinSessionResponse]:
         """Become the only agent of the session at every trainer, and hear what each could go on with.
@@ -202,10 +211,34 @@ class OpenSession:
 
     async def download_block(self, worker: str, block: Block, *, weights_only: bool) -> block_state.BlockTensors:
         """Download the state of a block from the trainer that holds it. Raises ProtocolError for bytes that are none."""
+        data = await self._download(worker, block, weights_only=weights_only)
+        return await self.workers.compute.run(block_state.deserialize, data)
+
+    async def _download(
+        self, worker: str, block: Block, *, weights_only: bool = False, checkpoint: CheckpointName | None = None
+    ) -> bytes:
         member = self.members[worker]
         limit = block_state.max_serialized_bytes(block, self.experiment.recipe.optimizer)
-        data = await member.client.download_block(member.session_id, block.index, limit, weights_only=weights_only)
-        return await self.workers.compute.run(block_state.deserialize, bytes(data))
+        data = await member.client.download_block(
+            member.session_id, block.index, limit, weights_only=weights_only, checkpoint=checkpoint
+        )
+        return bytes(data)
+
+    async def bring_replicas(self, name: CheckpointName, sender: str, receiver: str, blocks: Sequence[int]) -> None:
+        """Have a worker keep blocks of a checkpoint on its disk, as a trainer has them on its own.
+
+        Raises StorageError where they cannot be written here.
+        """
+        if receiver != AGENT:
+            await self.send_blocks(sender, receiver, dict.fromkeys(blocks, False), name)
+            return
+        store, chain, optimizer = self.stored.store, self.experiment.chain, self.experiment.recipe.optimizer
+        assert store is not None, "without a folder there are no checkpoints"
+        for index in blocks:
+            state = await self._download(sender, chain.blocks[index], checkpoint=name)
+            tensors = await self.workers.compute.run(block_state.deserialize, state)
+            block_state.check(chain.blocks[index], optimizer, tensors)
+            await self.workers.disk.run(store.save_replica, name, index, state)
 
     async def upload_block(
         self, worker: str, block: Block, tensors: block_state.BlockTensors, placement_version: int
@@ -219,21 +252,31 @@ class OpenSession:
         if block_state.is_static(block):
             self._equal_blocks[worker].add(block.index)
 
-    async def send_blocks(self, sender: str, receiver: str, weights_only: Mapping[int, bool]) -> None:
+    async def send_blocks(
+        self, sender: str, receiver: str, weights_only: Mapping[int, bool], checkpoint: CheckpointName | None = None
+    ) -> None:
         """Have one trainer bring blocks straight from another one; none of them passes this device.
 
-        weights_only: of each block, by index, whether its optimizer state stays behind.
+        weights_only: of each block, by index, whether its optimizer state stays behind. checkpoint: the one in which they are
+        brought, from disk to disk; None from memory to memory.
         """
+        named = None if checkpoint is None else pb.CheckpointName(lineage=checkpoint.lineage, step=checkpoint.step)
         there, here = self.members[sender], self.members[receiver]
         ticket = await there.client.offer_blocks(
             pb.OfferBlocksRequest(
-                session_id=there.session_id, fence=self.fence, worker=receiver, blocks=list(weights_only)
+                session_id=there.session_id,
+                fence=self.fence,
+                worker=receiver,
+                blocks=list(weights_only),
+                checkpoint=named,
             )
         )
         peer = pb.Peer(worker=sender, address=there.client.address, session_id=there.session_id, ticket=ticket)
         wanted = [pb.WantedBlock(block=index, weights_only=alone) for index, alone in weights_only.items()]
         await here.client.fetch_blocks(
-            pb.FetchBlocksRequest(session_id=here.session_id, fence=self.fence, peer=peer, blocks=wanted)
+            pb.FetchBlocksRequest(
+                session_id=here.session_id, fence=self.fence, peer=peer, blocks=wanted, checkpoint=named
+            )
         )
         blocks = self.experiment.chain.blocks
         self._equal_blocks[receiver] |= {index for index in weights_only if block_state.is_static(blocks[index])}
@@ -311,12 +354,13 @@ class OpenSession:
                 await self._end(resumable=self.resumable)
 
     async def _end(self, *, resumable: bool) -> None:
-        await gathered(
-            *(
-                one.client.close_session(one.session_id, self.fence, resumable=resumable)
-                for one in self.members.values()
-            )
-        )
+        async def end(one: Member) -> None:
+            await one.client.close_session(one.session_id, self.fence, resumable=resumable)
+
+        await gathered(*(end(one) for one in self.members.values()))
+        for one in self.left_out.values():
+            with suppress(IsthmusError):  # where it is still away, it forgets the session by itself, later
+                await end(one)
 
 
 async def abandon_at(member: Member) -> None:

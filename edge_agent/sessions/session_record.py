@@ -33,6 +33,8 @@ class SessionRecord(Section):
     total_steps: int
     began: str
     """When it was opened, as ISO 8601."""
+    left_out: tuple[str, ...] = ()
+    """The trainers without which the session goes on, because they were away for too long."""
     shared: tuple[int, int] | None = None
     """The newest checkpoint that both sides are known to have: lineage and step."""
 

@@ -5,7 +5,7 @@ their own calls them.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import IO, Self
 
@@ -65,6 +65,10 @@ class StoredSession:
     def set_shared(self, name: CheckpointName) -> None:
         """Record that both sides have this checkpoint. Raises StorageError."""
         self._change(shared=tuple(name))
+
+    def set_left_out(self, workers: Collection[str]) -> None:
+        """Record without which trainers the session goes on. Raises StorageError."""
+        self._change(left_out=tuple(sorted(workers)))
 
     def change_settings(self, config: EdgeConfig, total_steps: int) -> None:
         """Record the configuration that the session goes on with. Raises StorageError."""

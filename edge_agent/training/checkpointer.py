@@ -1,7 +1,8 @@
 """The checkpoints of a run: when one is due, how it is taken at every worker, and which one all of them have.
 
 One is taken at a step boundary, with nothing in flight: every worker copies its part, and writes it while training goes on.
-It is shared once all parts are written. Used on the event loop.
+Where replicas are wanted, each trainer's part is then brought to the disk of another worker. It is shared once all of it is
+written. Used on the event loop.
 """
 
 import asyncio
@@ -26,11 +27,14 @@ from shared.errors import (
     StorageError,
     UnreachableError,
 )
-from shared.training.held_state import copy_state, to_bytes
+from shared.placement import replica_keepers
+from shared.training.held_state import changing_blocks, copy_state, to_bytes
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
 Ordered = list["asyncio.Future[CheckpointName]"]
+Replicas = dict[tuple[str, str], list[int]]
+"""Blocks, by the trainer whose they are and the worker that is to keep them too."""
 
 
 class Checkpointer:
@@ -147,7 +151,8 @@ class Checkpointer:
                 raise
             _log.warning("no checkpoint was taken", step=step, reason=str(failure))
             return
-        self._writing = asyncio.create_task(self._write(name, facts, state, parts, ordered))
+        replicas = self._wanted_replicas()
+        self._writing = asyncio.create_task(self._write(name, facts, state, parts, replicas, ordered))
         self.count_from(step)
 
     def _ask_again_later(self) -> None:
@@ -159,6 +164,17 @@ class Checkpointer:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.ask)
+
+    def _wanted_replicas(self) -> Replicas:
+        """What each worker is to keep of the checkpoint that is taken now, beside its part."""
+        if not self._config.replicas:
+            return {}
+        session = self._session
+        placement, changing = session.placement, changing_blocks(session.experiment.chain)
+        return {
+            (trainer, keeper): [block for block in changing if placement.owner(block) == trainer]
+            for trainer, keeper in replica_keepers(placement, session.members).items()
+        }
 
     def _part_of(self, worker: str, name: CheckpointName) -> "_TrainersPart":
         session = self._session
@@ -183,6 +199,7 @@ class Checkpointer:
         facts: dict[str, Any],
         state: dict[str, Any],
         parts: list["_TrainersPart"],
+        replicas: Replicas,
         ordered: Ordered,
     ) -> None:
         stored = self._session.stored
@@ -195,10 +212,13 @@ class Checkpointer:
 
         try:
             await gathered(disk.run(write), *(part.written() for part in parts))
+            await gathered(*(self._session.bring_replicas(name, *pair, blocks) for pair, blocks in replicas.items()))
             await disk.run(stored.set_shared, name)
             _log.info("checkpoint at every worker", step=name.step)
             self.shared_at = time.time()
             self._listener.checkpoint_shared()
+            if replicas:
+                self._listener.checkpoint_replicated()
             _deliver(ordered, name)
         except IsthmusError as failure:
             _log.warning("checkpoint not written", checkpoint=str(name), reason=str(failure))

@@ -107,6 +107,12 @@ class Deployer:
         self._want(self._session.experiment.placed(document, before))
         return self.placement
 
+    def want_nothing(self) -> None:
+        """Forget what was wanted: it was for other workers than there are now."""
+        if self._wanted is not None:
+            _log.warning("the change of placement is dropped", version=self._wanted.version)
+        self._wanted = None
+
     async def change_now(self, next_step: int) -> Tickets | None:
         """Put into force what is wanted, with nothing in flight and no link up. Returns the trainers' new tickets.
 

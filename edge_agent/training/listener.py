@@ -102,11 +102,17 @@ class RunListener:
     def checkpoint_shared(self) -> None:
         """Both sides can go back to the state of this step, or of a few steps ago."""
 
+    def checkpoint_replicated(self) -> None:
+        """Other workers have replicas of each trainer's part of the checkpoint that is shared now."""
+
     def migrated(self, pause_seconds: float, /) -> None:
         """The cut was moved. pause_seconds: how long training waited for that."""
 
     def migration_failed(self) -> None:
         """A move of the cut has failed, and the cut stays."""
+
+    def replaced(self, trainers: Sequence[str], /) -> None:
+        """The run goes on without these trainers, from a checkpoint; others have their blocks."""
 
     def rolled_back(self, step: int, /) -> None:
         """Both sides have gone back to a checkpoint; training goes on with this step."""

@@ -1,20 +1,32 @@
 """What follows when a session cannot go on as it is: all trainers are joined, and go on where they were, or from a checkpoint.
 
-The checkpoint is the newest that every worker has.
+The checkpoint is the newest of which the workers have all blocks between them, on the disks of those that go on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
+from edge_agent.experiment.replacing import planned_around
 from edge_agent.sessions.open_session import OpenSession, Tickets
 from shared.checkpoint import CheckpointName
-from shared.errors import GoneError, SessionLostError, StorageError
-from shared.placement import AGENT, Placement, document_of, held_blocks, parse_placement
+from shared.concurrency.tasks import gathered
+from shared.errors import ConfigError, DataError, GoneError, SessionLostError, StorageError
+from shared.placement import (
+    AGENT,
+    OnDisk,
+    Placement,
+    document_of,
+    fetches,
+    held_blocks,
+    parse_placement,
+    ranges_of,
+)
+from shared.runtime.checkpoint_states import load_states
 from shared.runtime.placed_worker import PlacedWorker
-from shared.training.held_state import put_back
+from shared.training.held_state import changing_blocks, put_back
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
@@ -35,6 +47,8 @@ class Restored:
     step: int
     facts: Mapping[str, Any]
     """What this device remembered with it."""
+    planned_around: bool
+    """Whether it is restored under another placement than that of then, without the trainers that are left out."""
 
 
 async def rejoin(session: OpenSession, worker: PlacedWorker, *, is_whole: bool) -> Rejoined | Restored:
@@ -58,38 +72,94 @@ def _goes_on(session: OpenSession, answer: pb.JoinSessionResponse) -> bool:
 
 
 async def _restore_newest(session: OpenSession, answers: Mapping[str, pb.JoinSessionResponse]) -> Restored:
-    experiment, workers, stored = session.experiment, session.workers, session.stored
-    named = [{CheckpointName(name.lineage, name.step) for name in answer.checkpoints} for answer in answers.values()]
-    damaged = set[CheckpointName]()
-    """What a trainer could not restore."""
-    while True:
-        ours = await workers.disk.run(stored.checkpoints)
-        common = [name for name in ours if name not in damaged and all(name in of_trainer for of_trainer in named)]
-        if not common:
-            raise GoneError(
-                f"session {session.id} cannot go on: there is no checkpoint that this device and every trainer have"
-            )
-        name = common[0]
+    disk, stored = session.workers.disk, session.stored
+    changing = changing_blocks(session.experiment.chain)
+    nowhere: list[int] = []
+    """The blocks of the newest checkpoint that nobody has."""
+    for name in await disk.run(stored.checkpoints):
         assert stored.store is not None, "without a folder there are no checkpoints"
         try:
-            checkpoint = await workers.disk.run(stored.store.load, name)
-            placement = _placement_of(session, checkpoint.facts)
-            await workers.compute.run(put_back, experiment.held, held_blocks(placement, AGENT), checkpoint.data)
+            facts = (await disk.run(stored.store.load, name)).facts
+            before = _placement_of(session, facts)
         except StorageError as failure:
-            _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
-            await workers.disk.run(stored.remove_damaged, name)
+            await _drop_damaged(session, name, failure)
+            continue
+        on_disk = _on_disk(answers, name, (await disk.run(stored.store.replicas)).get(name, []))
+        placement = _around(session, before, on_disk)
+        missing = fetches(before, placement, on_disk, changing)
+        if missing.nowhere:
+            nowhere = nowhere or missing.nowhere
             continue
         try:
+            await gathered(*(session.bring_replicas(name, *pair, blocks) for pair, blocks in missing.between.items()))
+            if not await _put_back_here(session, name, placement):
+                continue
             tickets = await session.restore(name, placement)
         except SessionLostError as failure:
             _log.warning("checkpoint not restored; an older one counts", checkpoint=str(name), reason=str(failure))
-            damaged.add(name)
             continue
         if session.step_log is not None:
             session.step_log.rolled_back(name.step)
-        await workers.disk.run(stored.set_shared, name)
+        await disk.run(stored.set_shared, name)
         _log.info("went back to a checkpoint", step=name.step, placement=placement.version)
-        return Restored(tickets, name.step, checkpoint.facts)
+        return Restored(tickets, name.step, facts, placement != before)
+    raise _gone(session, nowhere)
+
+
+def _on_disk(answers: Mapping[str, pb.JoinSessionResponse], name: CheckpointName, here: list[int]) -> dict[str, OnDisk]:
+    """What each worker has of a checkpoint. here: the replicas on this device, whose own part is there."""
+    found = {AGENT: OnDisk(part=True, replicas=frozenset(here))}
+    for worker, answer in answers.items():
+        parts = [CheckpointName(part.lineage, part.step) for part in answer.checkpoints]
+        replicas = {
+            CheckpointName(kept.checkpoint.lineage, kept.checkpoint.step): kept.blocks for kept in answer.replicas
+        }
+        found[worker] = OnDisk(part=name in parts, replicas=frozenset(replicas.get(name, ())))
+    return found
+
+
+def _around(session: OpenSession, before: Placement, on_disk: Mapping[str, OnDisk]) -> Placement:
+    """The placement of a checkpoint without the trainers that are left out. Raises GoneError where there can be none."""
+    kept = {worker: on.replicas for worker, on in on_disk.items()}
+    try:
+        return planned_around(session.experiment, before, sorted(session.left_out), kept)
+    except (ConfigError, DataError) as impossible:
+        raise GoneError(
+            f"session {session.id} cannot go on without {_named(session.left_out)}: {impossible}"
+        ) from impossible
+
+
+async def _put_back_here(session: OpenSession, name: CheckpointName, placement: Placement) -> bool:
+    """Have this device's blocks as they were then; whether they are whole on its disk."""
+    workers, held, store = session.workers, session.experiment.held, session.stored.store
+    assert store is not None, "without a folder there are no checkpoints"
+    blocks = held_blocks(placement, AGENT)
+    needed = set(blocks).intersection(changing_blocks(session.experiment.chain))
+    try:
+        states = await workers.disk.run(load_states, store, name, needed)
+        await workers.compute.run(put_back, held, blocks, states)
+    except StorageError as failure:
+        await _drop_damaged(session, name, failure)
+        return False
+    return True
+
+
+async def _drop_damaged(session: OpenSession, name: CheckpointName, failure: StorageError) -> None:
+    _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
+    await session.workers.disk.run(session.stored.remove_damaged, name)
+
+
+def _gone(session: OpenSession, nowhere: list[int]) -> GoneError:
+    """nowhere: blocks of the newest checkpoint that nobody has any more."""
+    without = f" without {_named(session.left_out)}" if session.left_out else ""
+    blocks = f"; of the newest one, blocks {', '.join(map(str, ranges_of(nowhere)))} are nowhere" if nowhere else ""
+    return GoneError(
+        f"session {session.id} cannot go on{without}: there is no checkpoint that this device and every trainer have{blocks}"
+    )
+
+
+def _named(workers: Collection[str]) -> str:
+    return ", ".join(repr(worker) for worker in sorted(workers))
 
 
 def facts_of_placement(placement: Placement) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from functools import partial
 
 import structlog
 
+from edge_agent.sessions.absences import Absences, AbsentError
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.attempts import Attempts, can_be_mended, is_refusal
 from edge_agent.training.checkpointer import Checkpointer
@@ -59,6 +60,7 @@ class TrainingLoop:
         self._tally.begin(session.placement, experiment.facts, session.first_step)
         self.stretches = Stretches(session, self._worker, self._tally, boundary)
         self._attempts = Attempts()
+        self._absences = Absences(session, lambda: self._tally.done_step)
         self._evaluated_step = 0
         """The step that came next when the model was evaluated last."""
         self._links: Links | None = None
@@ -83,9 +85,7 @@ class TrainingLoop:
         joined = await self._rejoin(is_whole=not resumed)
         while True:
             try:
-                if await self._go_on(joined) is _End.DONE:
-                    self.activity.begin(Activity.FINISHING)
-                    await self._session.collect()
+                if await self._absences.bounded(self._go_on(joined)) is _End.DONE:
                     return
                 if self._pause.shutdown.requested:
                     return
@@ -107,7 +107,7 @@ class TrainingLoop:
         await self._worker.stop()
 
     async def _go_on(self, joined: Rejoined | Restored) -> _End:
-        """Do the steps that are left, under one placement after the other."""
+        """Do the steps that are left, under one placement after the other, and bring the weights home."""
         while True:
             if isinstance(joined, Restored):
                 await self._restart(joined)
@@ -118,6 +118,9 @@ class TrainingLoop:
                 self._listener.placed(placement, links(placement, self._experiment.facts))
                 self._listener.deployment_changed(self.deployer.deployment_in_force)
                 end = await self._do_steps(self._links)
+            if end is _End.DONE:
+                self.activity.begin(Activity.FINISHING)
+                await self._session.collect()
             if end is not _End.CHANGE:
                 return end
             with self.activity.during(Activity.MIGRATING):
@@ -217,11 +220,29 @@ class TrainingLoop:
         await self._worker.place(self._session.placement, restored.step)
         self._tally.begin(self._session.placement, self._experiment.facts, restored.step)
         self.checkpointer.count_from(restored.step)
+        if restored.planned_around:
+            self.checkpointer.ask()  # so that going back never moves blocks once more
         self._evaluated_step = restored.facts.get("evaluated_step", 0)
         self._listener.rolled_back(restored.step)
 
     async def _rejoin(self, *, is_whole: bool) -> Rejoined | Restored:
-        return await self._session.retry.run(lambda: rejoin(self._session, self._worker, is_whole=is_whole))
+        """Join the trainers again; those that stay away for too long are left out from then on."""
+        session, before = self._session, set(self._session.left_out)
+        while True:
+            attempts = session.retry.run(partial(rejoin, session, self._worker, is_whole=is_whole))
+            try:
+                joined = await self._absences.bounded(attempts)
+            except AbsentError as absent:
+                _log.warning("trainers away for too long; going on without them", trainers=absent.workers)
+                session.leave_out(absent.workers)
+                is_whole = False
+                continue
+            if replaced := sorted(session.left_out.keys() - before):
+                await session.workers.disk.run(session.stored.set_left_out, session.left_out)
+                self.deployer.want_nothing()
+                self._listener.replaced(replaced)
+                _log.info("trainers replaced", trainers=replaced, version=session.placement.version)
+            return joined
 
     async def _recover(self, failure: IsthmusError | None) -> Rejoined | Restored:
         """Go on after `failure`, or after the links were ended because a trainer stops.

@@ -5,9 +5,17 @@ Knows nothing of models or gRPC.
 
 from shared.checkpoint.documents import seal, unseal
 from shared.checkpoint.files import Files, FsspecFiles, LocalFiles, open_files
-from shared.checkpoint.store import MAX_NAMED, Checkpoint, CheckpointName, CheckpointStore, DamagedCheckpointError
+from shared.checkpoint.store import (
+    LARGEST_NUMBER,
+    MAX_NAMED,
+    Checkpoint,
+    CheckpointName,
+    CheckpointStore,
+    DamagedCheckpointError,
+)
 
 __all__ = [
+    "LARGEST_NUMBER",
     "MAX_NAMED",
     "Checkpoint",
     "CheckpointName",

@@ -1,8 +1,9 @@
 """Checkpoints by name: saved whole, verified before they are believed, pruned.
 
-A checkpoint is two files: `checkpoint-LINEAGE-STEP.safetensors`, and `checkpoint-LINEAGE-STEP.json`, its manifest, which is
-written after it. The manifest holds the length and checksum of the first file, the owner's facts, and a checksum of its own.
-Knows nothing of what the bytes mean.
+Of a checkpoint a side has its own part, and the replicas that it keeps of single blocks of other parts. Each is two files:
+`checkpoint-LINEAGE-STEP.safetensors`, or `checkpoint-LINEAGE-STEP.block-BLOCK.safetensors` for a replica, and beside it its
+manifest, `.json`, which is written after it. The manifest holds the length and checksum of the first file, the owner's facts,
+and a checksum of its own. Knows nothing of what the bytes mean.
 """
 
 import re
@@ -19,7 +20,9 @@ from shared.errors import StorageError
 
 _log = structlog.get_logger(__name__)
 
-_MANIFEST = re.compile(r"checkpoint-(\d{1,19})-(\d{1,19})\.json", re.ASCII)
+_MANIFEST = re.compile(r"checkpoint-(\d{1,19})-(\d{1,19})(?:\.block-(\d{1,9}))?\.json", re.ASCII)
+LARGEST_NUMBER = 10**19 - 1
+"""No lineage and no step of a name may be above it: what is written must be found again."""
 FORMAT = 1
 """The version of the manifest's layout."""
 MAX_NAMED = 64
@@ -40,7 +43,7 @@ class CheckpointName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint as it was saved. facts: what the owner remembers with it, as JSON. data: the bytes of its file."""
+    """A part or a replica as it was saved. facts: what the owner remembers with it, as JSON. data: the bytes of its file."""
 
     name: CheckpointName
     facts: dict[str, Any]
@@ -60,39 +63,59 @@ class CheckpointStore:
         self._keep = keep
 
     def save(self, name: CheckpointName, facts: dict[str, Any], data: bytes) -> None:
-        """Write a checkpoint. Raises StorageError; then there is no checkpoint of that name, or a whole one."""
+        """Write this side's part. Raises StorageError; then there is no part of that name, or a whole one."""
+        self._save(_File(name), facts, data)
+
+    def save_replica(self, name: CheckpointName, block: int, data: bytes) -> None:
+        """Write a block of another side's part. Raises StorageError; then it is not here, or whole."""
+        self._save(_File(name, block), {}, data)
+
+    def _save(self, file: "_File", facts: dict[str, Any], data: bytes) -> None:
         manifest = {
             "format": FORMAT,
-            "lineage": name.lineage,
-            "step": name.step,
+            **file.identity,
             "bytes": len(data),
             "xxh3_128": xxhash.xxh3_128_hexdigest(data),
             "facts": facts,
         }
-        self.files.remove(_manifest(name))  # or an old manifest would stand beside new bytes for a moment
-        self.files.write(_file(name), data)
-        self.files.write(_manifest(name), seal(manifest))
+        self.files.remove(file.manifest)  # or an old manifest would stand beside new bytes for a moment
+        self.files.write(file.data, data)
+        self.files.write(file.manifest, seal(manifest))
 
     def names(self) -> list[CheckpointName]:
-        """The checkpoints that have a manifest, the newest first. They may be damaged."""
-        found = [_MANIFEST.fullmatch(name) for name in self.files.names()]
-        return sorted((CheckpointName(int(match[1]), int(match[2])) for match in found if match), reverse=True)
+        """The checkpoints of which this side's part has a manifest, the newest first. They may be damaged."""
+        return sorted((file.name for file in self._listed() if file.block is None), reverse=True)
+
+    def replicas(self) -> dict[CheckpointName, list[int]]:
+        """The blocks of which a replica has a manifest, by checkpoint, in order. They may be damaged."""
+        found: dict[CheckpointName, list[int]] = {}
+        for file in sorted(file for file in self._listed() if file.block is not None):
+            assert file.block is not None
+            found.setdefault(file.name, []).append(file.block)
+        return found
 
     def load(self, name: CheckpointName) -> Checkpoint:
-        """Read a checkpoint and verify it.
+        """Read this side's part and verify it.
 
         Raises DamagedCheckpointError when it is not whole or not there, StorageError when it cannot be read.
         """
-        manifest = _read_manifest(self.files.read(_manifest(name)), name)
-        data = self.files.read(_file(name))
+        return self._load(_File(name))
+
+    def load_replica(self, name: CheckpointName, block: int) -> Checkpoint:
+        """The same for a block of another side's part."""
+        return self._load(_File(name, block))
+
+    def _load(self, file: "_File") -> Checkpoint:
+        manifest = _read_manifest(self.files.read(file.manifest), file)
+        data = self.files.read(file.data)
         if data is None:
-            raise DamagedCheckpointError(f"checkpoint {name}: its file is missing")
+            raise DamagedCheckpointError(f"{file}: its file is missing")
         if len(data) != manifest["bytes"] or xxhash.xxh3_128_hexdigest(data) != manifest["xxh3_128"]:
-            raise DamagedCheckpointError(f"checkpoint {name}: its file is not what was written")
-        return Checkpoint(name, manifest["facts"], data)
+            raise DamagedCheckpointError(f"{file}: its file is not what was written")
+        return Checkpoint(file.name, manifest["facts"], data)
 
     def is_whole(self, name: CheckpointName) -> bool:
-        """Whether a checkpoint can be loaded; where it cannot, a warning says why."""
+        """Whether this side's part can be loaded; where it cannot, a warning says why."""
         try:
             self.load(name)
         except StorageError as failure:
@@ -101,54 +124,94 @@ class CheckpointStore:
         return True
 
     def remove(self, name: CheckpointName) -> None:
-        """Remove a checkpoint, if it is there. Raises StorageError."""
-        self.files.remove(_manifest(name))
-        self.files.remove(_file(name))
+        """Remove a checkpoint with its replicas, if it is there. Raises StorageError."""
+        for file in {_File(name), *(file for file in self._listed() if file.name == name)}:
+            self.files.remove(file.manifest)
+            self.files.remove(file.data)
 
     def bytes_after(self, name: CheckpointName, data_bytes: int, pinned: Collection[CheckpointName]) -> int:
-        """The bytes that the whole folder will hold once a checkpoint of `data_bytes` is saved and older ones are pruned.
+        """The bytes that the whole folder will hold once a part of `data_bytes` is saved and older ones are pruned.
 
-        The new checkpoint's manifest is not counted. Raises StorageError.
+        The new part's manifest is not counted. Raises StorageError.
         """
-        sizes, names = self.files.sizes(), {*self.names(), name}
-        for gone in {name, *(names - self._retained(names, pinned))}:
-            sizes.pop(_manifest(gone), None)
-            sizes.pop(_file(gone), None)
+        sizes, listed = self.files.sizes(), self._listed()
+        retained = self._retained({name, *(file.name for file in listed)}, pinned)
+        for gone in (_File(name), *(file for file in listed if file.name not in retained)):
+            sizes.pop(gone.manifest, None)
+            sizes.pop(gone.data, None)
+        return data_bytes + sum(sizes.values())
+
+    def bytes_with_replica(self, name: CheckpointName, block: int, data_bytes: int) -> int:
+        """The same once a replica of `data_bytes` is saved, which prunes nothing. Raises StorageError."""
+        sizes = self.files.sizes()
+        sizes.pop(_File(name, block).data, None)
         return data_bytes + sum(sizes.values())
 
     def prune(self, pinned: Collection[CheckpointName] = ()) -> None:
         """Remove all checkpoints but the newest ones and those that are `pinned`, and all files without a manifest."""
-        retained = self._retained(self.names(), pinned)
-        for name in self.names():
-            if name not in retained:
-                self.remove(name)
-        files = {_file(name) for name in self.names()}
-        for file in self.files.names():
-            if file.startswith("checkpoint-") and file.endswith(".safetensors") and file not in files:
-                self.files.remove(file)
+        listed = self._listed()
+        retained = self._retained({file.name for file in listed}, pinned)
+        for name in {file.name for file in listed} - retained:
+            self.remove(name)
+        files = {file.data for file in self._listed()}
+        for found in self.files.names():
+            if found.startswith("checkpoint-") and found.endswith(".safetensors") and found not in files:
+                self.files.remove(found)
 
     def _retained(self, names: Iterable[CheckpointName], pinned: Collection[CheckpointName]) -> set[CheckpointName]:
         return {*sorted(names, reverse=True)[: self._keep], *pinned}
 
+    def _listed(self) -> list["_File"]:
+        """All that has a manifest."""
+        found = [_MANIFEST.fullmatch(name) for name in self.files.names()]
+        return [
+            _File(CheckpointName(int(match[1]), int(match[2])), None if match[3] is None else int(match[3]))
+            for match in found
+            if match is not None
+        ]
 
-def _manifest(name: CheckpointName) -> str:
-    return f"checkpoint-{name}.json"
+
+class _File(NamedTuple):
+    """A side's part of a checkpoint, or its replica of one block."""
+
+    name: CheckpointName
+    block: int | None = None
+
+    @property
+    def data(self) -> str:
+        """The name of the file that holds the state."""
+        return f"{self._stem}.safetensors"
+
+    @property
+    def manifest(self) -> str:
+        """The name of its manifest."""
+        return f"{self._stem}.json"
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """What the manifest says of itself."""
+        of_block = {} if self.block is None else {"block": self.block}
+        return {"lineage": self.name.lineage, "step": self.name.step, **of_block}
+
+    @property
+    def _stem(self) -> str:
+        return f"checkpoint-{self.name}" if self.block is None else f"checkpoint-{self.name}.block-{self.block}"
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.name}" if self.block is None else f"block {self.block} of checkpoint {self.name}"
 
 
-def _file(name: CheckpointName) -> str:
-    return f"checkpoint-{name}.safetensors"
-
-
-def _read_manifest(sealed: bytes | None, name: CheckpointName) -> dict[str, Any]:
-    """The manifest. Raises DamagedCheckpointError for bytes that were not written for this name."""
+def _read_manifest(sealed: bytes | None, file: _File) -> dict[str, Any]:
+    """The manifest. Raises DamagedCheckpointError for bytes that were not written for this file."""
     if sealed is None:
-        raise DamagedCheckpointError(f"checkpoint {name}: its manifest is missing")
+        raise DamagedCheckpointError(f"{file}: its manifest is missing")
     manifest = unseal(sealed)
     if (
         manifest is None
-        or (manifest.get("format"), manifest.get("lineage"), manifest.get("step")) != (FORMAT, *name)
+        or manifest.get("format") != FORMAT
+        or {key: manifest.get(key) for key in ("lineage", "step", "block") if key in manifest} != file.identity
         or not {"bytes", "xxh3_128"} <= manifest.keys()
         or not isinstance(manifest.get("facts"), dict)
     ):
-        raise DamagedCheckpointError(f"checkpoint {name}: its manifest is not what was written")
+        raise DamagedCheckpointError(f"{file}: its manifest is not what was written")
     return manifest

@@ -44,6 +44,10 @@ class TrainerAddressConfig(Section):
     give_up_seconds: NonNegativeFloat | None = Field(default=None, examples=[3600.0])
     """How long the agent tries to reach a trainer that it lost while training, before the run ends. Left out, without end."""
 
+    replace_after_seconds: PositiveFloat | None = Field(default=None, examples=[300.0])
+    """How long the trainer may be away in the middle of a run before the run goes on without it, from the newest checkpoint:
+    others have its blocks then, from the replicas of them. It needs checkpoints.replicas. Left out, the run waits."""
+
     token: SecretStr | None = Field(default=None, examples=["the-token-itself"])
     """The trainer knows the agent by this token. Set it by EDGE_AGENT_TRAINER__TOKEN rather than in a file or as a flag, which
     others may read. It is never logged or printed."""

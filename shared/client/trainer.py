@@ -7,6 +7,7 @@ from typing import Any, Self, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from shared.checkpoint import CheckpointName
 from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
 from shared.client.credentials import PLAIN, TrainerAccess
@@ -222,13 +223,15 @@ class TrainerClient:
         max_bytes: int,
         *,
         weights_only: bool,
+        checkpoint: CheckpointName | None = None,
         ticket: str | None = None,
         announced: Callable[[int], None] = _accept_any,
     ) -> memoryview:
         """The state of a block that the trainer holds. Raises ProtocolError where it has more than `max_bytes`.
 
-        ticket: what lets a trainer download, in the place of an agent's token. announced: told how many bytes will come, before
-        memory is taken for them; what it raises ends the call.
+        checkpoint: the one on the trainer's disk that has the state; None asks for the state in memory. ticket: what lets a
+        trainer download, in the place of an agent's token. announced: told how many bytes will come, before memory is taken for
+        them; what it raises ends the call.
         """
         method: Any = self._connection.tensors.unary_stream(
             method_path("DownloadBlock"),
@@ -244,6 +247,8 @@ class TrainerClient:
 
         assembler = Assembler(accept, aligned_buffer)
         request = pb.DownloadBlockRequest(session_id=session_id, block=block, weights_only=weights_only)
+        if checkpoint is not None:
+            request.checkpoint.CopyFrom(pb.CheckpointName(lineage=checkpoint.lineage, step=checkpoint.step))
         call = method(request, metadata=self._shown(ticket))
         async with self._connection.idle_timeout("DownloadBlock") as idle_timeout:
             while (packet := await self._connection.await_answer(call.read())) is not grpc.aio.EOF:

@@ -32,6 +32,8 @@ from shared.placement.programs import (
     program,
 )
 from shared.placement.ranges import BlockRange, parse_range, ranges_of
+from shared.placement.replacing import given_over
+from shared.placement.replicas import Fetches, OnDisk, fetches, replica_keepers
 from shared.placement.reports import report_parents, reports_heard
 from shared.placement.segments import answering_segments, segments, waits_for_all
 from shared.placement.tiles import AGENT, Cargo, Placement, Route, Rows, Source, Tile, two_workers
@@ -47,10 +49,12 @@ __all__ = [
     "Cargo",
     "Crossing",
     "Deployment",
+    "Fetches",
     "Forward",
     "Link",
     "Loss",
     "ModelFacts",
+    "OnDisk",
     "Operation",
     "Permissions",
     "Placement",
@@ -68,7 +72,9 @@ __all__ = [
     "check",
     "crossings",
     "document_of",
+    "fetches",
     "first_worker",
+    "given_over",
     "gradient_crossings",
     "held_blocks",
     "links",
@@ -79,6 +85,7 @@ __all__ = [
     "parse_range",
     "program",
     "ranges_of",
+    "replica_keepers",
     "report_parents",
     "reports_heard",
     "segments",

@@ -4,14 +4,16 @@ Blocks without trainable parameters and buffers are left out: training does not 
 again has them again. Random states are left out, too: they follow from seed, step and block (`random_state`).
 """
 
-from collections.abc import Collection
+from collections.abc import Iterable, Mapping
 
 import safetensors
 import safetensors.torch
 from torch import Tensor
 
 from shared.errors import StorageError
+from shared.model.chain import Chain
 from shared.training import block_state
+from shared.training.block_state import BlockTensors
 from shared.training.held_blocks import HeldBlocks
 
 
@@ -30,20 +32,30 @@ def to_bytes(state: dict[str, Tensor]) -> bytes:
     return safetensors.torch.save({name: tensor.contiguous() for name, tensor in state.items()})
 
 
-def put_back(held: HeldBlocks, indices: Collection[int], data: bytes) -> None:
-    """Hold these blocks from now on, in the state that `data` has.
-
-    Raises StorageError when it is no safetensors file or not of these blocks, ProtocolError when a tensor does not fit.
-    """
+def states_in(data: bytes) -> dict[int, BlockTensors]:
+    """The state of each block in a worker's part of a checkpoint. Raises StorageError for other bytes than `to_bytes` makes."""
     try:
-        tensors = safetensors.torch.load(data)
+        states: dict[int, BlockTensors] = {}
+        for entry, tensor in safetensors.torch.load(data).items():
+            index, _, name = entry.partition("/")
+            states.setdefault(int(index), {})[name] = tensor
     except (safetensors.SafetensorError, ValueError, KeyError) as cause:
-        raise StorageError(f"a checkpoint's file is no safetensors file: {cause}") from cause
-    states: dict[str, dict[str, Tensor]] = {}
-    for entry, tensor in tensors.items():
-        index, _, name = entry.partition("/")
-        states.setdefault(index, {})[name] = tensor
-    expected = {str(index) for index in indices if not block_state.is_static(held.chain.blocks[index])}
-    if states.keys() != expected:
-        raise StorageError(f"a checkpoint holds blocks {sorted(states)}; blocks {sorted(expected)} are needed")
-    held.hold(indices, {int(index): state for index, state in states.items()})
+        raise StorageError(f"a checkpoint's file is no safetensors file of blocks: {cause}") from cause
+    return states
+
+
+def changing_blocks(chain: Chain) -> list[int]:
+    """The blocks that a checkpoint has, because training changes them."""
+    return [block.index for block in chain.blocks if not block_state.is_static(block)]
+
+
+def put_back(held: HeldBlocks, indices: Iterable[int], states: Mapping[int, BlockTensors]) -> None:
+    """Hold these blocks from now on, in the states that a checkpoint has of them.
+
+    Raises StorageError when one is missing, ProtocolError when a tensor does not fit.
+    """
+    indices = list(indices)
+    needed = set(indices).intersection(changing_blocks(held.chain))
+    if missing := sorted(needed - states.keys()):
+        raise StorageError(f"the checkpoint here has blocks {sorted(states)}; blocks {missing} are missing")
+    held.hold(indices, {index: states[index] for index in needed})

@@ -24,7 +24,7 @@ from shared.runtime.worker_run import Threads, WorkerRun
 from shared.tensor_wire import wire_dtype
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
-from shared.training.held_state import copy_state, put_back, to_bytes
+from shared.training.held_state import copy_state, put_back, states_in, to_bytes
 from shared.training.losses import BatchLoss, whole_loss
 from shared.training.recipe import Recipe
 from shared.version import PROTOCOL_VERSION
@@ -274,7 +274,7 @@ class PlacedAgent(TrainersBlocks):
             for name, client in self.trainers.items()
         }
         self.lineage = self.term
-        put_back(self.held, held_blocks(placement, AGENT), own)
+        put_back(self.held, held_blocks(placement, AGENT), states_in(own))
         self.done.clear()
         await self.worker.place(placement, step)
         self._keep_tickets(said)

@@ -34,10 +34,16 @@ class TrainersBlocks(ABC):
     def fence(self) -> pb.Fence:
         """What proves that this agent has the session."""
 
-    async def offer(self, trainer: str, worker: str, blocks: Sequence[int]) -> str:
-        """Have a trainer offer blocks to another one; the ticket for them."""
+    async def offer(
+        self, trainer: str, worker: str, blocks: Sequence[int], checkpoint: tuple[int, int] | None = None
+    ) -> str:
+        """Have a trainer offer blocks to another one, in memory or of a checkpoint; the ticket for them."""
         request = pb.OfferBlocksRequest(
-            session_id=self.sessions[trainer], fence=self.fence, worker=worker, blocks=blocks
+            session_id=self.sessions[trainer],
+            fence=self.fence,
+            worker=worker,
+            blocks=blocks,
+            checkpoint=_named(checkpoint),
         )
         return await self.trainers[trainer].offer_blocks(request)
 
@@ -50,6 +56,7 @@ class TrainersBlocks(ABC):
         *,
         address: str | None = None,
         weights_only: bool = False,
+        checkpoint: tuple[int, int] | None = None,
     ) -> None:
         """Have a trainer download blocks from another one. address: where, if not where that one is."""
         peer = pb.Peer(
@@ -60,7 +67,13 @@ class TrainersBlocks(ABC):
         )
         wanted = [pb.WantedBlock(block=block, weights_only=weights_only) for block in blocks]
         await self.trainers[trainer].fetch_blocks(
-            pb.FetchBlocksRequest(session_id=self.sessions[trainer], fence=self.fence, peer=peer, blocks=wanted)
+            pb.FetchBlocksRequest(
+                session_id=self.sessions[trainer],
+                fence=self.fence,
+                peer=peer,
+                blocks=wanted,
+                checkpoint=_named(checkpoint),
+            )
         )
 
     async def download(self, trainer: str, block: int) -> block_state.BlockTensors:
@@ -74,3 +87,8 @@ class TrainersBlocks(ABC):
         data = torch.frombuffer(bytearray(block_state.serialize(state)), dtype=torch.uint8)
         tensor = to_wire(codec_by_name("raw").encode(data), block_key(block), self.placement.version)
         return await self.trainers[trainer].upload_block(self.sessions[trainer], tensor, self.fence)
+
+
+def _named(checkpoint: tuple[int, int] | None) -> pb.CheckpointName | None:
+    """checkpoint: its lineage and step."""
+    return None if checkpoint is None else pb.CheckpointName(lineage=checkpoint[0], step=checkpoint[1])

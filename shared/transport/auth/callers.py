@@ -48,6 +48,8 @@ class BlockOffer(NamedTuple):
     worker: str
     """The worker that may have them."""
     blocks: frozenset[int]
+    checkpoint: tuple[int, int] | None = None
+    """The lineage and step of the checkpoint in which they are given; None as they are in memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,3 +112,29 @@ def test_a_rule_over_several_keys_names_the_file_only_where_the_file_has_said_al
         load_config(EdgeConfig, path, (), environ={})
     with pytest.raises(ConfigError, match=r"^configuration: deployment\.cut and placement"):
         load_config(EdgeConfig, path, ("training.seed=1",), environ={})
+
+
+REPLACED = 'trainers=[{name="gpu", address="a:1", replace_after_seconds=60}]'
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["checkpoints.replicas=1", "checkpoints.location=none"], "there is nothing to keep"),
+        (["checkpoints.replicas=2"], r"checkpoints\.replicas"),
+        ([REPLACED], r"set checkpoints\.replicas = 1"),
+        (
+            [REPLACED.replace("=60", "=60, give_up_seconds=60"), "checkpoints.replicas=1"],
+            "would end before the trainer is replaced",
+        ),
+        (["trainer.replace_after_seconds=0", "checkpoints.replicas=1"], "replace_after_seconds"),
+    ],
+)
+def test_a_replacement_that_cannot_be_is_refused(flags, says):
+    with pytest.raises(ConfigError, match=says):
+        loaded(*flags)
+
+
+def test_a_replacement_needs_replicas_and_patience():
+    config = loaded(REPLACED.replace("=60", "=60, give_up_seconds=61"), "checkpoints.replicas=1")
+    assert config.all_trainers[0].replace_after_seconds == 60

@@ -319,8 +319,11 @@ class JoinSessionResponse(_message.Message):
     NEXT_STEP_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
     TICKETS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
     whole: _builtins.bool
-    """Whether it has all in memory that it needs to go on; otherwise the next three do not count."""
+    """Whether it has all in memory that it needs to go on; otherwise the next three do not count. A session that was built again
+    has not.
+    """
     lineage: _builtins.int
     """The lineage of what is in memory."""
     placement_version: _builtins.int
@@ -329,11 +332,15 @@ class JoinSessionResponse(_message.Message):
     """The first step that this worker has not done."""
     @_builtins.property
     def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointName]:
-        """Its checkpoints on disk, the newest first, at most 64."""
+        """The checkpoints of which its own part is on disk, the newest first, at most 64."""
 
     @_builtins.property
     def tickets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ticket]:
         """For the links on which others dial this trainer."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replicas]:
+        """What is on disk of other workers' parts, of the newest checkpoints, at most 64."""
 
     def __init__(
         self,
@@ -344,14 +351,45 @@ class JoinSessionResponse(_message.Message):
         next_step: _builtins.int = ...,
         checkpoints: _abc.Iterable[Global___CheckpointName] | None = ...,
         tickets: _abc.Iterable[Global___Ticket] | None = ...,
+        replicas: _abc.Iterable[Global___Replicas] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "lineage", b"lineage", "next_step", b"next_step", "placement_version", b"placement_version", "tickets", b"tickets", "whole", b"whole"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "lineage", b"lineage", "next_step", b"next_step", "placement_version", b"placement_version", "replicas", b"replicas", "tickets", b"tickets", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JoinSessionResponse: _TypeAlias = JoinSessionResponse  # noqa: Y015
+
+@_typing.final
+class Replicas(_message.Message):
+    """Blocks that a worker keeps of other workers' parts of a checkpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def checkpoint(self) -> Global___CheckpointName:
+        """The checkpoint."""
+
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The indices of the blocks in the chain."""
+
+    def __init__(
+        self,
+        *,
+        checkpoint: Global___CheckpointName | None = ...,
+        blocks: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "checkpoint", b"checkpoint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Replicas: _TypeAlias = Replicas  # noqa: Y015
 
 @_typing.final
 class RestoreWorkerRequest(_message.Message):
@@ -375,7 +413,7 @@ class RestoreWorkerRequest(_message.Message):
 
     @_builtins.property
     def placement(self) -> Global___Placement:
-        """What was in force then, and is from now on."""
+        """What is in force from now on."""
 
     def __init__(
         self,
@@ -590,6 +628,7 @@ class OfferBlocksRequest(_message.Message):
     FENCE_FIELD_NUMBER: _builtins.int
     WORKER_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     worker: _builtins.str
@@ -602,6 +641,10 @@ class OfferBlocksRequest(_message.Message):
     def blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The indices of the blocks in the chain, each once."""
 
+    @_builtins.property
+    def checkpoint(self) -> Global___CheckpointName:
+        """Gives the blocks as they are in this checkpoint. Left out, as they are in memory."""
+
     def __init__(
         self,
         *,
@@ -609,10 +652,11 @@ class OfferBlocksRequest(_message.Message):
         fence: Global___Fence | None = ...,
         worker: _builtins.str = ...,
         blocks: _abc.Iterable[_builtins.int] | None = ...,
+        checkpoint: Global___CheckpointName | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "fence", b"fence"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "fence", b"fence", "session_id", b"session_id", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "checkpoint", b"checkpoint", "fence", b"fence", "session_id", b"session_id", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -676,6 +720,7 @@ class FetchBlocksRequest(_message.Message):
     FENCE_FIELD_NUMBER: _builtins.int
     PEER_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     @_builtins.property
@@ -690,6 +735,10 @@ class FetchBlocksRequest(_message.Message):
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___WantedBlock]:
         """The blocks, each once."""
 
+    @_builtins.property
+    def checkpoint(self) -> Global___CheckpointName:
+        """Keeps what comes on disk, as replicas of this checkpoint's blocks; `weights_only` must not be set then."""
+
     def __init__(
         self,
         *,
@@ -697,10 +746,11 @@ class FetchBlocksRequest(_message.Message):
         fence: Global___Fence | None = ...,
         peer: Global___Peer | None = ...,
         blocks: _abc.Iterable[Global___WantedBlock] | None = ...,
+        checkpoint: Global___CheckpointName | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "peer", b"peer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "fence", b"fence", "peer", b"peer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "fence", b"fence", "peer", b"peer", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "checkpoint", b"checkpoint", "fence", b"fence", "peer", b"peer", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -916,22 +966,28 @@ class DownloadBlockRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     BLOCK_FIELD_NUMBER: _builtins.int
     WEIGHTS_ONLY_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     block: _builtins.int
     """The index of the block in the chain."""
     weights_only: _builtins.bool
     """Leaves the optimizer state out: for a model that is done, not for a block that goes on training elsewhere."""
+    @_builtins.property
+    def checkpoint(self) -> Global___CheckpointName:
+        """Sends the block as it is in this checkpoint, whole. Left out, as it is in memory."""
+
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         block: _builtins.int = ...,
         weights_only: _builtins.bool = ...,
+        checkpoint: Global___CheckpointName | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "session_id", b"session_id", "weights_only", b"weights_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "checkpoint", b"checkpoint", "session_id", b"session_id", "weights_only", b"weights_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

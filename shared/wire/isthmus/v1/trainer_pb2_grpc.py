@@ -179,8 +179,8 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def JoinSession(self, request, context):
-        """Makes the caller the only agent of a session, and says what this worker could go on with.
-        All links of an agent before it end.
+        """Makes the caller the only agent of a session, and says what this worker could go on with. A session that is not in memory
+        is built again, without the state of its blocks. All links of an agent before it end.
         NOT_FOUND: no such session. ABORTED: it was joined with this term or a higher one. FAILED_PRECONDITION: another protocol
         version, or the session was measured. RESOURCE_EXHAUSTED, UNAVAILABLE: not now; the term was not taken.
         """
@@ -189,8 +189,11 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RestoreWorker(self, request, context):
-        """Restores one of this worker's checkpoints under a placement, which begins a new lineage named by the caller's term.
-        NOT_FOUND: it has no such checkpoint, or that is damaged. ABORTED: another agent has joined since. Otherwise as OpenSession.
+        """Goes back to a checkpoint under a placement, which begins a new lineage named by the caller's term. The placement may be
+        another one than that of the checkpoint: each block that this worker is to hold comes from its own part, or from a replica
+        that it keeps.
+        NOT_FOUND: a block of that checkpoint is not here, or is damaged, or the session is not in memory (join it). ABORTED:
+        another agent has joined since. Otherwise as OpenSession.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -218,21 +221,24 @@ class TrainerServiceServicer:
         """Lets another trainer of the session download blocks that this one holds, so that they need not go through the agent when the
         placement changes. The ticket of the answer stands in the place of a token, for DownloadBlock alone and as often as needed,
         until another placement comes into force, an agent joins, or the same worker is offered other blocks.
-        FAILED_PRECONDITION: a block is not held here. INVALID_ARGUMENT: no other trainer of the session has that name. ABORTED:
-        another agent has joined since.
+        With a checkpoint the blocks are given as they are in it on disk, and the ticket outlives changes of the placement.
+        FAILED_PRECONDITION: a block is not held here. NOT_FOUND: no such checkpoint is here. INVALID_ARGUMENT: no other trainer of
+        the session has that name. ABORTED: another agent has joined since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchBlocks(self, request, context):
-        """Has this trainer download blocks from another one, which has offered them. What comes is taken as what UploadBlock brings.
+        """Has this trainer download blocks from another one, which has offered them. What comes is taken as what UploadBlock brings;
+        with a checkpoint it is written to disk as a replica instead, and changes nothing in memory.
         Answers come while it downloads, so that its end can be waited for; the call ends without an error when all blocks are here.
         Ending the call ends the downloads.
         PERMISSION_DENIED: an address that its operator has not allowed (peers.allowed), or the other trainer does not take the ticket
         or is not trusted. UNAVAILABLE: the other trainer cannot be reached. FAILED_PRECONDITION: a block is not held there, or may not
-        come here now. RESOURCE_EXHAUSTED: there is no memory for a block here, or no room for the call there. ABORTED: another agent
-        has joined since.
+        come here now. NOT_FOUND: the other trainer has not got a block of that checkpoint, or its session is not in memory.
+        RESOURCE_EXHAUSTED: there is no memory or no room on disk for a block here, or no room for the call there. ABORTED: another
+        agent has joined since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -270,7 +276,8 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DownloadBlock(self, request, context):
-        """Sends the state of one block: parameters, buffers and optimizer state.
+        """Sends the state of one block: parameters, buffers and optimizer state; with a checkpoint, as it is in that one on disk.
+        NOT_FOUND: it is not in that checkpoint here, or is damaged.
         RESOURCE_EXHAUSTED: the session has several downloads or measurements under way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

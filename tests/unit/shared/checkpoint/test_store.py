@@ -183,3 +183,41 @@ def test_a_process_killed_in_the_middle_of_a_save(tmp_path, call, name):
     store.prune()
     assert whole_names(store) == [CheckpointName(0, 30)]
     assert len(store.files.names()) == 2
+
+
+def test_a_replica_comes_back_as_it_went_and_is_no_part(files):
+    store, name = CheckpointStore(files, keep=2), CheckpointName(0, 7)
+    store.save_replica(name, 12, b"state")
+    store.save_replica(name, 3, b"other")
+    assert (store.names(), store.replicas()) == ([], {name: [3, 12]})
+    assert store.load_replica(name, 12).data == b"state"
+    for missing in (lambda: store.load(name), lambda: store.load_replica(name, 4)):
+        with pytest.raises(DamagedCheckpointError, match="its manifest is missing"):
+            missing()
+
+
+def test_replicas_are_pruned_and_removed_with_their_checkpoint(files):
+    store = CheckpointStore(files, keep=1)
+    for step in (1, 2, 3):
+        store.save(CheckpointName(0, step), {}, b"x")
+        store.save_replica(CheckpointName(0, step), 5, b"y")
+    counted = store.bytes_after(CheckpointName(0, 3), 1, [CheckpointName(0, 1)])
+    store.prune([CheckpointName(0, 1)])
+    assert store.replicas() == {CheckpointName(0, 1): [5], CheckpointName(0, 3): [5]}
+    manifest = len(files.read("checkpoint-0-3.json"))
+    assert sum(files.sizes().values()) == counted + manifest
+    assert store.bytes_with_replica(CheckpointName(0, 3), 5, 100) == sum(files.sizes().values()) - 1 + 100
+    store.remove(CheckpointName(0, 1))
+    assert len(files.names()) == 4
+
+
+@pytest.mark.parametrize("other", ["checkpoint-0-7", "checkpoint-0-7.block-2", "checkpoint-0-8.block-1"])
+def test_a_replica_under_another_name_is_not_believed(tmp_path, other):
+    store = CheckpointStore(LocalFiles(tmp_path), keep=3)
+    store.save_replica(CheckpointName(0, 7), 1, b"state")
+    for suffix in ("json", "safetensors"):
+        (tmp_path / f"checkpoint-0-7.block-1.{suffix}").rename(tmp_path / f"{other}.{suffix}")
+    for step, block in ((7, None), (7, 2), (8, 1)):
+        name = CheckpointName(0, step)
+        with pytest.raises(DamagedCheckpointError):
+            store.load(name) if block is None else store.load_replica(name, block)

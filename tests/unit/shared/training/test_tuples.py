@@ -10,7 +10,7 @@ from shared.codec import FeedbackMode
 from shared.execution.split import Scheme, split_simulation
 from shared.model.random_state import random_state
 from shared.registry import POLICIES
-from shared.training.held_state import copy_state, put_back, to_bytes
+from shared.training.held_state import copy_state, put_back, states_in, to_bytes
 from shared.training.losses import LossHead
 from shared.training.measure import measure_replay, measure_stage
 from shared.training.policies import policy_by_name
@@ -105,7 +105,7 @@ def test_the_cut_moves_and_both_sides_restart_without_changing_a_bit(policy):
         train(edge, cloud, policy, steps)
     restarted = apart(1, seeds=(2, 3))
     for old, new in zip((edge, cloud), restarted, strict=True):
-        put_back(new.held, old.held.indices, to_bytes(copy_state(old.held)))
+        put_back(new.held, old.held.indices, states_in(to_bytes(copy_state(old.held))))
     restarted = Stage(restarted[0].held, 0, edge.stop), Stage(restarted[1].held, edge.stop, 4)
     train(*restarted, policy, range(5, STEPS))
     trained = {}

@@ -1,0 +1,83 @@
+"""How long each trainer has been away, and what is under way given up where that is too long (trainer.replace_after_seconds).
+
+While steps get done nobody is asked. A trainer that another one has dialled may be away without this device's links noticing,
+so it is a question to each that counts, and not a link.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from edge_agent.sessions.open_session import Member, OpenSession
+from shared.concurrency.tasks import gathered
+from shared.errors import IsthmusError, UnreachableError
+from shared.runtime.watching import watched
+
+T = TypeVar("T")
+LOOK_SECONDS = 2.0
+"""How often progress is looked for, and without any each trainer is asked. Small beside the 30 s in which one is replaced."""
+
+
+class AbsentError(IsthmusError):
+    """Trainers that have been away for longer than the run waits for them."""
+
+    def __init__(self, workers: Sequence[str]) -> None:
+        super().__init__(f"away for longer than trainer.replace_after_seconds: {', '.join(workers)}")
+        self.workers = workers
+
+
+class Absences:
+    """The absences of the trainers of one session. Used on the event loop."""
+
+    def __init__(self, session: OpenSession, progress: Callable[[], object]) -> None:
+        """progress: something that changes while all trainers with blocks are there, as the last step that all have done."""
+        self._session = session
+        self._progress = progress
+        self._limits = {
+            trainer.name: trainer.replace_after_seconds
+            for trainer in session.experiment.config.all_trainers
+            if trainer.replace_after_seconds is not None
+        }
+        self._away_since: dict[str, float] = {}
+        """By the trainer, when the first question was asked that it has not answered, by time.monotonic."""
+
+    async def bounded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do some work. Raises AbsentError out of it when a trainer has been away for too long.
+
+        Before the first checkpoint of all workers no absence is too long: nobody could go on without the trainer.
+        """
+        absent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        watching = asyncio.create_task(self._watch(absent))
+        try:
+            return await watched(work, absent)
+        finally:
+            watching.cancel()
+            absent.cancel()
+
+    async def _watch(self, absent: "asyncio.Future[None]") -> None:
+        before = self._progress()
+        while self._limits:
+            await asyncio.sleep(LOOK_SECONDS)
+            before, progressed = self._progress(), self._progress() != before
+            if progressed or self._session.stored.shared is None:
+                self._away_since.clear()
+                continue
+            members = self._session.members.items()
+            await gathered(*(self._ask(worker, member) for worker, member in members if worker in self._limits))
+            now_seconds = time.monotonic()
+            too_long = [w for w, since in self._away_since.items() if now_seconds - since >= self._limits[w]]
+            if too_long:
+                absent.set_exception(AbsentError(too_long))
+                return
+
+    async def _ask(self, worker: str, member: Member) -> None:
+        asked_seconds = time.monotonic()
+        try:
+            await member.client.check_serving()
+        except UnreachableError:
+            self._away_since.setdefault(worker, asked_seconds)
+        except IsthmusError:  # whatever is wrong, it answers
+            self._away_since.pop(worker, None)
+        else:
+            self._away_since.pop(worker, None)

@@ -1,0 +1,74 @@
+"""Which worker keeps replicas of which other's blocks, and what workers lack on disk to go on from a checkpoint. Pure."""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from shared.placement.derived import held_blocks
+from shared.placement.tiles import AGENT, Placement
+
+
+def replica_keepers(placement: Placement, trainers: Collection[str]) -> dict[str, str]:
+    """By each trainer that updates blocks, the worker that keeps replicas of them.
+
+    trainers: those that are there. It is the next one down the chain, for the last one the one before it, and the agent where a
+    trainer is alone.
+    """
+    chain = [worker for worker in placement.workers if worker in trainers]
+    owners = {placement.owner(block) for block in range(placement.blocks)}
+    return {
+        worker: AGENT if len(chain) == 1 else chain[position + 1] if position + 1 < len(chain) else chain[position - 1]
+        for position, worker in enumerate(chain)
+        if worker in owners
+    }
+
+
+class OnDisk(NamedTuple):
+    """What a worker has of one checkpoint."""
+
+    part: bool
+    """Whether its own part is there: of all blocks that it held then."""
+    replicas: frozenset[int] = frozenset()
+    """Single blocks of other parts."""
+
+
+class Fetches(NamedTuple):
+    """What has to be brought before all workers can restore a checkpoint."""
+
+    between: dict[tuple[str, str], list[int]]
+    """The blocks, by who has them and who lacks them."""
+    nowhere: list[int]
+    """The blocks that nobody has from whom they can be fetched."""
+
+
+def fetches(before: Placement, after: Placement, on_disk: Mapping[str, OnDisk], changing: Collection[int]) -> Fetches:
+    """What workers lack on disk for `after`, of a checkpoint that was taken under `before`.
+
+    on_disk: of every worker that is there. changing: the blocks that a checkpoint has, because training changes them. Trainers
+    fetch from each other only: the agent listens to nobody.
+    """
+    between: dict[tuple[str, str], list[int]] = {}
+    nowhere = set[int]()
+    for worker in after.workers:
+        for block in held_blocks(after, worker):
+            if block not in changing or _has(worker, block, before, after, on_disk):
+                continue
+            senders = [name for name in on_disk if name != AGENT and _gives(name, block, before, on_disk)]
+            if senders:
+                between.setdefault((senders[0], worker), []).append(block)
+            else:
+                nowhere.add(block)
+    return Fetches(between, sorted(nowhere))
+
+
+def _has(worker: str, block: int, before: Placement, after: Placement, on_disk: Mapping[str, OnDisk]) -> bool:
+    """Whether a worker has what it needs of a block: who only shares it needs nothing of the optimizer's."""
+    if _gives(worker, block, before, on_disk):
+        return True
+    held = worker in on_disk and on_disk[worker].part and block in held_blocks(before, worker)
+    return held and after.owner(block) != worker
+
+
+def _gives(worker: str, block: int, before: Placement, on_disk: Mapping[str, OnDisk]) -> bool:
+    """Whether a worker has the whole state of a block."""
+    kept = on_disk.get(worker, OnDisk(part=False))
+    return block in kept.replicas or (kept.part and before.owner(block) == worker)

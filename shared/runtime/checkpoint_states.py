@@ -1,0 +1,33 @@
+"""What a worker has on disk of a checkpoint's blocks: from its own part, or from the replicas that it keeps of other parts.
+
+Where it has both, the replica counts: that is the state at the block's owner, and a part may hold a shared block without it.
+"""
+
+from collections.abc import Collection
+
+from shared.checkpoint import CheckpointName, CheckpointStore
+from shared.errors import StorageError
+from shared.training import block_state
+from shared.training.held_state import states_in
+
+
+def load_states(
+    store: CheckpointStore, name: CheckpointName, blocks: Collection[int]
+) -> dict[int, block_state.BlockTensors]:
+    """The states of these blocks, and it may be of others. Blocks. Raises StorageError where one is missing or damaged."""
+    replicas = {
+        block: block_state.deserialize(store.load_replica(name, block).data)
+        for block in store.replicas().get(name, [])
+        if block in blocks
+    }
+    if replicas.keys() >= set(blocks):
+        return replicas
+    states = states_in(store.load(name).data) | replicas
+    if missing := sorted(set(blocks) - states.keys()):
+        raise StorageError(f"checkpoint {name}: blocks {missing} are not in it here")
+    return states
+
+
+def load_block(store: CheckpointStore, name: CheckpointName, block: int) -> bytes:
+    """The state of one block as it travels. Blocks. Raises StorageError where it is missing or damaged."""
+    return block_state.serialize(load_states(store, name, [block])[block])

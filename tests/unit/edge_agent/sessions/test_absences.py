@@ -1,0 +1,118 @@
+"""Who is away for how long, in virtual time: asked only while nothing moves, and given up only where others have its blocks."""
+
+import asyncio
+import functools
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from edge_agent.sessions.absences import LOOK_SECONDS, Absences, AbsentError
+from shared.checkpoint import CheckpointName
+from shared.errors import BusyError, UnreachableError
+
+LIMIT_SECONDS = 30.0
+_let_others_run = functools.partial(asyncio.sleep, 0)
+
+
+class Trainer:
+    """Serves, is away, or has something else to say."""
+
+    def __init__(self):
+        self.says, self.asked = None, 0
+
+    async def check_serving(self):
+        self.asked += 1
+        if self.says is not None:
+            raise self.says
+
+
+@pytest.fixture
+def trainers():
+    return {"near": Trainer(), "far": Trainer(), "cloud": Trainer()}
+
+
+@pytest.fixture
+def session(trainers):
+    return SimpleNamespace(
+        members={name: SimpleNamespace(client=client) for name, client in trainers.items()},
+        stored=SimpleNamespace(shared=CheckpointName(0, 1)),
+        experiment=SimpleNamespace(
+            config=SimpleNamespace(
+                all_trainers=[
+                    SimpleNamespace(name="near", replace_after_seconds=LIMIT_SECONDS),
+                    SimpleNamespace(name="far", replace_after_seconds=2 * LIMIT_SECONDS),
+                    SimpleNamespace(name="cloud", replace_after_seconds=None),
+                ]
+            )
+        ),
+    )
+
+
+@pytest.fixture
+def seconds(monkeypatch):
+    """The time that has passed, which sleeping alone makes pass."""
+    passed, sleep = [0.0], asyncio.sleep
+
+    async def pass_time(count):
+        passed[0] += count
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", pass_time)
+    monkeypatch.setattr(time, "monotonic", lambda: passed[0])
+    return passed
+
+
+async def _lasts(seconds, until):
+    while seconds[0] < until:
+        await _let_others_run()
+    return "done"
+
+
+async def test_a_trainer_that_is_away_for_longer_than_its_limit_ends_the_work(session, trainers, seconds):
+    trainers["near"].says = trainers["far"].says = trainers["cloud"].says = UnreachableError("gone")
+    with pytest.raises(AbsentError, match=r"replace_after_seconds: near$") as absent:
+        await Absences(session, lambda: 5).bounded(_lasts(seconds, 1000.0))
+    assert absent.value.workers == ["near"]
+    assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + 3 * LOOK_SECONDS
+    assert not trainers["cloud"].asked, "nobody waits for an end of its absence"
+
+
+async def test_an_absence_goes_on_from_one_work_to_the_next(session, trainers, seconds):
+    trainers["near"].says = UnreachableError("gone")
+    absences = Absences(session, lambda: 5)
+    assert await absences.bounded(_lasts(seconds, LIMIT_SECONDS - 2 * LOOK_SECONDS)) == "done"
+    with pytest.raises(AbsentError):
+        await absences.bounded(_lasts(seconds, 1000.0))
+    assert seconds[0] <= LIMIT_SECONDS + 3 * LOOK_SECONDS
+
+
+@pytest.mark.parametrize("answer", [None, BusyError("later")])
+async def test_a_trainer_that_answers_in_between_is_away_anew(session, trainers, seconds, answer):
+    trainers["near"].says = UnreachableError("gone")
+    absences = Absences(session, lambda: 5)
+    await absences.bounded(_lasts(seconds, LIMIT_SECONDS - 2 * LOOK_SECONDS))
+    trainers["near"].says = answer
+    await absences.bounded(_lasts(seconds, LIMIT_SECONDS + 2 * LOOK_SECONDS))
+    trainers["near"].says = UnreachableError("gone")
+    assert await absences.bounded(_lasts(seconds, 2 * LIMIT_SECONDS - 2 * LOOK_SECONDS)) == "done"
+
+
+async def test_while_steps_get_done_nobody_is_asked(session, trainers, seconds):
+    trainers["near"].says = UnreachableError("gone")
+    assert await Absences(session, lambda: seconds[0]).bounded(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
+    assert not trainers["near"].asked
+
+
+async def test_before_anything_is_shared_no_absence_is_too_long(session, trainers, seconds):
+    session.stored.shared = None
+    trainers["near"].says = UnreachableError("gone")
+    assert await Absences(session, lambda: 5).bounded(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
+
+
+async def test_the_works_own_failure_is_what_ends_it(session):
+    async def fails():
+        raise ValueError("its own")
+
+    with pytest.raises(ValueError, match="its own"):
+        await Absences(session, lambda: 5).bounded(fails())

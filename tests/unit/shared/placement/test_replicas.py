@@ -1,0 +1,139 @@
+"""Who keeps whose blocks, what lacks where for another placement, and who gets the blocks of a worker that is gone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.errors import ConfigError
+from shared.placement import (
+    AGENT,
+    Cargo,
+    ModelFacts,
+    OnDisk,
+    Permissions,
+    Placement,
+    Route,
+    Rows,
+    Source,
+    Tile,
+    check,
+    fetches,
+    given_over,
+    held_blocks,
+    replica_keepers,
+)
+from shared.placement.facts import BlockFacts
+
+WHOLE = Rows(0, 8)
+TRAINERS = ("near", "far", "cloud")
+
+
+def chain(*stops, owners=None, labels=None, codecs=None):
+    """Blocks one after the other: the first at the agent, the others at trainers, each up to a stop."""
+    workers = (AGENT, *TRAINERS[: len(stops) - 1])
+    tiles = [Tile(worker, first, stop, WHOLE) for worker, first, stop in zip(workers, (0, *stops), stops, strict=False)]
+    return Placement(
+        0, stops[-1], 8, workers, tuple(tiles), (Source(AGENT, WHOLE),), owners or {}, labels, codecs=codecs or {}
+    )
+
+
+FOUR = chain(1, 2, 3, 4)
+DIVIDED = Placement(
+    0,
+    2,
+    8,
+    (AGENT, "near", "far"),
+    (Tile(AGENT, 0, 1, WHOLE), Tile("near", 1, 2, Rows(0, 4)), Tile("far", 1, 2, Rows(4, 8))),
+    (Source(AGENT, WHOLE),),
+    {1: "near"},
+)
+
+
+def test_each_trainers_blocks_lie_with_the_next_and_the_last_ones_with_the_one_before():
+    assert replica_keepers(FOUR, TRAINERS) == {"near": "far", "far": "cloud", "cloud": "far"}
+
+
+def test_a_trainer_that_is_not_there_keeps_nothing_and_one_alone_has_the_agent():
+    assert replica_keepers(chain(1, 2, 2, 4), ["near", "cloud"]) == {"near": "cloud", "cloud": "near"}
+    assert replica_keepers(chain(1, 4), ["near"]) == {"near": AGENT}
+    assert replica_keepers(DIVIDED, ["near", "far"]) == {"near": "far"}, "who updates nothing has nothing to lose"
+
+
+@given(lost=st.sampled_from(TRAINERS), stops=st.lists(st.integers(1, 4), min_size=2, max_size=2).map(sorted))
+def test_with_replicas_any_one_trainer_can_be_lost_and_the_others_have_all_blocks_between_them(lost, stops):
+    before = chain(1, *stops, 4)
+    kept = {worker: set() for worker in before.workers}
+    for trainer, keeper in replica_keepers(before, TRAINERS).items():
+        kept[keeper] |= set(held_blocks(before, trainer))
+    there = {worker: OnDisk(True, frozenset(kept[worker])) for worker in before.workers if worker != lost}
+    for successor in there:
+        after = given_over(before, lost, successor)
+        between, nowhere = fetches(before, after, there, range(4))
+        assert not nowhere
+        brought = {receiver: blocks for (_, receiver), blocks in between.items()}
+        missing = set(held_blocks(before, lost)) - kept[successor]
+        assert brought == ({successor: sorted(missing)} if missing else {})
+        assert all(block in there[sender].replicas for (sender, _), blocks in between.items() for block in blocks)
+
+
+def test_blocks_that_nobody_has_are_nowhere_but_those_that_training_leaves_as_they_are():
+    there = {worker: OnDisk(True) for worker in (AGENT, "near", "cloud")}
+    after = given_over(FOUR, "far", "cloud")
+    assert fetches(FOUR, after, there, range(4)) == ({}, [2])
+    assert fetches(FOUR, after, there, [0, 1, 3]) == ({}, [])
+    assert fetches(FOUR, FOUR, {**there, "far": OnDisk(False)}, range(4)).nowhere == [2]
+
+
+def test_of_a_shared_block_the_owner_needs_the_owners_state_and_who_shares_it_any():
+    there = {AGENT: OnDisk(True), "far": OnDisk(True), "near": OnDisk(True)}
+    assert fetches(DIVIDED, DIVIDED, there, range(2)) == ({}, [])
+    swapped = given_over(DIVIDED, "near", "far")
+    assert fetches(DIVIDED, swapped, there, range(2)) == ({("near", "far"): [1]}, [])
+    del there["near"]
+    assert fetches(DIVIDED, swapped, there, range(2)).nowhere == [1]
+    there["far"] = OnDisk(True, frozenset({1}))
+    assert fetches(DIVIDED, swapped, there, range(2)) == ({}, [])
+
+
+FACTS = ModelFacts(tuple(BlockFacts(f"b{index}") for index in range(4)))
+
+
+@pytest.mark.parametrize("lost", TRAINERS)
+@pytest.mark.parametrize("successor", [AGENT, *TRAINERS])
+def test_a_successor_has_the_tiles_of_both_in_as_few_as_that_takes(lost, successor):
+    if lost == successor:
+        return
+    after = given_over(FOUR, lost, successor)
+    check(after, FACTS, Permissions())
+    assert (after.version, after.workers) == (1, FOUR.workers)
+    assert held_blocks(after, lost) == ()
+    assert set(held_blocks(after, successor)) == {*held_blocks(FOUR, successor), *held_blocks(FOUR, lost)}
+    ordered = [AGENT, *TRAINERS]
+    adjacent = abs(ordered.index(lost) - ordered.index(successor)) == 1
+    assert len(after.tiles_of(successor)) == (1 if adjacent else 2)
+
+
+def test_samples_that_are_one_stretch_are_joined_and_others_refused():
+    after = given_over(DIVIDED, "near", "far")
+    assert after.tiles_of("far") == (Tile("far", 1, 2, WHOLE),)
+    assert after.owner(1) == "far"
+    apart = Placement(
+        0,
+        1,
+        9,
+        (AGENT, "near", "far"),
+        (Tile("near", 0, 1, Rows(0, 3)), Tile(AGENT, 0, 1, Rows(3, 6)), Tile("far", 0, 1, Rows(6, 9))),
+        (Source(AGENT, Rows(0, 9)),),
+        {0: AGENT},
+    )
+    with pytest.raises(ConfigError, match=r"samples \[0, 3\) and \[6, 9\) of block 0 are no one stretch"):
+        given_over(apart, "near", "far")
+
+
+def test_the_loss_and_the_codecs_go_along():
+    codecs = {Route("near", "far", Cargo.FEATURE): "fp16", Route("far", "cloud", Cargo.FEATURE): "uniform8"}
+    after = given_over(chain(1, 2, 3, 4, labels=frozenset({"cloud"}), codecs=codecs), "cloud", "far")
+    assert after.labels == {"far"}
+    assert after.codecs == {Route("near", "far", Cargo.FEATURE): "fp16"}
+    after = given_over(chain(1, 2, 3, 4, codecs=codecs), "far", "cloud")
+    assert after.codecs == {Route("near", "cloud", Cargo.FEATURE): "fp16"}
