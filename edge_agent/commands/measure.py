@@ -1,21 +1,17 @@
 """`edge-agent measure`: the latency table of this device, or of a trainer."""
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from edge_agent.commands.terminal import counting_bars
 from edge_agent.config import EdgeConfig
+from isthmus import importing
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.files.whole_file import write_whole
 from shared.placement import AGENT
-from shared.prediction import load_predictor, table_to_json
-from shared.telemetry.logs import configure_logs
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +38,15 @@ def measure(
     repeats: Annotated[int, typer.Option(help="Steps of each measurement.", min=1, max=1000)] = 5,
 ) -> None:
     """Time the model's runs of blocks, forward, backward and update, on this device or on a trainer."""
-    from edge_agent.profiling.latency_table import MeasureSettings, measure_table
+    with importing("edge-agent"):
+        import asyncio
+
+        from rich.console import Console
+
+        from edge_agent.commands.terminal import counting_bars
+        from edge_agent.profiling.latency_table import MeasureSettings, measure_table
+        from shared.prediction import load_predictor, table_to_json
+        from shared.telemetry.logs import configure_logs
 
     loaded = load_config(EdgeConfig, config, overrides or [])
     if device == "":

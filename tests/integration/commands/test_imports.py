@@ -21,6 +21,8 @@ AGENT = (
     "--version",
     "run --help",
     "profile --help",
+    "measure --help",
+    "predictor --help",
     "model --help",
     "placement --help",
     "doctor --help",
