@@ -3,6 +3,7 @@
 `benchmarks.edge_cpu --against` names them to another version of this project, so they stay where they are.
 """
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -84,6 +85,56 @@ def wide_edge(channels: int) -> nn.Sequential:
         nn.AdaptiveAvgPool2d(4),
     )
     return nn.Sequential(edge, nn.Sequential(nn.Flatten(), nn.Linear(channels * 16, 10)))
+
+
+def mobilenet() -> nn.Sequential:
+    """Eighteen blocks of RGB images: MobileNetV2 with half its channels, whose layers lean on a device in different ways.
+
+    With ISTHMUS_BENCHMARK_ONEDNN=off the process computes without oneDNN, for which torch has no variable of its own.
+    """
+    if os.environ.get("ISTHMUS_BENCHMARK_ONEDNN") == "off":
+        torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
+    stem = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU6())
+    blocks: list[nn.Module] = [stem]
+    channels = 16
+    for expansion, outputs, count, first_stride in (
+        (1, 8, 1, 1),
+        (6, 16, 2, 1),
+        (6, 24, 3, 2),
+        (6, 32, 4, 2),
+        (6, 48, 3, 1),
+        (6, 80, 3, 2),
+    ):
+        for stride in (first_stride, *[1] * (count - 1)):
+            blocks.append(_InvertedResidual(channels, outputs, expansion, stride))
+            channels = outputs
+    head = nn.Sequential(
+        nn.Conv2d(channels, 320, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(320, 10)
+    )
+    return nn.Sequential(*blocks, head)
+
+
+class _InvertedResidual(nn.Module):
+    """The block of MobileNetV2: wider by a factor, one filter a channel, narrow again."""
+
+    def __init__(self, inputs: int, outputs: int, expansion: int, stride: int) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        self._adds = stride == 1 and inputs == outputs
+        self.layers = nn.Sequential(
+            nn.Conv2d(inputs, wide, 1, bias=False),
+            nn.BatchNorm2d(wide),
+            nn.ReLU6(),
+            nn.Conv2d(wide, wide, 3, stride=stride, padding=1, groups=wide, bias=False),
+            nn.BatchNorm2d(wide),
+            nn.ReLU6(),
+            nn.Conv2d(wide, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+
+    def forward(self, value: Tensor) -> Tensor:
+        narrow: Tensor = self.layers(value)
+        return value + narrow if self._adds else narrow
 
 
 def timed_halves(
