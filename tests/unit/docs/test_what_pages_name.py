@@ -52,7 +52,8 @@ def test_every_benchmark_that_a_page_names_is_there_with_its_options(page):
 
 def test_every_option_that_a_page_names_alone_is_one_of_our_commands():
     apps = [typer.main.get_command(module.app) for module in (agent_main, trainer_main)]
-    commands = [command for app in apps for command in app.commands.values()]
+    groups = [*apps, *(one for app in apps for one in app.commands.values() if hasattr(one, "commands"))]
+    commands = [command for group in groups for command in group.commands.values()]
     known = {option for command in commands for parameter in command.params for option in parameter.opts}
     for page in PAGES:
         text = "\n".join(line for line in page.read_text().splitlines() if "benchmarks." not in line)
