@@ -223,7 +223,15 @@ def steady_seconds(phases: Phases, staleness: int | Ints) -> Floats:
     return np.maximum(phases.longest(), phases.total() / (staleness + 1))
 
 
-def migration_bits(profile: Profile, from_cuts: ArrayLike, to_cuts: ArrayLike) -> tuple[Floats, Floats]:
+class MovableBlocks(Protocol):
+    """What `migration_bits` asks of a profile or a chain."""
+
+    @property
+    def bytes_before(self) -> tuple[float, ...]:
+        """Bytes of the blocks [0, c), for each cut c."""
+
+
+def migration_bits(profile: MovableBlocks, from_cuts: ArrayLike, to_cuts: ArrayLike) -> tuple[Floats, Floats]:
     """Bits that blocks carry up and down when the cut moves (Eq. 13), each of the shape that both broadcast to.
 
     Blocks that leave the edge go up, blocks that come to it go down; of the two, one is always 0.
@@ -233,7 +241,7 @@ def migration_bits(profile: Profile, from_cuts: ArrayLike, to_cuts: ArrayLike) -
     return np.maximum(0.0, -moved), np.maximum(0.0, moved)
 
 
-def migration_seconds(profile: Profile, from_cuts: ArrayLike, to_cuts: ArrayLike, rates: Rates) -> Floats:
+def migration_seconds(profile: MovableBlocks, from_cuts: ArrayLike, to_cuts: ArrayLike, rates: Rates) -> Floats:
     """U of Eq. 13: seconds to move the blocks between two cuts, with the round trip of asking; 0 where the cut stays."""
     up, down = migration_bits(profile, from_cuts, to_cuts)
     asking_seconds = np.where(np.asarray(from_cuts) != np.asarray(to_cuts), rates.round_trip_seconds, 0.0)

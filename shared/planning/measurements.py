@@ -1,5 +1,7 @@
 """What was measured, in the words that profiles and files of chains share: blocks, lines of seconds, bit widths."""
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -30,3 +32,8 @@ class LinearSeconds:
 
     seconds_per_byte: float
     seconds: float
+
+
+def bytes_before(blocks: Iterable[ProfiledBlock]) -> tuple[float, ...]:
+    """Bytes of the blocks [0, c), for each cut c."""
+    return tuple(itertools.accumulate((block.bytes for block in blocks), initial=0.0))

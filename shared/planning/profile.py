@@ -4,7 +4,6 @@ One JSON object (schema `isthmus.profile/v1`, paper 000, 5.2). This module reads
 that names file and key, and writes it. It knows nothing of what the numbers are used for.
 """
 
-import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +13,7 @@ from typing import Any
 
 from shared.errors import PlanError
 from shared.files.json_file import read_json
-from shared.planning.measurements import FLOAT32_BITS, Entries, LinearSeconds, ProfiledBlock
+from shared.planning.measurements import FLOAT32_BITS, Entries, LinearSeconds, ProfiledBlock, bytes_before
 from shared.planning.reader import Reader
 
 SCHEMA = "isthmus.profile/v1"
@@ -73,7 +72,7 @@ class Profile:
     @cached_property
     def bytes_before(self) -> tuple[float, ...]:
         """Bytes of the blocks [0, c), for each cut c."""
-        return tuple(itertools.accumulate((block.bytes for block in self.blocks), initial=0.0))
+        return bytes_before(self.blocks)
 
 
 def load_profile(path: Path) -> Profile:

@@ -3,6 +3,8 @@
 from shared.planning.chain.chain_tasks import chain_placement, chain_tasks
 from shared.planning.chain.comparison import CHAIN_CONTESTANTS, ChainDeployment, ChainSetting, compare_chain
 from shared.planning.chain.costs import ChainCosts, Partition, PartitionCost
+from shared.planning.chain.device_factors import DeviceFactors
+from shared.planning.chain.engine import ChainDecision, ChainEngine, Reason
 from shared.planning.chain.measured_chain import CHAIN_SCHEMA, MeasuredChain, MeasuredStage, load_chain, parse_chain
 from shared.planning.chain.plan import MOST_STAGES_TO_ORDER, ChainPlan, plan_any_order, plan_chain
 
@@ -11,13 +13,17 @@ __all__ = [
     "CHAIN_SCHEMA",
     "MOST_STAGES_TO_ORDER",
     "ChainCosts",
+    "ChainDecision",
     "ChainDeployment",
+    "ChainEngine",
     "ChainPlan",
     "ChainSetting",
+    "DeviceFactors",
     "MeasuredChain",
     "MeasuredStage",
     "Partition",
     "PartitionCost",
+    "Reason",
     "chain_placement",
     "chain_tasks",
     "compare_chain",

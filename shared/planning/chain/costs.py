@@ -7,11 +7,13 @@ and of each direction of each link.
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from shared.errors import PlanError
 from shared.planning.chain.measured_chain import MeasuredChain
 from shared.planning.cost import Floats, steady_seconds
 from shared.planning.measurements import FLOAT32_BITS
@@ -109,6 +111,20 @@ class ChainCosts:
             fewest = np.array(chain.min_bits, dtype=np.float64)[:, np.newaxis]
             encode = np.where(np.array(self.widths) >= fewest, encode, math.inf)
         return encode
+
+    def at(self, cuts: tuple[int, ...]) -> "ChainCosts":
+        """The same where no other cuts may be. PlanError for cuts that do not rise from 1 to L - 1, one a link."""
+        ends = (0, *cuts, self.blocks)
+        if len(cuts) != self.links or any(stop <= first for first, stop in pairwise(ends)):
+            raise PlanError(
+                f"the cuts are {', '.join(map(str, cuts))}; with {self.blocks} blocks on {self.links + 1} stages there must be "
+                f"{self.links}, rising, from 1 to {self.blocks - 1}"
+            )
+        only = copy(self)
+        only.stages = np.full_like(self.stages, math.inf)
+        for stage, run in enumerate(pairwise(ends)):
+            only.stages[(stage, *run)] = self.stages[(stage, *run)]
+        return only
 
     def of(self, partition: Partition) -> PartitionCost:
         """The cost of one partition, its bits among the widths. Infinite where it may not be or was not measured."""

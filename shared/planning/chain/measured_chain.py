@@ -7,6 +7,7 @@ neighbours. It knows nothing of what the numbers are used for.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from shared.errors import PlanError
 from shared.files.json_file import read_json
 from shared.planning.cost import Floats, Rates
-from shared.planning.measurements import Entries, LinearSeconds, ProfiledBlock
+from shared.planning.measurements import Entries, LinearSeconds, ProfiledBlock, bytes_before
 from shared.planning.reader import Reader
 
 CHAIN_SCHEMA = "isthmus.chain/v1"
@@ -58,6 +59,11 @@ class MeasuredChain:
     def __len__(self) -> int:
         """L, the number of blocks."""
         return len(self.blocks)
+
+    @cached_property
+    def bytes_before(self) -> tuple[float, ...]:
+        """Bytes of the blocks [0, c), for each cut c."""
+        return bytes_before(self.blocks)
 
     def ordered(self, names: tuple[str, ...]) -> "MeasuredChain":
         """The same with its stages in another order. PlanError where nothing is known of a link that this needs."""

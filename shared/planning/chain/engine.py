@@ -1,0 +1,281 @@
+"""The decision engine of a chain: it is told what was measured, and says when blocks should move. It has no clock.
+
+It has the rules of the engine of two workers (`shared/planning/engine`), with its margin, dwell, horizon and account. What is
+chosen is another: of the partitions of a chain there are too many to weigh all the time, so the search names the best one, and
+the engine weighs that, today's, and home. K stays as it is.
+
+A device that has become slower or quicker (device_factors.py) is no oscillation of a link, which the account guards against.
+So the partition that is best for it is gone to without the account, and is home from then on.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+
+import numpy as np
+
+from shared.errors import PlanError
+from shared.planning.chain.costs import ChainCosts, Partition, PartitionCost
+from shared.planning.chain.device_factors import DeviceFactors
+from shared.planning.chain.measured_chain import MeasuredChain
+from shared.planning.chain.search import best_partition
+from shared.planning.cost import Floats, Rates, migration_seconds
+from shared.planning.engine.config import EngineConfig
+from shared.planning.engine.estimates import LEAST_RATE, MODEL_STEPS, Mean
+from shared.planning.engine.horizon import Horizon
+from shared.planning.engine.ledger import Ledger
+
+LinkRates = tuple[float | None, float | None]
+"""Bits per second up and down; None where it is not known."""
+
+_HOME, _TODAY = 0, 1
+"""The contenders of the ledger."""
+
+
+class Reason(StrEnum):
+    """Why blocks move."""
+
+    DEVICE = "device"
+    """A stage has become slower or quicker."""
+    LINK = "link"
+    """The links carry more or less than they did."""
+    PIN = "pin"
+    """An operator holds other cuts."""
+
+
+@dataclass(frozen=True)
+class ChainDecision:
+    """A proposal to move blocks."""
+
+    partition: Partition
+    reason: Reason
+    seconds_per_step: float
+    """Predicted with it."""
+    staying_seconds_per_step: float
+    """Predicted without."""
+    moving_seconds: float
+    """Predicted way of the blocks over the links."""
+
+
+class ChainEngine:
+    """The decisions of one run. Each proposal wants `note_deployed` for an answer; until then the engine only listens."""
+
+    def __init__(
+        self,
+        chain: MeasuredChain,
+        bits: Sequence[int],
+        staleness: int,
+        partition: Partition,
+        config: EngineConfig | None = None,
+        total_steps: float = math.inf,
+    ) -> None:
+        """bits: widths to choose from. total_steps: after which the run ends. PlanError where today's was not measured."""
+        self.partition = partition
+        self._chain, self._bits, self._staleness = chain, tuple(bits), staleness
+        self._config = config or EngineConfig()
+        self._total_steps = total_steps
+        self._devices = DeviceFactors(len(chain.stages))
+        self._rates: Floats = np.array([[link.uplink, link.downlink] for link in chain.links]).reshape(-1, 2)
+        self._mean_rates = Mean()
+        self._horizon = Horizon(self._config.margin, self._config.horizon_beta)
+        self._ledger = Ledger(self._config.limits, _HOME, 2)
+        self._home = partition
+        self._pinned: tuple[int, ...] | None = None
+        self._seconds: float | None = None
+        self._step = 0
+        self._changed_seconds = -math.inf
+        self._device_changed = False
+        self._proposal: ChainDecision | None = None
+        self._modelled_steps: dict[Partition, float] = {}
+        self._done_steps: dict[Partition, float] = {}
+        if not self._seconds_of(partition, self._today()) < math.inf:
+            raise PlanError(
+                f"the chain has nothing measured for {partition}, with which the run begins; measure it first"
+            )
+
+    @property
+    def home(self) -> Partition:
+        """What losses are counted against: what the run began with, or what has proved to be better for good."""
+        return self._home
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Seconds a step of today's partition, by what is believed of devices and links."""
+        return self._seconds_of(self.partition, self._today())
+
+    def pin(self, cuts: tuple[int, ...] | None) -> None:
+        """Hold these cuts from now on; None lets the engine choose. PlanError where nothing was measured there."""
+        if cuts is not None:
+            self._best(self._today(), cuts)
+        self._pinned = cuts
+
+    def note_standstill(self, seconds: float) -> None:
+        """Training stood still until now, as for an evaluation: that time does not count."""
+        if self._seconds is not None:
+            self._seconds = seconds
+
+    def note_deployed(self, seconds: float, partition: Partition) -> None:
+        """Training goes on with `partition`: the proposed one, the old one where the move failed, or an operator's."""
+        proposal, self._proposal = self._proposal, None
+        self._changed_seconds = seconds
+        if partition == self.partition:
+            self._ledger.forget()
+            return
+        was_proposed = proposal is not None and proposal.partition == partition
+        self.partition = partition
+        self._devices.begin()
+        if proposal is None or not was_proposed or proposal.reason is not Reason.LINK:
+            self._make_home()
+            self._device_changed = False
+
+    def observe(
+        self, seconds: float, step: int, rates: Sequence[LinkRates], stage_seconds: Sequence[float | None]
+    ) -> ChainDecision | None:
+        """What links and stages did since the last observation; a move to make, or None.
+
+        seconds: any clock that never goes back; call about once a second. step: batches settled so far. rates: of each link.
+        stage_seconds: means since, by stage, without encoding; None where nothing was reported.
+        """
+        if self._seconds is None or step < self._step:
+            self._horizon.begin(step) if self._seconds is None else self._horizon.go_back(step)
+            self._seconds, self._step = seconds, step
+            return None
+        since, done_steps = seconds - self._seconds, step - self._step
+        if since <= 0.0:
+            return None
+        self._seconds, self._step = seconds, step
+        self._note_rates(since, rates)
+        measured = [
+            float(stage.seconds[run])
+            for stage, run in zip(self._chain.stages, _runs(self.partition, len(self._chain)), strict=True)
+        ]
+        if self._devices.note(done_steps, stage_seconds, measured):
+            # What was done until now was done by other devices than the model had, and says nothing of it.
+            self._device_changed = True
+            self._modelled_steps.clear()
+            self._done_steps.clear()
+        costs = self._today()
+        is_settled = seconds - self._changed_seconds >= self._config.dwell_seconds and self._proposal is None
+        self._count(since, done_steps, costs, is_settled=is_settled)
+        best = self._best(costs, self._pinned)
+        speeds = np.array([self._speed(self.partition, costs), self._speed(best, costs)])
+        self._horizon.note(step, speeds, np.ones(2, dtype=np.bool_), 0)
+        if not is_settled:
+            return None
+        if self._pinned is not None and self.partition.cuts != self._pinned:
+            self._propose(best, Reason.PIN, costs)
+        else:
+            self._choose(best, costs)
+        return self._proposal
+
+    def _choose(self, best: Partition, costs: ChainCosts) -> None:
+        """Keep what has proved itself, go home when that pays or must be, or go to the best where it pays."""
+        remaining = max(0.0, self._total_steps - self._step) if math.isfinite(self._total_steps) else float(self._step)
+        available = self._ledger.available_steps(remaining)
+        home_speed = self._speed(self._home, costs)
+        if self.partition != self._home:
+            if self._ledger.gains(np.zeros(2), remaining)[_TODAY] > 0.0:
+                self._make_home()
+            elif home_speed > self._speed(self.partition, costs):
+                back = self._way_seconds(self.partition, self._home)
+                is_short = available < 2.0 * home_speed * back and self._ledger.regrets(_TODAY, back)
+                if is_short or self._pays(self._home, back, 0.0, costs):
+                    self._propose(self._home, Reason.LINK, costs)
+                return
+        if best == self.partition or not self._horizon.is_behind:
+            # What the devices are now, today's partition is right for, too.
+            self._device_changed &= self._horizon.is_behind
+            return
+        there = self._way_seconds(self.partition, best)
+        if not self._pays(best, there, self._config.margin, costs):
+            return
+        if self._device_changed:
+            self._propose(best, Reason.DEVICE, costs)
+            return
+        back = self._way_seconds(best, self._home)
+        if available >= home_speed * (there + 2.0 * back + self._config.dwell_seconds):
+            self._propose(best, Reason.LINK, costs)
+
+    def _pays(self, partition: Partition, way_seconds: float, margin: float, costs: ChainCosts) -> bool:
+        """Whether the steps of the horizon take less with it, the way there included (paper 000, Eq. 15)."""
+        steps = self._horizon.steps(self._step, self._total_steps)
+        staying = steps / self._speed(self.partition, costs)
+        return steps / self._speed(partition, costs) + way_seconds < (1.0 - margin) * staying
+
+    def _propose(self, partition: Partition, reason: Reason, costs: ChainCosts) -> None:
+        self._proposal = ChainDecision(
+            partition,
+            reason,
+            1.0 / self._speed(partition, costs),
+            1.0 / self._speed(self.partition, costs),
+            self._moving_seconds(self.partition, partition),
+        )
+
+    def _make_home(self) -> None:
+        self._home = self.partition
+        self._ledger.set_home(_HOME)
+
+    def _count(self, seconds: float, done_steps: int, costs: ChainCosts, *, is_settled: bool) -> None:
+        """Hold the model against what was done, and enter it into the account."""
+        if is_settled and done_steps:
+            modelled = seconds / self._seconds_of(self.partition, costs)
+            self._modelled_steps[self.partition] = self._modelled_steps.get(self.partition, MODEL_STEPS) + modelled
+            self._done_steps[self.partition] = self._done_steps.get(self.partition, MODEL_STEPS) + done_steps
+        speeds = np.array([self._speed(self._home, costs), self._speed(self.partition, costs)])
+        is_at_home = self._proposal is None and self.partition == self._home
+        self._ledger.record(seconds, speeds, done_steps, is_at_home=is_at_home)
+
+    def _speed(self, partition: Partition, costs: ChainCosts) -> float:
+        """Steps a second: the model's, as far as what was done bears it out; one never tried is not expected to do better."""
+        known = {one: self._done_steps[one] / modelled for one, modelled in self._modelled_steps.items()}
+        correction = known.get(partition, min(1.0, known.get(self.partition, 1.0)))
+        return correction / self._seconds_of(partition, costs)
+
+    def _seconds_of(self, partition: Partition, costs: ChainCosts) -> float:
+        return costs.of(partition).seconds_per_step(self._staleness)
+
+    def _today(self) -> ChainCosts:
+        """What everything costs by the mean rates of the last minute, on the devices as they are."""
+        factors = self._devices.factors
+        stages = [
+            replace(stage, seconds=stage.seconds * factor)
+            for stage, factor in zip(self._chain.stages, factors.tolist(), strict=True)
+        ]
+        return ChainCosts(replace(self._chain, stages=tuple(stages), links=self._links()), self._widths())
+
+    def _widths(self) -> tuple[int, ...]:
+        """What may be chosen, and what there is, which need not be of it."""
+        return tuple({*self._bits, *self.partition.bits, *self._home.bits})
+
+    def _best(self, costs: ChainCosts, cuts: tuple[int, ...] | None) -> Partition:
+        return best_partition(costs if cuts is None else costs.at(cuts), self._staleness)
+
+    def _links(self) -> tuple[Rates, ...]:
+        return tuple(
+            Rates(up, down, link.round_trip_seconds)
+            for (up, down), link in zip(self._rates.tolist(), self._chain.links, strict=True)
+        )
+
+    def _note_rates(self, seconds: float, rates: Sequence[LinkRates]) -> None:
+        known = np.array([[math.nan if rate is None else max(rate, LEAST_RATE) for rate in both] for both in rates])
+        observed = np.where(np.isnan(known.reshape(-1, 2)), self._rates, known.reshape(-1, 2))
+        self._mean_rates.add(seconds, self._config.window_seconds, observed)
+        self._rates = self._mean_rates.value
+
+    def _moving_seconds(self, start: Partition, end: Partition) -> float:
+        """The blocks' way: all links carry at the same time."""
+        hops = zip(start.cuts, end.cuts, self._links(), strict=True)
+        return max((float(migration_seconds(self._chain, near, far, link)) for near, far, link in hops), default=0.0)
+
+    def _way_seconds(self, start: Partition, end: Partition) -> float:
+        """Until training goes on as fast as it will: the blocks have moved, and the pipeline is full."""
+        if start == end:
+            return 0.0
+        cost: PartitionCost = self._today().of(end)
+        return self._moving_seconds(start, end) + max(0.0, cost.total() - cost.longest())
+
+
+def _runs(partition: Partition, blocks: int) -> list[tuple[int, int]]:
+    return list(pairwise((0, *partition.cuts, blocks)))

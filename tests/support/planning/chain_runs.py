@@ -1,0 +1,103 @@
+"""Runs of a chain under its engine, a second after another, as the cost model says: devices and links as tests set them."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from shared.planning import EngineConfig, Rates
+from shared.planning.chain import (
+    ChainCosts,
+    ChainDecision,
+    ChainEngine,
+    MeasuredChain,
+    Partition,
+    parse_chain,
+    plan_chain,
+)
+
+BITS = (8, 32)
+
+
+def uniform_chain(stages: int = 3, blocks: int = 12, mbit: float = 40.0, block_seconds: float = 0.05) -> MeasuredChain:
+    """Blocks that take as long on each stage as on any other, and links that carry a feature in 0.02 s at 32 bits."""
+    cuts = range(blocks + 1)
+    table = [[block_seconds * (stop - first) if stop > first else None for stop in cuts] for first in cuts]
+    return parse_chain(
+        {
+            "schema": "isthmus.chain/v1",
+            "model": "uniform",
+            "batch_size": 8,
+            "blocks": [{"name": f"b{index}", "bytes": 200_000} for index in range(blocks)],
+            "feature_bytes": [100_000.0] * (blocks + 1),
+            "gradient_bytes": [100_000.0] * (blocks + 1),
+            "encode": {"seconds": 0.001, "seconds_per_byte": 0.0},
+            "min_bits": None,
+            "stages": [{"name": f"s{index}", "seconds": table} for index in range(stages)],
+            "links": [{"uplink": mbit * 1e6, "downlink": mbit * 1e6, "round_trip_seconds": 0.01}] * (stages - 1),
+        },
+        "uniform",
+    )
+
+
+class ChainTraining:
+    """A run whose devices take `slowness` times what was measured, over links of `rates`."""
+
+    def __init__(
+        self,
+        chain: MeasuredChain,
+        staleness: int = 4,
+        total_steps: float = 100_000,
+        start: Partition | None = None,
+        config: EngineConfig | None = None,
+    ) -> None:
+        self.chain, self.staleness = chain, staleness
+        start = start or plan_chain(chain, BITS, staleness).partition
+        self.engine = ChainEngine(chain, BITS, staleness, start, config, total_steps)
+        self.slowness = [1.0] * len(chain.stages)
+        self.rates: Callable[[float], list[Rates]] = lambda _seconds: list(chain.links)
+        self.noise = 0.0
+        self.seconds = 0.0
+        self.steps = 0.0
+        self.decisions: list[tuple[float, ChainDecision]] = []
+        self._draw = random.Random(0)
+        self._still_seconds = 0.0
+
+    def true_chain(self) -> MeasuredChain:
+        """What devices and links are now."""
+        stages = [
+            replace(stage, seconds=stage.seconds * slow)
+            for stage, slow in zip(self.chain.stages, self.slowness, strict=True)
+        ]
+        return replace(self.chain, stages=tuple(stages), links=tuple(self.rates(self.seconds)))
+
+    def true_seconds(self, partition: Partition) -> float:
+        """A step of a partition now."""
+        return ChainCosts(self.true_chain(), (*BITS, *partition.bits)).of(partition).seconds_per_step(self.staleness)
+
+    def best_seconds(self) -> float:
+        """A step of the best partition now."""
+        return plan_chain(self.true_chain(), BITS, self.staleness).seconds_per_step
+
+    def run(self, seconds: int) -> None:
+        """Train for so long, and do what the engine decides."""
+        for _ in range(seconds):
+            partition = self.engine.partition
+            working = max(0.0, 1.0 - self._still_seconds)
+            self._still_seconds = max(0.0, self._still_seconds - 1.0)
+            before = int(self.steps)
+            self.steps += working * self._noisy(1.0 / self.true_seconds(partition))
+            self.seconds += 1.0
+            runs = zip((0, *partition.cuts), (*partition.cuts, len(self.chain)), strict=True)
+            true = [float(stage.seconds[run]) for stage, run in zip(self.true_chain().stages, runs, strict=True)]
+            stage_seconds = [self._noisy(one) if int(self.steps) > before else None for one in true]
+            rates = [(self._noisy(link.uplink), self._noisy(link.downlink)) for link in self.rates(self.seconds)]
+            decision = self.engine.observe(self.seconds, int(self.steps), rates, stage_seconds)
+            if decision is not None:
+                self.decisions.append((self.seconds, decision))
+                self._still_seconds = decision.moving_seconds
+                self.engine.note_deployed(self.seconds, decision.partition)
+
+    def _noisy(self, number: float) -> float:
+        return number * float(np.clip(self._draw.gauss(1.0, self.noise), 0.5, 1.5))

@@ -1,0 +1,173 @@
+"""The engine of a chain over runs of the cost model: what it follows, what it leaves alone, and what it may risk."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from shared.errors import PlanError
+from shared.planning import EngineConfig
+from shared.planning.chain import ChainEngine, DeviceFactors, Partition, Reason
+from tests.support.planning.chain_runs import BITS, ChainTraining, uniform_chain
+
+CHAIN = uniform_chain()
+
+
+@pytest.mark.parametrize("stage", range(3))
+def test_a_device_that_slows_to_half_is_relieved_within_a_minute(stage):
+    training = ChainTraining(CHAIN)
+    training.noise = 0.03
+    training.run(120)
+    training.slowness[stage] = 2.0
+    training.run(60)
+    assert training.true_seconds(training.engine.partition) <= training.best_seconds() / 0.9
+    assert {decision.reason for _, decision in training.decisions} == {Reason.DEVICE}
+    assert training.engine.home == training.engine.partition
+
+
+def test_a_short_run_also_follows_a_device():
+    training = ChainTraining(CHAIN, total_steps=500)
+    training.run(20)
+    training.slowness[1] = 2.0
+    training.run(60)
+    assert [decision.reason for _, decision in training.decisions] == [Reason.DEVICE]
+
+
+def test_a_device_that_recovers_gets_its_blocks_back():
+    training = ChainTraining(CHAIN)
+    start = training.engine.partition
+    for slow in (2.0, 1.0):
+        training.slowness[0] = slow
+        training.run(100)
+    assert training.engine.partition.cuts == start.cuts
+    assert len(training.decisions) == 2
+
+
+def test_ten_quiet_minutes_change_nothing():
+    training = ChainTraining(CHAIN)
+    training.noise = 0.08
+    training.run(600)
+    assert training.decisions == []
+
+
+def test_a_run_that_begins_badly_is_put_right():
+    training = ChainTraining(CHAIN, start=Partition((1, 2), (32, 32)))
+    training.run(120)
+    assert training.true_seconds(training.engine.partition) <= 1.05 * training.best_seconds()
+    assert [decision.reason for _, decision in training.decisions] == [Reason.LINK]
+
+
+def test_a_link_that_drops_to_a_tenth_is_followed():
+    # Small features lie deep: as the first link gets slow, more blocks before it pay.
+    sizes = (None, *(800_000.0 / cut for cut in range(1, 12)), None)
+    chain = replace(CHAIN, feature_bytes=sizes, gradient_bytes=sizes)
+    training = ChainTraining(chain, staleness=5)
+    training.run(60)
+    before = training.engine.partition
+    slow = replace(chain.links[0], uplink=chain.links[0].uplink / 10, downlink=chain.links[0].downlink / 10)
+    training.rates = lambda _seconds: [slow, chain.links[1]]
+    training.run(240)
+    assert training.engine.partition.cuts[0] > before.cuts[0]
+    assert {decision.reason for _, decision in training.decisions} == {Reason.LINK}
+    assert training.true_seconds(training.engine.partition) <= training.best_seconds() / 0.9
+
+
+@pytest.mark.parametrize("period", [10, 60])
+def test_a_link_that_oscillates_costs_little(period):
+    sizes = (None, *(800_000.0 / cut for cut in range(1, 12)), None)
+    chain = replace(CHAIN, feature_bytes=sizes, gradient_bytes=sizes)
+
+    def links(seconds: float):
+        share = 10.0 if seconds // period % 2 else 1.0
+        first = chain.links[0]
+        return [replace(first, uplink=first.uplink / share, downlink=first.downlink / share), chain.links[1]]
+
+    followed = ChainTraining(chain, staleness=5, total_steps=2_000)
+    followed.rates = links
+    start = followed.engine.partition
+    followed.run(600)
+    kept = ChainTraining(chain, staleness=5, total_steps=2_000, config=EngineConfig(margin=0.999))
+    kept.rates = links
+    kept.run(600)
+    assert kept.engine.partition == start
+    assert followed.steps >= 0.97 * kept.steps
+
+
+def test_no_move_follows_another_before_the_dwell_is_over():
+    training = ChainTraining(CHAIN, start=Partition((1, 2), (32, 32)), config=EngineConfig(dwell_seconds=90.0))
+    training.run(40)
+    assert len(training.decisions) == 1, "the first move has nothing to wait for"
+    training.slowness[2] = 3.0
+    training.run(50)
+    assert len(training.decisions) == 1
+    training.run(60)
+    assert len(training.decisions) == 2
+
+
+def test_a_pin_goes_first_and_is_released():
+    training = ChainTraining(CHAIN)
+    start = training.engine.partition
+    training.run(10)
+    training.engine.pin((3, 7))
+    training.run(10)
+    assert training.engine.partition.cuts == (3, 7)
+    assert training.decisions[-1][1].reason is Reason.PIN
+    training.slowness[0] = 4.0
+    training.run(120)
+    assert training.engine.partition.cuts == (3, 7)
+    training.slowness[0] = 1.0
+    training.engine.pin(None)
+    training.run(120)
+    assert training.engine.partition.cuts == start.cuts
+
+
+@pytest.mark.parametrize("cuts", [(3,), (7, 3), (0, 3), (3, 12), (3, 3)])
+def test_cuts_that_cannot_be_are_not_pinned(cuts):
+    training = ChainTraining(CHAIN)
+    with pytest.raises(PlanError, match=r"with 12 blocks on 3 stages there must be 2, rising, from 1 to 11"):
+        training.engine.pin(cuts)
+    training.run(10)
+    assert training.decisions == []
+
+
+def test_an_engine_does_not_begin_where_nothing_was_measured():
+    stage = CHAIN.stages[1]
+    holed = stage.seconds.copy()
+    holed[4, 8] = float("nan")
+    chain = replace(CHAIN, stages=(CHAIN.stages[0], replace(stage, seconds=holed), CHAIN.stages[2]))
+    with pytest.raises(PlanError, match="nothing measured for cuts 4, 8"):
+        ChainEngine(chain, BITS, 4, Partition((4, 8), (32, 32)))
+
+
+def test_a_failed_move_is_not_tried_again_at_once():
+    training = ChainTraining(CHAIN, start=Partition((1, 2), (32, 32)))
+    observe = partial(training.engine.observe, rates=[(4e7, 4e7)] * 2, stage_seconds=[None] * 3)
+    decision = next(one for second in range(100) if (one := observe(float(second), second)) is not None)
+    assert observe(100.0, 100) is None, "a proposal waits for its answer"
+    training.engine.note_deployed(101.0, training.engine.partition)
+    assert decision.partition != training.engine.partition
+    assert observe(102.0, 102) is None
+
+
+class TestDeviceFactors:
+    """Two windows of 20 steps, each more than a tenth off."""
+
+    def test_it_takes_two_windows(self):
+        devices = DeviceFactors(2)
+        changes = [devices.note(10, (2.0, 1.0), (1.0, 1.0)) for _ in range(4)]
+        assert changes == [False, False, False, True]
+        assert devices.factors.tolist() == [2.0, 1.0]
+
+    @pytest.mark.parametrize(("ratio", "changes"), [(1.09, False), (1.11, True), (0.91, False), (0.89, True)])
+    def test_a_tenth_is_no_change(self, ratio, changes):
+        devices = DeviceFactors(1)
+        assert [devices.note(20, (ratio,), (1.0,)) for _ in range(2)][-1] is changes
+
+    def test_a_window_between_begins_again(self):
+        devices = DeviceFactors(1)
+        assert not any(devices.note(20, (ratio,), (1.0,)) for ratio in (2.0, 1.0, 2.0, 1.0))
+
+    def test_nothing_is_learnt_where_nothing_was_reported_or_measured(self):
+        devices = DeviceFactors(2)
+        assert not any(devices.note(20, (None, 3.0), (1.0, 0.0)) for _ in range(5))
+        assert devices.factors.tolist() == [1.0, 1.0]
