@@ -4,6 +4,7 @@ The document says nothing of the model: how many blocks it has and how large a b
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from shared.files.json_file import read_json
 from shared.placement.tiles import Cargo, Placement, Route, Rows, Source, Tile
 
 SCHEMA = "isthmus.placement/v1"
+_BLOCK = re.compile(r"[0-9]{1,9}")
+"""Python refuses to read numbers of thousands of digits."""
 _KEYS = {"schema", "workers", "tiles", "sources", "labels", "owners", "staleness", "codecs"}
 
 
@@ -130,7 +133,7 @@ class _Reader:
             raise self.wrong("owners", value, "an object of blocks and their owners")
         owners = {}
         for block, owner in value.items():
-            if not (block.isascii() and block.isdecimal()):
+            if not _BLOCK.fullmatch(block):
                 raise self.wrong("a block of owners", block, "a number in quotes")
             owners[int(block)] = self.string(owner, f"the owner of block {block}")
         return owners

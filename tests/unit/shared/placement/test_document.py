@@ -41,6 +41,8 @@ def test_what_is_left_out_is_the_whole_batch_at_the_first_worker():
         (ONE | {"tiles": [{"worker": "edge", "blocks": [0, -1]}]}, "blocks of a tile is -1; it must be an integer"),
         (ONE | {"tiles": [{"worker": "edge", "blocks": [0, True]}]}, "blocks of a tile is true; it must be an integer"),
         (ONE | {"owners": {"x": "edge"}}, 'a block of owners is "x"; it must be a number in quotes'),
+        (ONE | {"owners": {"9" * 5000: "edge"}}, "it must be a number in quotes"),
+        (ONE | {"owners": {"٣": "edge"}}, "it must be a number in quotes"),
         (ONE | {"owners": []}, "owners is []; it must be an object"),
         (ONE | {"staleness": 1.5}, "staleness is 1.5; it must be an integer of 0 or more"),
         (

@@ -76,7 +76,7 @@ DEEP = "[" * 5000 + "]" * 5000
         ("[1]", "the placement: the placement is"),
         ("{}", "schema is None"),
         (" " * (MAX_DOCUMENT_CHARACTERS + 1), f"at most {MAX_DOCUMENT_CHARACTERS} are taken"),
-        (changed(owners={"9" * 5000: AGENT}), "the placement is no JSON"),
+        (changed(owners={"9" * 5000: AGENT}), "must be a number in quotes"),
         (changed(workers=[AGENT, "other"], tiles=[tile(AGENT, 0, 2), tile("other", 2, 4)]), "is to be worker 'gpu'"),
         (changed(workers=[AGENT, "gpu", *map(str, range(MAX_WORKERS))]), f"at most {MAX_WORKERS} are taken"),
         (changed(tiles=[tile(AGENT, 0, 2), tile("gpu", 2, 3)]), "nobody has block 3"),
