@@ -70,7 +70,14 @@ class _SessionSeries(Collector):
             "Rate that the link to the edge was measured to carry, down alone; 0 while it is not known.",
             labels=by_direction,
         )
+        missing = GaugeMetricFamily(
+            "isthmus_session_link_missing",
+            "1 for each worker that this trainer dials for the session and has no link to.",
+            labels=["session", "worker"],
+        )
         for session in self._sessions.built:
+            for worker in session.missing_links:
+                missing.add_metric([session.id, worker], 1)
             name, deployment = [session.id], session.deployment
             attached.add_metric(name, session.attachment.attached)
             steps.add_metric(name, session.next_step)
@@ -85,4 +92,4 @@ class _SessionSeries(Collector):
             for direction, codec, count in zip(DIRECTIONS, codecs, counted, strict=True):
                 bits.add_metric([session.id, direction], codec_bits(codec))
                 payload.add_metric([session.id, direction], count)
-        return attached, steps, payload, loss, cut, limit, bits, rate
+        return attached, steps, payload, loss, cut, limit, bits, rate, missing

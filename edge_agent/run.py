@@ -240,7 +240,7 @@ class _Runs:
     ) -> TrainingRun:
         config, workers, clients = experiment.config, self._workers, self._clients
         limits = [trainer.give_up_seconds for trainer in config.all_trainers if trainer.give_up_seconds is not None]
-        retry = Retry(min(limits, default=None), self._observer.trainer_away)
+        retry = Retry(min(limits, default=None), self._observer.waits)
         step_log, disk = config.checkpoints.step_log, workers.disk
         pause, observer, statistics = self._controlled.pause, self._observer, self._controlled.statistics
         if stored is None:

@@ -166,6 +166,7 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
             step=session.next_step,
             deployment=deployment_status(session.deployment, len(session.blocks.held.chain.blocks)),
             held_blocks=session.shown_blocks,
+            missing_links=session.missing_links,
             session_term=session.attachment.term,
             bytes_up=session.statistics.received_bytes,
             bytes_down=session.statistics.sent_bytes,

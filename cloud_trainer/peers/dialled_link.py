@@ -35,14 +35,16 @@ class DialledLink:
     ) -> None:
         """peer: the worker there, to which the run has a link. new_client: makes one that is not connected yet."""
         self._run = run
-        self._peer = peer
+        self.peer = peer
         self._end = run.links[peer]
         self._opening = opening
         self._ticket = ticket
         self._new_client = new_client
         self._spacing = Spacing()
-        self._away = False
-        """Whether the last attempt was lost, so that no further one is worth a line of the log."""
+        self.is_missing = True
+        """Whether the link is not up."""
+        self._is_logged = False
+        """Whether the log says that it is not, so that no further attempt is worth a line."""
         self._damaged_at: LinkPosition | None = None
         """Where the link stood when a message was damaged last."""
 
@@ -61,14 +63,15 @@ class DialledLink:
                     self._run.failure.result()
                 if not self._may_pass(failure):
                     raise StatusError(
-                        _code(failure), f"the link to worker {self._peer!r} cannot go on: {failure}"
+                        _code(failure), f"the link to worker {self.peer!r} cannot go on: {failure}"
                     ) from failure
                 if isinstance(failure, UnreachableError | BusyError):
                     retry_after_seconds = failure.retry_after_seconds
                 reason = str(failure)
-            if not self._away:
-                _log.warning("link to a peer lost; dialling again", peer=self._peer, reason=reason)
-            self._away = True
+            self.is_missing = True
+            if not self._is_logged:
+                _log.warning("link to a peer lost; dialling again", peer=self.peer, reason=reason)
+            self._is_logged = True
             await self._spacing.wait(self._end.position, retry_after_seconds)
 
     async def _serve_one(self) -> None:
@@ -76,12 +79,12 @@ class DialledLink:
         listener = StreamListener(self._end.accept, self._oldest_owed, lambda *_: None)
         async with self._new_client() as client:
             call, self._ticket = await client.link(self._opening, listener, self._ticket)
-            self._away = False
-            _log.info("peer dialled", peer=self._peer)
+            self.is_missing = self._is_logged = False
+            _log.info("peer dialled", peer=self.peer)
             await self._serve(call)
 
     async def _serve(self, call: LinkCall) -> None:
-        serving = asyncio.create_task(self._run.serve(self._peer, call.stream))
+        serving = asyncio.create_task(self._run.serve(self.peer, call.stream))
         try:
             await asyncio.wait({serving})
             serving.result()

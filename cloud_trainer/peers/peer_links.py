@@ -62,6 +62,11 @@ class PeerLinks:
         NOT_FOUND: the peer has said that the session is not for this agent any more, or is closed for good.
         """
 
+    @property
+    def missing(self) -> list[str]:
+        """The peers to which there is no link now."""
+        return [link.peer for link in self._links if link.is_missing]
+
     def dial(self) -> None:
         """Dial all of them, and again those that are lost, until `stop`."""
         self._keeping = asyncio.create_task(self._keep_up())

@@ -88,7 +88,7 @@ async def serve_attached(
     serving = asyncio.create_task(work)
     session.attachment.attach(serving, name)
     term, who = session.attachment.term, {"session": session.id, "worker": name.worker}
-    _log.info("edge attached", **who, term=term, step=session.next_step)
+    _log.info("worker attached", **who, term=term, step=session.next_step)
     try:
         await asyncio.wait({serving})
         if serving.cancelled():
@@ -97,7 +97,7 @@ async def serve_attached(
     finally:
         serving.cancel()
         await asyncio.wait({serving})
-        _log.info("edge detached", **who, step=session.next_step, reason=_reason(serving))
+        _log.info("worker detached", **who, step=session.next_step, reason=_reason(serving))
         session.attachment.detach(serving, name)
 
 
@@ -118,7 +118,7 @@ def _reason(serving: "asyncio.Task[None]") -> str:
     if serving.cancelled():
         return "the stream was given up"
     failure = serving.exception()
-    return "the edge has ended the stream" if failure is None else one_line(str(failure) or type(failure).__name__)
+    return "the worker has ended the stream" if failure is None else one_line(str(failure) or type(failure).__name__)
 
 
 async def _read(context: Context) -> Packet[LinkMessage] | Damaged | None:

@@ -292,6 +292,11 @@ class Session:
         links = PeerLinks(self.run_of(evaluation), peers, self.attachment.term, dialer, evaluation)
         await self._dialling.dial(evaluation, links)
 
+    @property
+    def missing_links(self) -> list[str]:
+        """The workers that this trainer dials for training, and to which it has no link now."""
+        return self._dialling.missing
+
     def failure_behind(self, evaluation: int) -> BaseException | None:
         """Why the links that were dialled for an evaluation, or for training (0), cannot be kept up; None while they can."""
         return self._dialling.failure(evaluation)

@@ -128,7 +128,7 @@ def _staleness() -> Panels:
 
 
 def _recovery() -> Panels:
-    attached = Curve(EDGE.of("isthmus_attaches_total"), f"streams attached, {INSTANCE}")
+    lost = Curve(EDGE.of("isthmus_link_losses_total"), f"{{{{worker}}}} lost, {INSTANCE}")
     back = Curve(EDGE.of("isthmus_rollbacks_total"), f"rolled back, {INSTANCE}")
     replaced = Curve(EDGE.of("isthmus_replacements_total"), f"trainers replaced, {INSTANCE}")
     repeated = Curve(EDGE.of("isthmus_repeated_steps_total"), INSTANCE)
@@ -137,11 +137,11 @@ def _recovery() -> Panels:
     replica_age = Curve(f"{EDGE.of('isthmus_replica_age_seconds')} > 0", f"with replicas, {INSTANCE}")
     return [
         graph(
-            "Attached and rolled back",
-            "Since the start; the first is the run's own.",
+            "Lost and rolled back",
+            "Links to trainers, and runs, since the start.",
             "short",
             6,
-            attached,
+            lost,
             back,
             replaced,
             steps=True,

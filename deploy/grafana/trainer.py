@@ -58,12 +58,14 @@ def _sessions() -> Panels:
     used = Curve(SESSION.rate("isthmus_session_payload_bytes_total"), direction)
     bits = Curve(SESSION.of("isthmus_session_codec_bit_width"), direction)
     rate = _of_each("isthmus_session_link_bytes_per_second")
+    missing = Curve(SESSION.of("isthmus_session_link_missing"), "{{worker}}, " + EACH)
     return [
         graph("Steps a second by session", "", "short", 8, steps),
         graph("Loss", "Mean training loss of the last step.", "short", 8, _of_each("isthmus_session_loss")),
         graph("Edge there", "1 while it trains.", "short", 8, _of_each("isthmus_session_attached"), steps=True),
-        graph("Bandwidth used", "By tensors.", "Bps", 12, used),
-        graph("Bandwidth down", "What each way down was measured to carry.", "Bps", 12, rate),
+        graph("Bandwidth used", "By tensors.", "Bps", 8, used),
+        graph("Bandwidth down", "What each way down was measured to carry.", "Bps", 8, rate),
+        graph("Links missing", "1 while this trainer cannot dial a worker.", "short", 8, missing, steps=True),
         graph("Cut", "Blocks on the edge.", "short", 8, _of_each("isthmus_session_cut_blocks"), steps=True),
         graph(
             "K", "Limit of the staleness.", "short", 8, _of_each("isthmus_session_staleness_limit_steps"), steps=True

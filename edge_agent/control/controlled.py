@@ -62,7 +62,7 @@ class Controlled:
             return Activity.ENDED
         if self.shutdown.requested:
             return Activity.STOPPING
-        return Activity.AWAY if self.statistics.is_away else self.statistics.activity
+        return Activity.AWAY if self.statistics.waits_because else self.statistics.activity
 
     @property
     def running_seconds(self) -> float:

@@ -27,6 +27,7 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
         total_steps=statistics.total_steps,
         pinned=pins_message(of.pinning.now),
         staleness=statistics.staleness,
+        waits_because=statistics.waits_because,
         phases=_phases(statistics),
         uplink_bits_per_second=statistics.uplink_bits_per_second,
         downlink_bits_per_second=statistics.downlink_bits_per_second,

@@ -5,6 +5,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+from rich.markup import escape
 from rich.table import Column, Table
 
 from edge_agent.control.trend import Trend
@@ -34,6 +35,8 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
     speed = f"{status.samples_per_second:.0f} samples/s" if status.HasField("samples_per_second") else "-"
     table.add_row("speed", speed + (f"  [dim]{trend.speed}[/]" if trend else ""))
     table.add_row("trainer", f"{status.trainer}{'' if status.attached else ', [red]not attached[/]'}")
+    for reason in status.waits_because:
+        table.add_row("", f"[red]{escape(reason)}[/]")
     table.add_row("model", status.model)
     moving = f", moving to {today.moving_to_cut}" if today.HasField("moving_to_cut") else ""
     table.add_row("cut", f"{today.cut} of {today.blocks} blocks here{moving}{_held(status, 'cut')}")

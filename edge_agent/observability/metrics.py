@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from edge_agent.training.open_run import InFlight
 from edge_agent.training.statistics import Statistics
+from shared.placement import AGENT
 from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
 
@@ -45,9 +46,10 @@ class EdgeMetrics(TrainingMetrics):
         self._attached = Gauge(
             "isthmus_attached", "1 while all training streams to trainers are there, 0 otherwise.", registry=registry
         )
-        self.attaches = Counter(
-            "isthmus_attaches",
-            "Training streams attached: the first of a run, and one after each loss.",
+        self.link_losses = Counter(
+            "isthmus_link_losses",
+            "Training streams that were lost, by the trainer at the other end.",
+            ["worker"],
             registry=registry,
         )
         self.rollbacks = Counter(
@@ -157,6 +159,8 @@ class EdgeMetrics(TrainingMetrics):
         for worker in statistics.workers:
             self.worker_seconds.labels(worker)
         for sender, receiver in statistics.link_rates:
+            if sender == AGENT:
+                self.link_losses.labels(receiver)
             link = self._worker_links.labels(f"{sender}>{receiver}")
             link.set_function(partial(_bytes_per_second, statistics, (sender, receiver)))
 

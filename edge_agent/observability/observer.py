@@ -62,19 +62,22 @@ class RunObserver(RunListener):
         self._statistics.activity = activity
         self.activity_news.set()
 
-    def trainer_away(self, away: bool, /) -> None:
+    def waits(self, reasons: tuple[str, ...], /) -> None:
         """Note it for the status."""
-        self._statistics.is_away = away
+        self._statistics.waits_because = reasons
         self.activity_news.set()
 
     def attached(self, peer: str, stream: Duplex[Any, Any], /) -> None:
         """Take the link's rate and the trainer's clock from this stream."""
         self._streams[peer] = stream
-        self._metrics.attaches.inc()
 
     def detached(self, peer: str, /) -> None:
         """There is no stream."""
         self._streams.pop(peer, None)
+
+    def link_lost(self, peer: str, /) -> None:
+        """Count it."""
+        self._metrics.link_losses.labels(peer).inc()
 
     def deployment_changed(self, deployment: Deployment, /) -> None:
         """Cut, K and codecs."""

@@ -11,7 +11,7 @@ from edge_agent.sessions.open_session import FAREWELL_SECONDS, OpenSession
 from edge_agent.training.listener import RunListener
 from shared.client.retry import Spacing
 from shared.client.stream_call import LinkCall, StreamListener
-from shared.errors import ProtocolError, UnreachableError
+from shared.errors import IsthmusError, ProtocolError, UnreachableError
 from shared.placement import AGENT
 from shared.runtime.worker_run import WorkerRun
 from shared.version import PROTOCOL_VERSION
@@ -106,6 +106,10 @@ class Links:
             self._listener.attached(peer, call.stream)
         try:
             await self._run.serve(peer, call.stream, call.end_writing)
+        except IsthmusError:
+            if self._evaluation == 0:
+                self._listener.link_lost(peer)
+            raise
         finally:
             del self._calls[peer]
             call.cancel()

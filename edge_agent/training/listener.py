@@ -51,14 +51,17 @@ class RunListener:
     def activity_changed(self, activity: Activity, /) -> None:
         """The run has begun this activity."""
 
-    def trainer_away(self, away: bool, /) -> None:
-        """The run has begun to wait for a trainer that cannot be reached, or has stopped waiting."""
+    def waits(self, reasons: tuple[str, ...], /) -> None:
+        """The run waits for trainers that cannot be reached, for these reasons; it waits no more where there are none."""
 
     def attached(self, peer: str, stream: Duplex[Any, Any], /) -> None:
         """A stream that carries tensors is up."""
 
     def detached(self, peer: str, /) -> None:
         """The stream of training with a trainer has ended or is lost."""
+
+    def link_lost(self, peer: str, /) -> None:
+        """The stream of training with a trainer was lost; nobody has ended it."""
 
     def deployment_changed(self, deployment: Deployment, /) -> None:
         """The trainer holds this deployment now."""

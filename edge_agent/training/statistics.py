@@ -66,8 +66,8 @@ class Statistics:
     session: str = ""
     """The id of the session; empty until one is open."""
     activity: Activity = Activity.OPENING
-    is_away: bool = False
-    """Whether the run waits for a trainer that cannot be reached."""
+    waits_because: tuple[str, ...] = ()
+    """Sentences that name the trainers that cannot be reached, while the run waits for them."""
     deployment: Deployment = field(default_factory=Deployment)
     """The deployment that the trainer holds."""
     steps: int = 0

@@ -100,7 +100,7 @@ class TrainingRun:
         """Have the run stop at the next boundary. Returns the seconds in which it has to end."""
         self._boundary.request()
         # With a trainer away nothing can be drained, and no checkpoint be taken everywhere.
-        return 0.0 if self.session.retry.away else self.session.experiment.config.checkpoints.stop_seconds
+        return 0.0 if self.session.retry.reasons else self.session.experiment.config.checkpoints.stop_seconds
 
     async def _end_diverged(
         self, diverged: DivergedError, started_seconds: float, on_result: Callable[[TrainingResult], object]

@@ -20,7 +20,7 @@ FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.05, 0.5, 900.0
 (`shared/transport/rpc/options.py`) decide how soon the agent notices that a link is back."""
 
 
-def _ignore(_away: bool) -> None:
+def _ignore(_reasons: tuple[str, ...]) -> None:
     pass
 
 
@@ -51,13 +51,19 @@ class Spacing:
 
 
 class Retry:
-    """Repeats calls while the trainer is away. `away`: whether a call waits for the trainer now."""
+    """Repeats calls while a trainer is away. Several may wait at the same time, for one trainer or for several."""
 
-    def __init__(self, give_up_seconds: float | None, on_away: Callable[[bool], None] = _ignore) -> None:
-        """give_up_seconds: the longest absence; None bounds none. on_away: told the new value of `away` when it changes."""
+    def __init__(self, give_up_seconds: float | None, on_away: Callable[[tuple[str, ...]], None] = _ignore) -> None:
+        """give_up_seconds: the longest absence; None bounds none. on_away: told `reasons` whenever they may have changed."""
         self.give_up_seconds = give_up_seconds
-        self.away = False
+        self._reasons: dict[object, str] = {}
+        """By the call that waits."""
         self._on_away = on_away
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why calls wait now: a sentence each that names the trainer, without repetition."""
+        return tuple(dict.fromkeys(self._reasons.values()))
 
     async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` again for as long as it raises UnreachableError or BusyError, and return what it returns.
@@ -65,30 +71,33 @@ class Retry:
         A trainer that says when to come again is left alone for so long. Where the next attempt would come after
         `give_up_seconds`, raises what `attempt` raised last; raises any other error at once. `attempt` must be safe to repeat.
         """
-        began, backoff = time.monotonic(), new_backoff()
-        while True:
-            try:
-                result = await attempt()
-            except (UnreachableError, BusyError) as lost:
-                away_seconds = time.monotonic() - began
-                told_seconds = lost.retry_after_seconds
-                wait_seconds = told_seconds + backoff.next_seconds(away_seconds)
-                if self.give_up_seconds is not None:
-                    left_seconds = self.give_up_seconds - away_seconds
-                    if left_seconds <= told_seconds:
-                        raise
-                    wait_seconds = min(wait_seconds, left_seconds)
-                self._note_away(away=True, reason=str(lost))
-                await asyncio.sleep(wait_seconds)
-            else:
-                self._note_away(away=False, reason="")
-                return result
+        began, backoff, call = time.monotonic(), new_backoff(), object()
+        try:
+            while True:
+                try:
+                    return await attempt()
+                except (UnreachableError, BusyError) as lost:
+                    away_seconds = time.monotonic() - began
+                    told_seconds = lost.retry_after_seconds
+                    wait_seconds = told_seconds + backoff.next_seconds(away_seconds)
+                    if self.give_up_seconds is not None:
+                        left_seconds = self.give_up_seconds - away_seconds
+                        if left_seconds <= told_seconds:
+                            raise
+                        wait_seconds = min(wait_seconds, left_seconds)
+                    self._note_waiting(call, str(lost))
+                    await asyncio.sleep(wait_seconds)
+        finally:
+            self._note_done(call)
 
-    def _note_away(self, *, away: bool, reason: str) -> None:
-        if away != self.away:
-            self.away = away
-            self._on_away(away)
-            if away:
-                _log.warning("trainer away; trying again", reason=reason)
-            else:
-                _log.info("trainer back")
+    def _note_waiting(self, call: object, reason: str) -> None:
+        if call not in self._reasons:
+            self._reasons[call] = reason  # the first: what follows says mostly less
+            _log.warning("trainer away; trying again", reason=reason)
+            self._on_away(self.reasons)
+
+    def _note_done(self, call: object) -> None:
+        if (reason := self._reasons.pop(call, None)) is not None:
+            if reason not in self._reasons.values():
+                _log.info("trainer no longer waited for", reason=reason)
+            self._on_away(self.reasons)

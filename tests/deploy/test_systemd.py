@@ -108,11 +108,14 @@ def running(machine: Machine):
     assert machine.show(TRAINER, "ActiveState") == {"ActiveState": "active"}, "the trainer outlives all of it"
 
 
+LOSSES = 'isthmus_link_losses_total{worker="trainer"}'
+
+
 def metric(machine, name):
-    """A metric without labels, of the agent."""
+    """A metric of the agent, by its name with its labels."""
     program = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9464/metrics').read().decode())"
     text = machine.run("/opt/isthmus/bin/python", "-c", program)
-    return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])
+    return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)[1])
 
 
 def restarts(machine, name=EDGE):
@@ -198,9 +201,9 @@ def test_the_watchdog_ends_an_agent_that_stands_still_and_its_session_goes_on(ru
 
 def test_an_agent_outlives_a_trainer_that_is_killed(running):
     session_with_a_checkpoint(running)
-    before, attached = running.show(EDGE, "MainPID"), metric(running, "isthmus_attaches_total")
+    before, lost = running.show(EDGE, "MainPID"), metric(running, LOSSES)
     back_after(running, lambda: running.run("systemctl", "kill", "-s", "KILL", TRAINER), TRAINER)
-    wait_until(lambda: metric(running, "isthmus_attaches_total") > attached, "the agent has found its trainer")
+    wait_until(lambda: metric(running, LOSSES) > lost, "the agent has lost its trainer")
     steps = metric(running, "isthmus_steps_total")
     wait_until(lambda: metric(running, "isthmus_steps_total") > steps, "a step")
     assert running.show(EDGE, "MainPID") == before

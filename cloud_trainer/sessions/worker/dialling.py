@@ -24,6 +24,11 @@ class Dialling:
             links.failure.add_done_callback(partial(self._note_lost, evaluation))
             links.dial()
 
+    @property
+    def missing(self) -> list[str]:
+        """The workers to which training should have a link, and has none now."""
+        return self._links[0].missing if 0 in self._links else []
+
     def failure(self, evaluation: int) -> BaseException | None:
         """Why links for this cannot be kept up; None while they can, and where there are none."""
         links = self._links.get(evaluation)

@@ -26,21 +26,23 @@ def test_the_log_tells_how_each_session_ended(tmp_path, trainer_with_log):
     assert (finished["step"], finished["resumable"], stopped["resumable"]) == (7, False, True)
     assert finished["session"] != stopped["session"]
     assert stopped["step"] >= 5
-    opened, attached, detached = (entries(said, name) for name in ("session opened", "edge attached", "edge detached"))
+    opened, attached, detached = (
+        entries(said, name) for name in ("session opened", "worker attached", "worker detached")
+    )
     ids = [finished["session"], stopped["session"]]
     assert [entry["session"] for entry in opened] == ids
     assert [entry["session"] for entry in attached] == ids
     assert [entry["session"] for entry in detached] == ids
-    assert all(entry["reason"] == "the edge has ended the stream" for entry in detached)
+    assert all(entry["reason"] == "the worker has ended the stream" for entry in detached)
 
 
 def test_an_edge_that_is_lost_is_told_as_that(trainer_with_log):
     address, said = trainer_with_log
     with agent_process(*MLP, f"trainer.address={address}", "training.epochs=100000") as (process, _):
-        said.first_event("edge attached")
+        said.first_event("worker attached")
         process.kill()
         process.wait()
-        assert said.first_event("edge detached")["reason"] != "the edge has ended the stream"
+        assert said.first_event("worker detached")["reason"] != "the worker has ended the stream"
 
 
 def test_a_doctor_leaves_no_warning(trainer_with_log):

@@ -65,7 +65,7 @@ class Changing(Listening):
 
 
 @pytest.mark.parametrize(("model", "optimizer"), [("cnn", "adamw"), ("tied", "nesterov")])
-async def test_any_kind_may_follow_any_other(model, optimizer, tmp_path):
+async def test_any_kind_may_follow_any_other(model, optimizer, edge_metrics, tmp_path):
     kinds = [*RANGES.values(), ALONE, *reversed(RANGES.values())]
     first, *others = map(document, kinds)
     chosen = [*flags(model, optimizer), *steps_of(STEPS_EACH * len(kinds) + 2)]
@@ -75,6 +75,9 @@ async def test_any_kind_may_follow_any_other(model, optimizer, tmp_path):
         result = await run_training(edge_config(*chosen, *placed, PERMITTED), changing)
     assert not changing.left
     assert len(changing.in_force) == len(kinds)
+    lost = [one for one in edge_metrics[-1].link_losses.collect()[0].samples if one.name.endswith("_total")]
+    assert {one.labels["worker"] for one in lost} == set(WORKERS) - {"edge"}
+    assert not any(one.value for one in lost), "links that end with a placement are not lost"
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 

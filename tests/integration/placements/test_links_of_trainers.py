@@ -19,7 +19,7 @@ from tests.support.placed import batch_of
 from tests.support.placed_agent import PlacedAgent
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
-from tests.support.running import running_trainer
+from tests.support.running import held_port, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BATCH, BLOCKS = 8, 4
@@ -235,6 +235,27 @@ async def test_a_trainer_whose_operator_allows_no_address_dials_nobody():
     async with standing(chain(), near=()) as (agent, _):
         with pytest.raises(RefusedError, match=r"may not dial .*\(peers\.allowed\)"):
             await agent.dial()
+
+
+async def test_a_link_that_a_trainer_cannot_dial_is_shown_until_it_is_up():
+    async with standing(chain()) as (agent, servers):
+        near, session = servers["near"], agent.sessions["near"]
+
+        def shown():
+            labels = {"session": session, "worker": "far"}
+            return near.metrics.registry.get_sample_value("isthmus_session_link_missing", labels)
+
+        with held_port() as port:  # nobody listens there
+            told = {"session_id": agent.sessions["far"], "ticket": agent.tickets["far"]["near"]}
+            nowhere = pb.Peer(worker="far", address=f"127.0.0.1:{port}", **told)
+            request = pb.DialPeersRequest(session_id=session, fence=agent.fence, peers=[nowhere])
+            await agent.trainers["near"].dial_peers(request)
+        assert near.service.sessions.built[0].missing_links == ["far"]
+        assert shown() == 1
+        await agent.dial()
+        await agent.train(0, BATCHES)
+        assert near.service.sessions.built[0].missing_links == []
+        assert shown() is None
 
 
 async def test_a_peer_without_the_session_ends_the_agent_s_link_with_a_sentence_that_names_it():

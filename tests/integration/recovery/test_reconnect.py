@@ -71,7 +71,7 @@ def test_a_link_that_is_lost_changes_no_bit(model, cut, faults):
 
 
 @pytest.mark.parametrize("cut", [1, 3])
-async def test_a_link_that_is_lost_under_staleness_loses_and_repeats_no_step(cut):
+async def test_a_link_that_is_lost_under_staleness_loses_and_repeats_no_step(cut, edge_metrics):
     chosen = [
         *flags("cnn", "sgd"),
         f"deployment.cut={cut}",
@@ -82,6 +82,8 @@ async def test_a_link_that_is_lost_under_staleness_loses_and_repeats_no_step(cut
     result, server = await train_through({step: [Fault.DROP] for step in steps}, *chosen)
     assert result.summary.steps == 30
     assert sample(server, "isthmus_steps_total") == 30
+    lost = edge_metrics[-1].registry.get_sample_value("isthmus_link_losses_total", {"worker": "trainer"})
+    assert 1 <= lost <= len(steps)
     assert torch.isfinite(torch.tensor(result.summary.train_loss))
 
 

@@ -28,6 +28,7 @@ class OpenSession:
     attachment = SimpleNamespace(attached=True)
     statistics = SessionStatistics(1000, 200, 0.5, 8e6)
     next_step = 7
+    missing_links = ("far",)
     waiting = dict.fromkeys(QUEUES, 0)
     deployment = Deployment(version=1, cut=2, staleness=3, codec="uniform4", downlink_codec="fp32")
 

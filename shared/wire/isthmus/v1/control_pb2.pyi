@@ -434,6 +434,7 @@ class EdgeStatus(_message.Message):
     SAMPLES_PER_SECOND_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
+    WAITS_BECAUSE_FIELD_NUMBER: _builtins.int
     state: Global___RunState.ValueType
     """What it does."""
     session_id: _builtins.str
@@ -508,6 +509,10 @@ class EdgeStatus(_message.Message):
     def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkStatus]:
         """Both directions of every link between them."""
 
+    @_builtins.property
+    def waits_because(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """While the state is RUN_STATE_AWAY: a sentence for each trainer that the run waits for."""
+
     def __init__(
         self,
         *,
@@ -540,10 +545,11 @@ class EdgeStatus(_message.Message):
         samples_per_second: _builtins.float | None = ...,
         workers: _abc.Iterable[Global___WorkerStatus] | None = ...,
         links: _abc.Iterable[Global___LinkStatus] | None = ...,
+        waits_because: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "phases", b"phases", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "waits_because", b"waits_because", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
@@ -1280,6 +1286,7 @@ class TrainerSessionStatus(_message.Message):
     DOWNLINK_BITS_PER_SECOND_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     HELD_BLOCKS_FIELD_NUMBER: _builtins.int
+    MISSING_LINKS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Its id."""
     state: Global___TrainerSessionState.ValueType
@@ -1312,6 +1319,10 @@ class TrainerSessionStatus(_message.Message):
     def checkpoint_steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Steps of the checkpoints that are kept, the newest first; in ListSessions only."""
 
+    @_builtins.property
+    def missing_links(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The workers to which this trainer should have a link, and has none now: it dials them again and again."""
+
     def __init__(
         self,
         *,
@@ -1328,10 +1339,11 @@ class TrainerSessionStatus(_message.Message):
         downlink_bits_per_second: _builtins.float | None = ...,
         checkpoint_steps: _abc.Iterable[_builtins.int] | None = ...,
         held_blocks: _builtins.str = ...,
+        missing_links: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "checkpoint_steps", b"checkpoint_steps", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "held_blocks", b"held_blocks", "loss", b"loss", "model", b"model", "session_id", b"session_id", "session_term", b"session_term", "state", b"state", "step", b"step", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "checkpoint_steps", b"checkpoint_steps", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "held_blocks", b"held_blocks", "loss", b"loss", "missing_links", b"missing_links", "model", b"model", "session_id", b"session_id", "session_term", b"session_term", "state", b"state", "step", b"step", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__downlink_bits_per_second: _TypeAlias = _typing.Literal["downlink_bits_per_second"]  # noqa: Y015
     _WhichOneofArgType__downlink_bits_per_second: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second"]  # noqa: Y015

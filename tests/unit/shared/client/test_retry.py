@@ -1,6 +1,8 @@
 """Trying again: for as long as the user allows, and no sooner than the trainer has asked for."""
 
+import asyncio
 import time
+from functools import partial
 
 import pytest
 
@@ -20,6 +22,31 @@ async def test_nobody_asks_again_before_the_trainer_has_said(kind):
     with pytest.raises(kind, match="in half an hour"):
         await Retry(give_up_seconds=60.0).run(attempt)
     assert len(asked) == 1, "the answer would come after the time that the user allows"
+
+
+async def test_each_call_that_waits_has_its_own_reason():
+    told, both, back = [], asyncio.Event(), {name: asyncio.Event() for name in ("near", "far")}
+
+    def on_away(reasons):
+        told.append(reasons)
+        if len(reasons) == 2:
+            both.set()
+
+    retry = Retry(None, on_away)
+
+    async def attempt(name):
+        if not back[name].is_set():
+            raise UnreachableError(f"{name} cannot be reached")
+
+    waiting = {name: asyncio.create_task(retry.run(partial(attempt, name))) for name in back}
+    await both.wait()
+    assert set(retry.reasons) == {"near cannot be reached", "far cannot be reached"}
+    back["near"].set()
+    await waiting["near"]
+    assert retry.reasons == told[-1] == ("far cannot be reached",)
+    waiting["far"].cancel()
+    await asyncio.wait({waiting["far"]})
+    assert retry.reasons == told[-1] == ()
 
 
 def test_what_is_lost_at_one_place_is_tried_less_and_less_often_and_at_once_when_it_got_further():
