@@ -115,17 +115,16 @@ class _Clock:
     """Notes the moments between which steps are counted."""
 
     def __init__(self) -> None:
-        self._moments: list[tuple[float, float]] = []
+        self._began = self._began_processor = 0.0
 
-    def tick(self) -> None:
-        """A step has ended."""
-        self._moments.append((time.perf_counter(), time.process_time()))
+    def start(self) -> None:
+        """The first steps are done."""
+        self._began, self._began_processor = time.perf_counter(), time.process_time()
 
-    def seconds(self) -> Seconds:
-        """Of one step, without the first ones."""
-        (began, began_processor), (ended, ended_processor) = self._moments[WARM_UP_STEPS - 1], self._moments[-1]
-        steps = len(self._moments) - WARM_UP_STEPS
-        return Seconds((ended - began) / steps, (ended_processor - began_processor) / steps)
+    def seconds(self, steps: int) -> Seconds:
+        """Of each of so many steps since the start."""
+        passed, used = time.perf_counter() - self._began, time.process_time() - self._began_processor
+        return Seconds(passed / steps, used / steps)
 
 
 def plain_seconds(case: Case, steps: int) -> Seconds:
@@ -139,7 +138,7 @@ def plain_seconds(case: Case, steps: int) -> Seconds:
         shuffle=True,
         drop_last=True,
     )
-    clock, correct, left = _Clock(), 0, steps
+    clock, correct, left = _Clock(), 0, WARM_UP_STEPS + steps
     while left:
         for inputs, labels in loader:
             optimizer.zero_grad()
@@ -149,23 +148,29 @@ def plain_seconds(case: Case, steps: int) -> Seconds:
             optimizer.step()
             loss.item()
             correct += int((outputs.argmax(1) == labels).sum())
-            clock.tick()
             left -= 1
+            if left == steps:
+                clock.start()
             if not left:
                 break
-    return clock.seconds()
+    return clock.seconds(steps)
 
 
 class _Listener(WorkerListener):
-    def __init__(self, clock: _Clock, steps: int) -> None:
-        self._clock, self._steps = clock, steps
-        self.all_done = asyncio.Event()
+    def __init__(self) -> None:
+        self._done_step = 0
+        self._progressed = asyncio.Event()
 
     def step_done(self, done: StepDone, /) -> None:
         """See `WorkerListener`."""
-        self._clock.tick()
-        if done.step + 1 == self._steps:
-            self.all_done.set()
+        self._done_step = done.step + 1
+        self._progressed.set()
+
+    async def reach(self, step: int) -> None:
+        """Wait until all steps before this one are done."""
+        while self._done_step < step:
+            self._progressed.clear()
+            await self._progressed.wait()
 
 
 async def _train_placed(case: Case, steps: int, workers: Workers) -> Seconds:
@@ -176,30 +181,25 @@ async def _train_placed(case: Case, steps: int, workers: Workers) -> Seconds:
         loss="cross_entropy",
         seed=0,
         steps_per_epoch=len(case.dataset) // case.batch,
-        total_steps=steps,
+        total_steps=WARM_UP_STEPS + steps,
     )
-    blocks, whole, clock = len(chain.blocks), Rows(0, case.batch), _Clock()
+    blocks, whole, clock, stop_step = len(chain.blocks), Rows(0, case.batch), _Clock(), WARM_UP_STEPS + steps
     placement = Placement(0, blocks, case.batch, (AGENT,), (Tile(AGENT, 0, blocks, whole),), (Source(AGENT, whole),))
-    listener = _Listener(clock, steps)
+    listener = _Listener()
     held = HeldBlocks(chain, recipe, torch.device("cpu"), range(blocks))
     method, threads = Method(LossHead(recipe.loss, None)), Threads(workers.compute, workers.codec)
     worker = PlacedWorker(WorkerSetup(AGENT, held, method, threads, lambda _labels: None, listener), placement)
-    more_is_ready = asyncio.Event()
+    run = worker.run
     with closing(BatchLoader(case.dataset, case.batch, recipe.seed, drop_last=True, workers=0)) as loader:
-        async with Prefetcher(loader.iterate(0, steps), workers.load, more_is_ready.set) as batches:
-
-            async def feed() -> None:
-                for step in range(steps):
-                    while batches.empty:
-                        more_is_ready.clear()
-                        await more_is_ready.wait()
-                    batch = batches.take()
-                    await worker.run.begin(step, len(batch.labels), (batch.inputs,), batch.labels)
-                await listener.all_done.wait()
-
-            await watched(feed(), worker.run.failure)
+        async with Prefetcher(loader.iterate(0, stop_step), workers.load, run.note_ready) as batches:
+            run.feed(batches, WARM_UP_STEPS)
+            await watched(listener.reach(WARM_UP_STEPS), run.failure, batches.failure)
+            clock.start()
+            run.feed(batches, stop_step)
+            await watched(listener.reach(stop_step), run.failure, batches.failure)
+            seconds = clock.seconds(steps)
     await worker.stop()
-    return clock.seconds()
+    return seconds
 
 
 def placed_seconds(case: Case, steps: int) -> Seconds:
@@ -210,8 +210,8 @@ def placed_seconds(case: Case, steps: int) -> Seconds:
 
 def measure(case: Case, pairs: int, seconds: float) -> Row:
     """The ratios of so many pairs, of which every half takes about so many seconds."""
-    rough = plain_seconds(case, WARM_UP_STEPS + LEAST_STEPS).step
-    steps = WARM_UP_STEPS + max(LEAST_STEPS, int(seconds / rough))
+    rough = plain_seconds(case, LEAST_STEPS).step
+    steps = max(LEAST_STEPS, int(seconds / rough))
     ways = {"plain": plain_seconds, "ours": placed_seconds}
     measured: dict[str, list[Seconds]] = {name: [] for name in ways}
     for _ in range(pairs):

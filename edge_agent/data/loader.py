@@ -84,6 +84,8 @@ class EvaluationLoader:
         self._samples = _sample_count(dataset)
         self._reader = SampleReader(dataset, workers)
         self._batch_size = batch_size
+        self.batches = -(-self._samples // batch_size)
+        """Batches of one pass."""
 
     def iterate(self) -> Generator[Batch]:
         """One pass; the last batch may be shorter, and `step` counts from 0. Raises as `BatchLoader.iterate`."""

@@ -1,73 +1,73 @@
 """Fetches batches ahead of the compute thread, on the loader's thread, and gives their labels the type that travels."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import suppress
-from dataclasses import replace
 from typing import Self
 
 from edge_agent.data import Batch
 from shared.concurrency.threads import Worker
+from shared.runtime.computing import Samples
 from shared.training.losses import narrowed
 
 MOST_READY = 2
-"""At most so many batches are ready; the loader's thread may have fetched one more, which waits for room."""
+"""At most so many batches are ready."""
 
 
 class Prefetcher:
-    """The batches of `source`, in order, with narrowed labels. Made on the event loop; fetches until it is left.
-
-    The error of a batch that cannot be read is raised where the batch would have been taken.
-    """
+    """The batches of `source`, in order, with narrowed labels. Made on the event loop; fetches until it is left."""
 
     def __init__(self, source: Generator[Batch], worker: Worker, on_ready: Callable[[], None]) -> None:
-        """source: read on `worker`, and closed there at the end. on_ready: called whenever a batch, or its error, is ready."""
+        """source: read on `worker`, and closed there at the end. on_ready: called there whenever a batch is ready."""
         self._source = source
         self._worker = worker
-        self._ready: asyncio.Queue[Batch | Exception] = asyncio.Queue(MOST_READY)
         self._on_ready = on_ready
-        self._fetching = asyncio.create_task(self._fetch())
+        self._ready: deque[Samples] = deque()
+        self._is_left = False
+        self._loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[None] = self._loop.create_future()
+        """Ends with what the first batch that cannot be read fails with, a DataError."""
+        self._is_filling = True
+        worker.call(self._fill)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop fetching, and close the source."""
-        self._fetching.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._fetching
+        self._is_left = True
+        self.failure.cancel()
         await self._worker.run(self._source.close)
 
     def __len__(self) -> int:
         """How many batches are ready."""
-        return self._ready.qsize()
+        return len(self._ready)
 
-    @property
-    def empty(self) -> bool:
-        """Whether no batch is ready."""
-        return self._ready.empty()
-
-    def take(self) -> Batch:
-        """The next batch, which must be ready. Raises DataError when it could not be read."""
-        batch = self._ready.get_nowait()
-        if isinstance(batch, Exception):
-            raise batch
+    def take(self) -> Samples | None:
+        """The next batch; None while none is ready. Called on any thread, by one at a time."""
+        if not self._ready:
+            return None
+        batch = self._ready.popleft()
+        if not self._is_filling:
+            self._is_filling = True
+            self._worker.call(self._fill)
         return batch
 
-    async def _fetch(self) -> None:
-        batch: Batch | Exception | None
-        while True:
+    def _fill(self) -> None:
+        """On the loader's thread: read until there is no room. At the end of the source, this is not called again."""
+        while not self._is_left and len(self._ready) < MOST_READY:
             try:
-                batch = await self._worker.run(self._read)
+                batch = next(self._source, None)
             except Exception as failure:
-                batch = failure
+                self._loop.call_soon_threadsafe(self._fail, failure)
+                return
             if batch is None:
                 return
-            await self._ready.put(batch)
+            self._ready.append(Samples(len(batch.labels), (batch.inputs,), narrowed(batch.labels)))
             self._on_ready()
-            if isinstance(batch, Exception):
-                return
+            if len(self._ready) == MOST_READY:
+                self._is_filling = False  # whoever takes one now has more read; one that was taken before is read here
 
-    def _read(self) -> Batch | None:
-        batch = next(self._source, None)
-        return None if batch is None else replace(batch, labels=narrowed(batch.labels))
+    def _fail(self, failure: Exception) -> None:
+        if not self.failure.done():
+            self.failure.set_exception(failure)

@@ -1,10 +1,12 @@
 """Evaluates the model of a run on the test set, as placed: every worker computes forward what it holds."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from edge_agent.data import EvaluationLoader
+from edge_agent.data.prefetch import Prefetcher
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.links import Links
 from edge_agent.training.listener import RunListener
@@ -15,7 +17,6 @@ from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.watching import watched
 from shared.runtime.worker_listener import WorkerListener
 from shared.runtime.worker_run import WorkerRun
-from shared.training.losses import narrowed
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 
@@ -71,18 +72,14 @@ class Evaluator:
         return totals.result()
 
     async def _feed(self, run: WorkerRun, test: EvaluationLoader, totals: "_Totals") -> None:
-        load, batches, count = self._session.workers.load, test.iterate(), 0
-        while (batch := await load.run(next, batches, None)) is not None:
-            await run.begin(count, len(batch.inputs), (batch.inputs,), narrowed(batch.labels))
-            count += 1
-        while run.oldest_step < count:
-            totals.progressed.clear()
-            await totals.progressed.wait()
+        async with Prefetcher(test.iterate(), self._session.workers.load, run.note_ready) as batches:
+            run.feed(batches, test.batches)
+            await watched(totals.until(lambda: run.oldest_step >= test.batches), batches.failure)
 
 
 class _Totals(WorkerListener):
     def __init__(self) -> None:
-        self.progressed = asyncio.Event()
+        self._progressed = asyncio.Event()
         self._samples, self._loss, self._correct = 0, 0.0, 0
         self._has_classes = True
 
@@ -93,7 +90,13 @@ class _Totals(WorkerListener):
             self._loss += done.loss * done.samples
             self._has_classes = self._has_classes and done.HasField("correct")
             self._correct += done.correct
-        self.progressed.set()
+        self._progressed.set()
+
+    async def until(self, is_done: Callable[[], bool]) -> None:
+        """Wait until something is so, which is asked whenever a worker has judged a batch."""
+        while not is_done():
+            self._progressed.clear()
+            await self._progressed.wait()
 
     def result(self) -> Evaluation:
         """The means over all samples."""

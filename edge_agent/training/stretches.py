@@ -2,7 +2,6 @@
 
 import asyncio
 
-from edge_agent.data import Batch
 from edge_agent.data.prefetch import Prefetcher
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.links import Links
@@ -20,7 +19,6 @@ class Stretches:
         self._worker = worker
         self._tally = tally
         self._boundary = boundary
-        self._more_is_ready = asyncio.Event()
         self._batches: Prefetcher | None = None
 
     @property
@@ -37,7 +35,7 @@ class Stretches:
     def batches_from(self, step: int, stop_step: int) -> Prefetcher:
         """The batches of these steps, fetched ahead."""
         source = self._session.experiment.loader.iterate(step, stop_step)
-        self._batches = Prefetcher(source, self._session.workers.load, self._more_is_ready.set)
+        self._batches = Prefetcher(source, self._session.workers.load, self._worker.run.note_ready)
         return self._batches
 
     async def do(self, links: Links, batches: Prefetcher, stop_step: int) -> None:
@@ -45,25 +43,20 @@ class Stretches:
 
         Raises the IsthmusError that ends training, or that the links cannot mend.
         """
-        work = self._feed_and_wait(batches, stop_step)
-        await watched(work, self._worker.run.failure, self._tally.failure, links.failure)
+        run = self._worker.run
+        run.feed(batches, stop_step)
+        try:
+            await watched(self._reach(stop_step), run.failure, self._tally.failure, links.failure, batches.failure)
+        finally:
+            run.feed_no_more()
         self._boundary.clear_request()
 
-    async def _feed_and_wait(self, batches: Prefetcher, stop_step: int) -> None:
-        run, tally = self._worker.run, self._tally
-        while run.begun_step < stop_step:
-            batch = await self._next(batches)
-            if self._boundary.requested:
-                stop_step = run.begun_step + 1
-            assert batch.step == run.begun_step
-            tally.note_begun(batch.step, len(batch.labels))
-            await run.begin(batch.step, len(batch.labels), (batch.inputs,), batch.labels)
-        while tally.done_step < run.begun_step:
-            tally.progressed.clear()
-            await tally.progressed.wait()
-
-    async def _next(self, batches: Prefetcher) -> Batch:
-        while batches.empty:
-            self._more_is_ready.clear()
-            await self._more_is_ready.wait()
-        return batches.take()
+    async def _reach(self, stop_step: int) -> None:
+        reached = self._tally.reaching(stop_step)
+        requested = asyncio.create_task(self._boundary.wait_for_request())
+        try:
+            await asyncio.wait({reached, requested}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            requested.cancel()
+        if not reached.done():
+            await self._tally.reaching(self._worker.run.feed_no_more())

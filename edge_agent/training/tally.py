@@ -32,29 +32,35 @@ class Tally(WorkerListener):
         self._names: tuple[str, ...] = ()
         self._learns = False
         """Whether an error gradient goes back through blocks of this device in every step."""
-        self._samples: dict[int, int] = {}
         self._reports: dict[int, list[StepDone]] = {}
         self._seconds: dict[int, float] = {}
         self._warned_of_no_gradient = False
         self.done_step = 0
         """Every worker has done all steps before this one."""
-        self.progressed = asyncio.Event()
-        """Set when `done_step` has changed; who waits for it clears it."""
-        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._goal = 0
+        self._reached: asyncio.Future[None] = self._loop.create_future()
+        """Ends when `done_step` is at the goal."""
+        self.failure: asyncio.Future[None] = self._loop.create_future()
         """Ends with what the loss of a step ends the run with."""
 
     def begin(self, placement: Placement, model: ModelFacts, step: int) -> None:
         """Steps from this one on are done under a placement."""
         self._names = tuple(name for name in placement.workers if program(placement, model, name))
         self._learns = any(isinstance(one, Backward) for one in program(placement, model, AGENT))
-        self._samples.clear()
         self._reports.clear()
         self._seconds.clear()
         self.done_step = step
 
-    def note_begun(self, step: int, samples: int) -> None:
-        """A step begins with so many samples."""
-        self._samples[step] = samples
+    def reaching(self, step: int) -> "asyncio.Future[None]":
+        """Ends once every worker has done all steps before this one; what was waited for before is no more."""
+        self._goal, self._reached = step, self._loop.create_future()
+        self._look_at_goal()
+        return self._reached
+
+    def _look_at_goal(self) -> None:
+        if self.done_step >= self._goal and not self._reached.done():
+            self._reached.set_result(None)
 
     def computed(self, step: int, what: str, start_seconds: float, end_seconds: float, /) -> None:
         """T1, and the time line."""
@@ -117,10 +123,10 @@ class Tally(WorkerListener):
                 (rate.bits_per_second for done in others for rate in done.rates if rate.to == AGENT), default=0.0
             ),
         )
-        self._listener.step_reported(report, self._samples.pop(step))
+        self._listener.step_reported(report, loss.samples)
         try:
             self._check_loss(step, loss.loss)
         except IsthmusError as failure:
             if not self.failure.done():
                 self.failure.set_exception(failure)
-        self.progressed.set()
+        self._look_at_goal()

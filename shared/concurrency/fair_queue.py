@@ -74,6 +74,10 @@ class FairQueue(Generic[T]):
         if account is not None and job in account.jobs:
             account.jobs.remove(job)
 
+    def is_wanted(self, name: str) -> bool:
+        """Whether another account asks, or has asked lately and may be waited for, or a job of this one waits."""
+        return len(self._accounts) > 1 or bool(self._accounts[name].jobs)
+
     def clear(self) -> list[T]:
         """Drop all jobs that wait; these are they."""
         dropped = [job for account in self._accounts.values() for job in account.jobs]

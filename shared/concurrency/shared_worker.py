@@ -63,6 +63,11 @@ class SharedWorker:
                 self._queue.drop(account, job)
             raise
 
+    def is_wanted(self, account: str) -> bool:
+        """Whether another account uses the thread, or a call of this one waits."""
+        with self._changed:
+            return self._queue.is_wanted(account)
+
     def close(self) -> None:
         """Drop the calls that wait, and end the threads once the running calls end."""
         with self._changed:
@@ -145,3 +150,8 @@ class Lane:
     async def aside(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same on another thread: for what computes nothing that others have to wait for."""
         return await self._worker.call(self._account, partial(function, *args, **kwargs), aside=True)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether another account uses the thread too, so that each call is to be one piece of work: see `FairQueue`."""
+        return self._worker.is_wanted(self._account)

@@ -13,7 +13,7 @@ from shared.concurrency.threads import Runner
 from shared.errors import ProtocolError
 from shared.execution.feedback import Feedback, errors_of
 from shared.execution.shared_blocks import check_part
-from shared.execution.steps import Load, Outgoing, WorkerSteps
+from shared.execution.steps import Load, Outgoing
 from shared.placement import Arrivals, Cargo, Crossing, Program, Receive, Send
 from shared.runtime.crossing_wire import ROLES, CrossingWire
 from shared.runtime.judging import judge
@@ -36,22 +36,20 @@ class Inbox:
 
     def __init__(
         self,
-        steps: WorkerSteps,
+        deliver: Callable[[int, int, Crossing, Load], None],
         arrivals: Arrivals,
         feedback: Feedback,
-        on_delivered: Callable[[int, Crossing, Load], None],
         on_done: Callable[[StepDone, str], None],
         on_stopping: Callable[[str, str], None],
         listener: WorkerListener,
     ) -> None:
-        """on_delivered: told what has come of a step. on_done: told that a worker has done a step, and by whom.
+        """deliver: takes what has come of a step, whose whole batch has so many samples.
 
-        on_stopping: told that a worker is about to stop, and by whom.
+        on_done: told that a worker has done a step, and by whom. on_stopping: told that a worker is about to stop, and by whom.
         """
-        self.steps = steps
+        self.deliver = deliver
         self.arrivals = arrivals
         self.feedback = feedback
-        self.on_delivered = on_delivered
         self.on_done = on_done
         self.on_stopping = on_stopping
         self.listener = listener
@@ -320,8 +318,7 @@ class LinkEnd:
         self._received[crossing] = step + 1
         if crossing.cargo is Cargo.ERROR_GRADIENT:
             self._inbox.feedback.forget(step, crossing)
-        self._inbox.steps.deliver(step, samples, crossing, load)
-        self._inbox.on_delivered(step, crossing, load)
+        self._inbox.deliver(step, samples, crossing, load)
 
     def _decode(self, crossing: Crossing, step: int, samples: int, slots: dict[int, Encoded]) -> Load:
         load = self._wire.decode(crossing, slots)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from shared.concurrency.threads import Runner
 from shared.execution.model_facts import facts_of
 from shared.model.chain import Chain
-from shared.placement import Placement, held_blocks, links
+from shared.placement import Placement, Source, held_blocks, links
+from shared.runtime.computing import Samples
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.worker_listener import WorkerListener
 from shared.runtime.worker_run import Threads, WorkerRun
@@ -57,26 +58,37 @@ class Heard(WorkerListener):
         await self.until(lambda: all(len(self.done[step]) >= workers for step in steps))
 
 
-async def feed(run: WorkerRun, placement: Placement, first_step: int, batches: Batches) -> None:
-    """Begin batch after batch with the samples of this worker, if it has any."""
+class Given:
+    """A source of batches that are all ready: the rows of one worker."""
+
+    def __init__(self, source: Source, batch_size: int, batches: Batches) -> None:
+        self._left = [
+            Samples(len(labels), (inputs[rows.begin : rows.end].clone(),), labels[rows.begin : rows.end].clone())
+            for inputs, labels in reversed(batches)
+            for rows in [source.rows.scaled(len(labels), batch_size)]
+        ]
+
+    def take(self) -> Samples | None:
+        """See `BatchSource`."""
+        return self._left.pop() if self._left else None
+
+
+def feed(run: WorkerRun, placement: Placement, first_step: int, batches: Batches) -> None:
+    """Have batch after batch begin with the samples of this worker, if it has any."""
     for source in placement.sources:
         if source.worker == run.worker:
-            for step, (inputs, labels) in enumerate(batches, first_step):
-                rows = source.rows.scaled(len(labels), placement.batch_size)
-                mine = slice(rows.begin, rows.end)
-                await run.begin(step, len(labels), (inputs[mine].clone(),), labels[mine].clone())
+            run.feed(Given(source, placement.batch_size, batches), first_step + len(batches))
 
 
 async def drive(
     runs: Mapping[str, WorkerRun],
     beside: Iterable[Coroutine[Any, Any, None]],
-    feeding: Iterable[Coroutine[Any, Any, None]],
     ended: Coroutine[Any, Any, None],
 ) -> None:
-    """Feed runs that compute until `ended` has. Raises what a run, or what is beside them, fails with."""
+    """Let runs that compute go on until `ended` has. Raises what a run, or what is beside them, fails with."""
     kept = [asyncio.create_task(one) for one in beside]
     working = [*kept, *(run.failure for run in runs.values())]
-    fed, end = [asyncio.create_task(one) for one in feeding], asyncio.create_task(ended)
+    end = asyncio.create_task(ended)
     try:
         await asyncio.wait({end, *working}, return_when=asyncio.FIRST_COMPLETED)
         for task in working:
@@ -84,9 +96,9 @@ async def drive(
                 task.result()
         await end
     finally:
-        for task in (*kept, *fed, end):
+        for task in (*kept, end):
             task.cancel()
-        await asyncio.gather(*kept, *fed, end, return_exceptions=True)
+        await asyncio.gather(*kept, end, return_exceptions=True)
 
 
 class LinkedSession:
@@ -149,18 +161,19 @@ class LinkedSession:
         """All batches, until every worker has done them."""
         for run in self.workers.values():
             run.start()
+        for worker in self.workers:
+            self.feed(worker, batches)
         await drive(
             self.workers,
             self._linking.keep_all(self.workers, self._links),
-            [self.feed(worker, batches) for worker in self.workers],
             self.all_done(len(batches)),
         )
         for run in self.workers.values():
             await run.stop()
 
-    async def feed(self, worker: str, batches: Batches) -> None:
-        """Begin all batches at a worker, which computes."""
-        await feed(self.workers[worker], self.placement, 0, batches)
+    def feed(self, worker: str, batches: Batches) -> None:
+        """Have all batches begin at a worker, which computes."""
+        feed(self.workers[worker], self.placement, 0, batches)
 
     async def all_done(self, steps: int) -> None:
         """Wait until the first worker has heard that every worker has done so many steps."""

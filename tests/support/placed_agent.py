@@ -31,6 +31,7 @@ from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import LinkOpening, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
+from tests.support.linked import feed
 from tests.support.placed import CPU, INPUTS, method, recipe
 from tests.support.trainers_blocks import TrainersBlocks
 from tests.support.virtual import InlineWorker
@@ -181,12 +182,8 @@ class PlacedAgent(TrainersBlocks):
 
     async def train(self, first_step: int, batches: Batches) -> None:
         """Batches from this step on, until every worker has done them. Raises what a link ends with."""
-        self.feeding = feeding = asyncio.create_task(self._feed(self.worker.run, first_step, batches))
-        try:
-            await self.heard(first_step + len(batches))
-        finally:
-            feeding.cancel()
-            await asyncio.gather(feeding, return_exceptions=True)
+        feed(self.worker.run, self.placement, first_step, batches)
+        await self.heard(first_step + len(batches))
 
     async def heard(self, step: int) -> None:
         """Wait until every worker has done all steps before this one. Raises what a link ends with."""
@@ -292,7 +289,7 @@ class PlacedAgent(TrainersBlocks):
                 tickets[name] = {ticket.worker: ticket.ticket for ticket in ready.tickets}
             await self.dial_peers(tickets, number)
             serving = [await self._linked(name, run, number) for name in self._dialled(run)]
-            await self._feed(run, 0, batches)
+            feed(run, self.placement, 0, batches)
             ended = asyncio.create_task(parts.all_judged.wait())
             await asyncio.wait({ended, *serving}, return_when=asyncio.FIRST_COMPLETED)
             run.end_links()
@@ -353,13 +350,6 @@ class PlacedAgent(TrainersBlocks):
                 call.cancel()
 
         return asyncio.create_task(serve())
-
-    async def _feed(self, run: WorkerRun, first_step: int, batches: Batches) -> None:
-        rows = {source.worker: source.rows for source in self.placement.sources}[AGENT]
-        for step, (inputs, labels) in enumerate(batches, first_step):
-            mine = rows.scaled(len(labels), self.placement.batch_size)
-            part = slice(mine.begin, mine.end)
-            await run.begin(step, len(labels), (inputs[part].clone(),), labels[part].clone())
 
 
 class _Listener(WorkerListener):

@@ -75,10 +75,11 @@ class PlacedSession:
     async def train(self, batches: Batches) -> None:
         """So many steps more, until every worker has done them."""
         steps = range(self.next_step, self.next_step + len(batches))
+        for run in self.runs.values():
+            feed(run, self.placement, steps.start, batches)
         await drive(
             self.runs,
             self.keep_linked(),
-            [feed(run, self.placement, steps.start, batches) for run in self.runs.values()],
             self.heard[first_worker(self.placement)].all_done(steps, self._busy(training=True)),
         )
         self.next_step = steps.stop
@@ -105,11 +106,12 @@ class PlacedSession:
         runs = {name: worker.evaluation(heard[name]) for name, worker in self.workers.items()}
         self.evaluations = runs
         first = heard[first_worker(self.placement)]
+        for run in runs.values():
+            feed(run, self.placement, 0, batches)
         try:
             await drive(
                 runs,
                 self._linking.keep_all(runs, links(self.placement, self._model, training=False)),
-                [feed(run, self.placement, 0, batches) for run in runs.values()],
                 first.all_done(range(len(batches)), self._busy(training=False)),
             )
         finally:

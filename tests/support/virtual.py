@@ -93,6 +93,11 @@ class InlineWorker(Worker):
             await asyncio.sleep(after)
             return result
 
+    @property
+    def is_wanted(self) -> bool:
+        """Always: each call is one piece of work, and takes its time."""
+        return True
+
     def close(self) -> None:
         """There is nothing to end."""
 

@@ -75,7 +75,7 @@ class Chain:
 
     async def train(self, batches):
         """Feed all batches; ends when they are done everywhere, and raises what a link or a worker fails with."""
-        feeding = asyncio.create_task(self.session.feed("edge", batches))
+        self.session.feed("edge", batches)
         done = asyncio.create_task(self.session.all_done(len(batches)))
         failures = [links.failure for links in self.links.values()]
         try:
@@ -85,9 +85,8 @@ class Chain:
                     failure.result()
             await done
         finally:
-            for task in (feeding, done):
-                task.cancel()
-            await asyncio.gather(feeding, done, return_exceptions=True)
+            done.cancel()
+            await asyncio.gather(done, return_exceptions=True)
 
 
 def dialer(*allowed):

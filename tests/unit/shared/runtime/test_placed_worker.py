@@ -204,7 +204,7 @@ def test_that_a_worker_is_about_to_stop_comes_to_the_first_from_everywhere(place
         for worker in stopping:
             session.runs[worker].say_stopping()
         heard = first.until(lambda: len(first.stopping) == len(stopping))
-        await drive(session.runs, session.keep_linked(), [], heard)
+        await drive(session.runs, session.keep_linked(), heard)
         assert sorted(first.stopping) == sorted(stopping), "each once, however often it was sent"
         await session.train([batch_of(step, placement.batch_size) for step in range(STEPS)])
         await session.stop()

@@ -119,6 +119,11 @@ class Paced(Worker):
     def __init__(self, seconds: list[float]) -> None:
         self._seconds = seconds
 
+    @property
+    def is_wanted(self) -> bool:
+        """Each call is one piece of work."""
+        return True
+
     async def run(self, function, *works: Work):
         """See `Worker`."""
         for work in works:

@@ -1,0 +1,230 @@
+"""What one worker computes: the batches that begin at it, what comes for them, and pieces of work, one after the other.
+
+The event loop hands over a first piece. The compute thread goes on by itself with whatever can be computed then, a batch that
+may begin included, until nothing can or others want the thread. So nothing waits for the event loop that it is not needed for.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from shared.concurrency.threads import Runner
+from shared.execution.failures import translate_failures
+from shared.execution.steps import Load, Outgoing, Work, WorkerSteps
+from shared.model.features import Features
+from shared.placement import Crossing
+from shared.runtime.step_record import StepRecord
+from shared.training.device import synchronise
+from shared.training.losses import BatchLoss
+
+LATEST_SECONDS = 0.02
+"""What nobody waits for is heard of so much later at most, and all that was done meanwhile with it."""
+
+
+class Samples(NamedTuple):
+    """What one worker has of a batch."""
+
+    whole: int
+    """The samples of the whole batch."""
+    inputs: Features
+    labels: Tensor
+
+
+class BatchSource(Protocol):
+    """Where the samples of a worker come from, batch after batch."""
+
+    def take(self) -> Samples | None:
+        """The next batch; None while none is ready. Called on the compute thread or on the event loop, by one at a time."""
+
+
+class Begun(NamedTuple):
+    """A batch has begun."""
+
+    step: int
+    outgoing: list[Outgoing]
+    ends_step: bool
+    """Whether this worker has nothing to compute for it."""
+
+
+class Computed(NamedTuple):
+    """A piece of work is done."""
+
+    step: int
+    what: str
+    """See `Work.what`."""
+    outgoing: list[Outgoing]
+    started_seconds: float
+    """By time.monotonic, as `ended_seconds`."""
+    ended_seconds: float
+    answers: bool
+    """Whether another step may come to this worker now."""
+    ends_step: bool
+    loss: BatchLoss | None
+    """Of this worker's part, once it has done the step."""
+    staleness: int
+    """How many steps had begun here since this one."""
+
+
+class Computing:
+    """The steps of one worker, computed on a runner. Used on the event loop but where something else is said.
+
+    The steps belong to the compute thread while a call of it goes on, and to the event loop otherwise; what comes meanwhile
+    waits in a queue.
+    """
+
+    def __init__(
+        self,
+        steps: WorkerSteps,
+        device: torch.device,
+        runner: Runner,
+        record: StepRecord,
+        may_begin: Callable[[int], bool],
+        hear: Callable[[Begun | Computed], None],
+        first_step: int,
+        *,
+        is_awaited: bool,
+    ) -> None:
+        """may_begin: whether a step may begin now, asked where the steps are used. hear: told what is done, on the event loop.
+
+        is_awaited: whether others wait for what is done, so that it is to be heard of at once.
+        """
+        self.begun_step = first_step
+        """Where samples enter: the step that begins next."""
+        self._steps = steps
+        self._device = device
+        self._runner = runner
+        self._record = record
+        self._may_begin = may_begin
+        self._hear = hear
+        self._is_awaited = is_awaited
+        self._loop = asyncio.get_running_loop()
+        self._arrived: deque[tuple[int, int, Crossing, Load]] = deque()
+        self._news: deque[Begun | Computed] = deque()
+        self._is_told = False
+        """Whether the event loop will look for news that the thread has."""
+        self._feeding = threading.Lock()
+        """Held while a batch begins, so that whoever ends the feeding knows which have."""
+        self._source: BatchSource | None = None
+        self._stop_step = first_step
+        self._something_new = asyncio.Event()
+        self._is_computing = self._is_stopped = False
+
+    def feed(self, source: BatchSource, stop_step: int) -> None:
+        """Begin batches of a source, the steps before `stop_step`, whenever one is ready and may begin."""
+        with self._feeding:
+            self._source, self._stop_step = source, stop_step
+        self.wake()
+
+    def feed_no_more(self) -> int:
+        """Begin no batch any more, until the next `feed`; returns the step that would be the next."""
+        with self._feeding:
+            self._source, self._stop_step = None, self.begun_step
+        return self.begun_step
+
+    def deliver(self, step: int, samples: int, crossing: Crossing, load: Load) -> None:
+        """Something has come, decoded."""
+        self._arrived.append((step, samples, crossing, load))
+        self.wake()
+
+    def wake(self) -> None:
+        """Look whether anything more can begin or be computed."""
+        self._something_new.set()
+
+    def note_ready(self) -> None:
+        """The source has a batch that it had not. Called on any thread."""
+        if not self._is_computing:  # whoever is computing looks for itself
+            self._loop.call_soon_threadsafe(self.wake)
+
+    async def run(self) -> None:
+        """Compute whatever can be computed, for as long as this is awaited. Raises what a piece of work fails with."""
+        while True:
+            self._something_new.clear()
+            self._take_in()
+            self._hear_all()
+            if (work := self._steps.next_work()) is None:
+                await self._something_new.wait()
+                continue
+            self._is_computing = True
+            try:
+                await self._runner.run(self._go_on, work)
+            except Exception:
+                self._hear_all()
+                raise
+            self._is_computing = False
+            self._hear_all()
+
+    async def stop(self) -> None:
+        """Have the thread go on no more; when this returns, nothing is being computed."""
+        self._is_stopped = True
+        await self._runner.run(_nothing)  # a call that was under way goes on after its caller
+
+    def _go_on(self, work: Work | None) -> None:
+        """On the compute thread: this piece of work, and what can be computed then."""
+        while work is not None:
+            self._compute(work)
+            if self._is_stopped or self._runner.is_wanted:
+                return
+            self._take_in()
+            if (work := self._steps.next_work()) is not None:
+                self._tell()
+
+    def _compute(self, work: Work) -> None:
+        started = time.monotonic()
+        with translate_failures(f"step {work.step} at {self._steps.worker!r}", self._device):
+            outgoing = work.run()
+            synchronise(self._device)
+            if work.ends_step:
+                self._record.write(work.step)
+        ended, loss = time.monotonic(), self._steps.finish(work)
+        answers = work.segment + 1 == self._steps.answering_segments
+        staleness = max((*self._steps.in_flight, work.step)) - work.step
+        self._news.append(
+            Computed(work.step, work.what, outgoing, started, ended, answers, work.ends_step, loss, staleness)
+        )
+
+    def _take_in(self) -> None:
+        """What has come, and batches that may begin: where the steps are used."""
+        while self._arrived:
+            step, samples, crossing, load = self._arrived.popleft()
+            self._steps.deliver(step, samples, crossing, load)
+            self._record.note_load(step, crossing, load)
+        with self._feeding:
+            while self._source is not None and self.begun_step < self._stop_step and self._may_begin(self.begun_step):
+                if (batch := self._source.take()) is None:
+                    return
+                self._begin(self.begun_step, batch)
+
+    def _begin(self, step: int, batch: Samples) -> None:
+        outgoing = self._steps.begin(step, batch.whole, batch.inputs, batch.labels)
+        self._record.note(step, "samples", (*batch.inputs, batch.labels))
+        self.begun_step = step + 1
+        ends_step = step not in self._steps.in_flight
+        if ends_step:
+            self._record.write(step)
+        if outgoing or ends_step:
+            self._news.append(Begun(step, outgoing, ends_step))
+
+    def _tell(self) -> None:
+        """On the compute thread: have the event loop hear what is new while this goes on."""
+        if self._is_told or not self._news:
+            return
+        self._is_told = True
+        self._loop.call_soon_threadsafe(self._hear_all if self._is_awaited else self._hear_later)
+
+    def _hear_later(self) -> None:
+        self._loop.call_later(LATEST_SECONDS, self._hear_all)
+
+    def _hear_all(self) -> None:
+        self._is_told = False  # first: what comes from here on is told again
+        while self._news and not self._is_stopped:
+            self._hear(self._news.popleft())
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,37 @@
+"""What has come for each step under way, until it is done and the log of steps has it. Without a log, nothing is kept."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from shared.execution.steps import Load
+from shared.placement import Crossing
+from shared.training.block_state import element_bytes
+from shared.training.step_log import StepLog
+
+
+class StepRecord:
+    """The record of one worker under one placement. Used by one thread at a time."""
+
+    def __init__(self, log: StepLog | None) -> None:
+        self._log = log
+        self._noted: dict[int, dict[str, list[memoryview]]] = defaultdict(dict)
+
+    def note(self, step: int, what: str, tensors: Iterable[Tensor | None]) -> None:
+        """These tensors have come for a step."""
+        if self._log is not None:
+            self._noted[step][what] = [element_bytes(tensor) for tensor in tensors if tensor is not None]
+
+    def note_load(self, step: int, crossing: Crossing, load: Load) -> None:
+        """The same for what another worker has sent."""
+        if self._log is not None:
+            # What came as a file has its tensors in any order.
+            tensors = [load[name] for name in sorted(load)] if isinstance(load, dict) else load
+            self.note(step, str(crossing), tensors)
+
+    def write(self, step: int) -> None:
+        """The step is done. Raises StorageError when the log cannot be written."""
+        if self._log is not None:
+            noted = self._noted.pop(step, {})
+            self._log.applied(step, *(part for _, parts in sorted(noted.items()) for part in parts))
