@@ -3,7 +3,7 @@
 Called from the compute thread, operation by operation, in an order that `steps` sees to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,10 +58,23 @@ class PlacedBlocks:
 
     def backward(self, step: int, tile: Tile, gradients: Gradients) -> tuple[Gradients, dict[int, BlockGradients]]:
         """Error gradients at a stage's inputs, and its blocks' gradients; `gradients` are at what `forward` returned."""
-        at_inputs = self._stages[tile][1].backward(step, gradients)
+        return self._answered(tile, self._stages[tile][1].backward(step, gradients))
+
+    def _answered(self, tile: Tile, at_inputs: Gradients) -> tuple[Gradients, dict[int, BlockGradients]]:
         if all(gradient is None for gradient in at_inputs) and self._model.learns_below(tile.first):
             self.passes_no_gradient = True
         return at_inputs, self.held.take_gradients(tile.blocks)
+
+    def learn(
+        self, step: int, tile: Tile, inputs: Features, labels: Tensor, share: float
+    ) -> tuple[BatchLoss, Gradients, dict[int, BlockGradients]]:
+        """The stage that ends with the model: forward, loss and backward in one graph; see `loss` and `backward`."""
+        stage, labels = self._stages[tile][0], widened(labels)
+        graph = stage.forward(step, inputs, input_gradient=self._model.learns_below(tile.first))
+        with translate_loss_failures(self.held.recipe.loss, graph.outputs, labels):
+            computed = self._head.compute(graph.outputs, labels, share)
+        at_inputs, of_blocks = self._answered(tile, stage.backward_from(graph, computed.root))
+        return computed.read(), at_inputs, of_blocks
 
     def loss(self, outputs: Features, labels: Tensor, share: float) -> tuple[BatchLoss, Features]:
         """The loss of a part of the batch and its error gradient; see `LossHead.gradient`."""
@@ -88,9 +101,9 @@ class PlacedBlocks:
         with torch.no_grad():
             return summed(self.held.chain.blocks[block], parts)
 
-    def update(self, step: int, block: int, gradient: BlockGradients) -> None:
-        """Apply the gradient of a block."""
-        self.held.apply(block, step, gradient)
+    def update(self, step: int, gradients: Mapping[int, BlockGradients]) -> None:
+        """Apply the gradients of blocks."""
+        self.held.apply(gradients, step)
 
     def weights(self, block: int) -> block_state.BlockTensors:
         """A copy of a block's parameters and buffers, for those that share it."""

@@ -1,8 +1,5 @@
 """Translates what a user's model or loss raises into errors of ours, with sentences that the user of the edge can read."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
@@ -18,36 +15,45 @@ _IGNORED_CLASS = -100
 """The class that torch's losses leave out of the mean."""
 
 
-@contextmanager
-def translate_failures(what: str, device: torch.device) -> Iterator[None]:
+def translate_failures(what: str, device: torch.device) -> foreign_code:
     """Raise ModelError, beginning with `what`, where the body raises something that is not an IsthmusError.
 
     device: what the body computes on. Raises DeviceError where the device can compute nothing more afterwards.
     """
-
-    def failure(cause: BaseException) -> IsthmusError:
-        if device_failure(device) is not None:
-            return DeviceError(f"{what} failed, and the trainer's {device} with it: {described(cause)}")
-        return cause if isinstance(cause, IsthmusError) else ModelError(f"{what} failed with {described(cause)}")
-
-    with foreign_code(failure):
-        yield
+    return foreign_code(lambda cause: _failure(what, device, cause))
 
 
-@contextmanager
-def translate_loss_failures(loss: str, outputs: Features, labels: Tensor) -> Iterator[None]:
+def translate_loss_failures(loss: str, outputs: Features, labels: Tensor) -> foreign_code:
     """Do the same for a body that computes a loss, given by its name, of the last block's output and the labels.
 
     Raises ModelError for labels of a shape that the loss cannot take, ProtocolError for classes that the output does not have.
     """
     (output,) = outputs
+    if output.device.type != "cpu":
+        # There, a class that is none would be an assertion of a kernel, after which the whole process cannot compute any more.
+        _check_labels(loss, output, labels)
+
+    def failure(cause: BaseException) -> BaseException:
+        try:
+            _check_labels(loss, output, labels)
+        except IsthmusError as wrong:
+            return wrong
+        both = f"an output {tuple(output.shape)} and labels {labels.dtype} {tuple(labels.shape)}"
+        return _failure(f"loss {loss!r} of {both}", output.device, cause)
+
+    return foreign_code(failure)
+
+
+def _failure(what: str, device: torch.device, cause: BaseException) -> IsthmusError:
+    if device_failure(device) is not None:
+        return DeviceError(f"{what} failed, and the trainer's {device} with it: {described(cause)}")
+    return cause if isinstance(cause, IsthmusError) else ModelError(f"{what} failed with {described(cause)}")
+
+
+def _check_labels(loss: str, output: Tensor, labels: Tensor) -> None:
     check_label_shape(loss, TensorSpec.of(output), TensorSpec.of(labels))
     if labels_of(loss) is Labels.CLASSES and not labels.is_floating_point():
-        # On a GPU this would be an assertion of a kernel, after which the whole process cannot compute any more.
         _check_classes(labels, output.shape[1])
-    both = f"an output {tuple(output.shape)} and labels {labels.dtype} {tuple(labels.shape)}"
-    with translate_failures(f"loss {loss!r} of {both}", output.device):
-        yield
 
 
 def _check_classes(labels: Tensor, classes: int) -> None:

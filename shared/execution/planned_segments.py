@@ -1,6 +1,9 @@
 """The segments of a worker's program with all that is known of them beforehand, so that no step works it out again."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
 
 from shared.placement import (
     Backward,
@@ -13,15 +16,28 @@ from shared.placement import (
     Receive,
     Send,
     Sum,
+    Tile,
     Update,
 )
+
+
+class Updates(NamedTuple):
+    """Blocks whose updates follow one another, so that they are one."""
+
+    blocks: tuple[int, ...]
+
+
+class Learning(NamedTuple):
+    """Forward, loss and backward of the stage that ends with the model, of the same samples: they need no second graph."""
+
+    stage: Tile
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSegment:
     """What a worker does in one go."""
 
-    computed: Program
+    computed: tuple[Operation | Learning | Updates, ...]
     """All but what is received and sent."""
     receives: tuple[Crossing, ...]
     sends: tuple[Crossing, ...]
@@ -39,7 +55,7 @@ def planned(segments: tuple[Program, ...], blocks: int) -> tuple[PlannedSegment,
     """The same segments; blocks: how many the model has."""
     return tuple(
         PlannedSegment(
-            tuple(one for one in segment if not isinstance(one, Receive | Send)),
+            tuple(_joined([one for one in segment if not isinstance(one, Receive | Send)])),
             tuple(one.crossing for one in segment if isinstance(one, Receive)),
             tuple(one.crossing for one in segment if isinstance(one, Send)),
             _name_of(segment),
@@ -49,6 +65,22 @@ def planned(segments: tuple[Program, ...], blocks: int) -> tuple[PlannedSegment,
         )
         for at, segment in enumerate(segments)
     )
+
+
+def _joined(operations: list[Operation]) -> Iterator[Operation | Learning | Updates]:
+    at = 0
+    while at < len(operations):
+        match operations[at:]:
+            case [Forward(stage), Loss(rows), Backward(same, _), *_] if same == stage and rows == stage.rows:
+                yield Learning(stage)
+                at += 3
+            case [Update(), *_] as left:
+                row = list(takewhile(lambda one: isinstance(one, Update), left))
+                yield Updates(tuple(one.block for one in row if isinstance(one, Update)))
+                at += len(row)
+            case [other, *_]:
+                yield other
+                at += 1
 
 
 def _after(segments: tuple[Program, ...], at: int) -> list[Operation]:

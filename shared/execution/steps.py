@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.pieces import Piece, features_of, gathered
-from shared.execution.planned_segments import PlannedSegment, planned
+from shared.execution.planned_segments import Learning, PlannedSegment, Updates, planned
 from shared.execution.shared_blocks import BlockPart, WeightedPart
 from shared.model.features import Features, Gradients
 from shared.placement import (
@@ -29,7 +29,7 @@ from shared.placement import (
     Rows,
     Send,
     Sum,
-    Update,
+    Tile,
     answering_segments,
     program,
     segments,
@@ -222,8 +222,10 @@ class WorkerSteps:
             self._take(state, crossing, state.arrived.pop(crossing))
         for operation in segment.computed:
             match operation:
-                case Update(block):
-                    self._blocks.update(state.step, block, state.block_gradients.pop(block, {}))
+                case Updates(blocks):
+                    self._blocks.update(state.step, {block: state.block_gradients.pop(block, {}) for block in blocks})
+                case Learning(stage) if rows := self._rows(stage.rows, state):
+                    self._learn(state, stage, rows)
                 case Forward(stage) if rows := self._rows(stage.rows, state):
                     inputs = features_of(gathered(state.features[stage.first], rows))
                     state.features[stage.stop].append(Piece(rows, self._forward(state.step, operation, inputs)))
@@ -245,6 +247,14 @@ class WorkerSteps:
         goes_straight_back = operation.stage.stop == self._placement.blocks
         stay = goes_straight_back or self._placement.staleness == 0
         return self._blocks.forward(step, operation.stage, inputs, weights_stay=stay)
+
+    def _learn(self, state: StepInFlight, stage: Tile, rows: Rows) -> None:
+        inputs = features_of(gathered(state.features[stage.first], rows))
+        (labels,) = features_of(gathered(state.labels, rows))
+        share = rows.count / state.samples
+        state.loss, at_inputs, of_blocks = self._blocks.learn(state.step, stage, inputs, labels, share)
+        state.gradients[stage.first].append(Piece(rows, at_inputs))
+        state.block_gradients |= of_blocks
 
     def _compute_loss(self, state: StepInFlight, rows: Rows) -> None:
         outputs = features_of(gathered(state.features[self._placement.blocks], rows))

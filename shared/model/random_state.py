@@ -7,8 +7,7 @@ this file knows only that function and how to put it in force.
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -32,43 +31,56 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(digest.digest(), "big") >> 1
 
 
-@contextmanager
-def random_state(*parts: int | str) -> Iterator[Callable[[], None]]:
+class random_state:
     """Run with torch's default generators (CPU, and CUDA once initialised) seeded from `parts`; then put them back.
 
-    One thread of the process at a time is inside; the same thread may nest. Yields what a long piece of work calls now
-    and then: it lets another thread that waits go first, and goes on with the random numbers where it was.
+    One thread of the process at a time is inside; the same thread may nest.
     """
-    depth: int = getattr(_nesting, "depth", 0)
-    if depth == 0:
-        _borrow()
-    _nesting.depth = depth + 1
-    try:
-        before = generator_states()
 
-        def give_way() -> None:
-            nonlocal before
-            if depth or not _NEXT.locked():
-                return
-            ours = generator_states()
-            _put_back(before)
-            _DEFAULT_GENERATORS.release()
+    __slots__ = ("_before", "_depth", "_seed")  # a class, because a generator takes twice as long, several times a step
+
+    def __init__(self, *parts: int | str) -> None:
+        self._seed = derive_seed(*parts)
+        self._depth = 0
+        self._before: list[Tensor] = []
+
+    def __enter__(self) -> Callable[[], None]:
+        """What it returns is called now and then by a long piece of work: it lets another thread that waits go first, and goes
+        on with the random numbers where it was."""
+        self._depth = getattr(_nesting, "depth", 0)
+        if self._depth == 0:
             _borrow()
-            before = generator_states()
-            _put_back(ours)
-
+        _nesting.depth = self._depth + 1
         try:
-            seed = derive_seed(*parts)
-            torch.default_generator.manual_seed(seed)
-            if len(before) > 1:
-                torch.cuda.manual_seed_all(seed)
-            yield give_way
+            self._before = generator_states()
+        except BaseException:  # of a device that has failed
+            self._leave()
+            raise
+        torch.default_generator.manual_seed(self._seed)
+        if len(self._before) > 1:
+            torch.cuda.manual_seed_all(self._seed)
+        return self._give_way
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            _put_back(self._before)
         finally:
-            _put_back(before)
-    finally:
-        _nesting.depth = depth
-        if depth == 0:
+            self._leave()
+
+    def _leave(self) -> None:
+        _nesting.depth = self._depth
+        if self._depth == 0:
             _DEFAULT_GENERATORS.release()
+
+    def _give_way(self) -> None:
+        if self._depth or not _NEXT.locked():
+            return
+        ours = generator_states()
+        _put_back(self._before)
+        _DEFAULT_GENERATORS.release()
+        _borrow()
+        self._before = generator_states()
+        _put_back(ours)
 
 
 def _borrow() -> None:
@@ -77,10 +89,9 @@ def _borrow() -> None:
 
 
 def _put_back(states: list[Tensor]) -> None:
-    cpu_state, *cuda_states = states
-    torch.default_generator.set_state(cpu_state)
-    if cuda_states:
-        torch.cuda.set_rng_state_all(cuda_states)
+    torch.default_generator.set_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])
 
 
 def generator_states() -> list[Tensor]:

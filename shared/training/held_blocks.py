@@ -1,7 +1,7 @@
-"""The blocks whose weights a worker holds, each with its optimizer: brought, updated, given away, whole or not at all.
+"""The blocks whose weights a worker holds, with their optimizer: brought, updated, given away, whole or not at all.
 
-A block learns the same wherever it is: its gradient is clipped and its optimizer state is kept by itself, and its learning rate
-follows from the step. Called from one thread.
+A block learns the same wherever it is: its gradient is clipped by itself, every parameter has an optimizer state of its own,
+and the learning rate follows from the step. So one optimizer serves all blocks of a worker. Called from one thread.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ BlockGradients = dict[str, Tensor]
 
 
 class HeldBlocks:
-    """Blocks of a chain on one device, with their optimizers."""
+    """Blocks of a chain on one device, with their optimizer."""
 
     def __init__(self, chain: Chain, recipe: Recipe, device: torch.device, indices: Iterable[int] = ()) -> None:
         self.chain = chain
@@ -30,9 +30,10 @@ class HeldBlocks:
         self.device = device
         self.weights_version = 0
         """Rises whenever weights change."""
-        self._optimizers: dict[int, torch.optim.Optimizer] = {}
+        self._optimizer: torch.optim.Optimizer | None = None
+        """Of all that the blocks learn; None where that is nothing."""
         self._learning: dict[int, dict[str, nn.Parameter]] = {}
-        """Of each block that is here, the parameters that its optimizer updates, by their names in the whole module."""
+        """Of each block that is here, the parameters that the optimizer updates, by their names in the whole module."""
         self._held: tuple[int, ...] = ()
         self._taken_in: tuple[int, ...] = ()
         self.hold(indices, {})
@@ -48,7 +49,7 @@ class HeldBlocks:
         return tuple(self.chain.blocks[index] for index in self._held)
 
     def hold(self, indices: Iterable[int], arriving: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Hold these blocks from now on; those that leave take their optimizers with them.
+        """Hold these blocks from now on; those that leave take their optimizer state with them.
 
         arriving: the states of blocks that come from elsewhere. Raises ProtocolError, and changes nothing, if one of
         them does not fit.
@@ -90,28 +91,31 @@ class HeldBlocks:
         self._taken_in = ()
 
     def update(self, indices: Iterable[int], step: int) -> None:
-        """Clip the gradient that backwards have left in each block, step its optimizer at the rate of `step`, and drop it."""
-        for index in indices:
-            self._update(index, step)
+        """Clip the gradient that backwards have left in each block, step the optimizer at the rate of `step`, and drop them.
 
-    def _update(self, index: int, step: int) -> None:
-        if (optimizer := self._optimizers.get(index)) is None:
+        A block that is not named must have no gradient.
+        """
+        learning = [index for index in indices if index in self._learning]
+        if not learning or self._optimizer is None:
             return
-        (group,) = optimizer.param_groups
+        parameters = [list(self._learning[index].values()) for index in learning]
         if (clip_norm := self.recipe.optimizer.clip_norm) is not None:
-            torch.nn.utils.clip_grad_norm_(group["params"], clip_norm, foreach=False)
-        group["lr"] = learning_rate(self.recipe, step)
-        with failures_of("the update of", self.chain.blocks[index]):
-            optimizer.step()
-        for parameter in self._learning[index].values():
-            parameter.grad = None
+            for of_block in parameters:
+                torch.nn.utils.clip_grad_norm_(of_block, clip_norm, foreach=False)
+        self._optimizer.param_groups[0]["lr"] = learning_rate(self.recipe, step)
+        with failures_of("the update of", *(self.chain.blocks[index] for index in learning)):
+            self._optimizer.step()
+        for of_block in parameters:
+            for parameter in of_block:
+                parameter.grad = None
         self.weights_version += 1
 
-    def apply(self, index: int, step: int, gradient: BlockGradients) -> None:
-        """Update a block by this gradient."""
-        for name, parameter in self._learning.get(index, {}).items():
-            parameter.grad = gradient.get(name)
-        self._update(index, step)
+    def apply(self, gradients: Mapping[int, BlockGradients], step: int) -> None:
+        """Update blocks by these gradients."""
+        for index, gradient in gradients.items():
+            for name, parameter in self._learning.get(index, {}).items():
+                parameter.grad = gradient.get(name)
+        self.update(gradients, step)
 
     def take_gradients(self, indices: Iterable[int]) -> dict[int, BlockGradients]:
         """What backwards have left, by block; the parameters have no gradient afterwards."""
@@ -125,7 +129,7 @@ class HeldBlocks:
 
     def block_tensors(self, index: int) -> block_state.BlockTensors:
         """The state of a block that is held, not copied."""
-        return block_state.collect(self.chain.blocks[index], self._optimizers.get(index))
+        return block_state.collect(self.chain.blocks[index], self._optimizer)
 
     def check_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Refuse a state that does not fit one of the chain's blocks under this recipe. Raises ProtocolError."""
@@ -133,7 +137,7 @@ class HeldBlocks:
 
     def load_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state of a block that is held. Raises ProtocolError, and changes nothing, if it does not fit."""
-        block_state.restore(self.chain.blocks[index], self._optimizers.get(index), self.recipe.optimizer, tensors)
+        block_state.restore(self.chain.blocks[index], self._optimizer, self.recipe.optimizer, tensors)
         self.weights_version += 1
 
     def take_weights(self, index: int, tensors: Mapping[str, Tensor]) -> None:
@@ -149,14 +153,26 @@ class HeldBlocks:
         block = self.chain.blocks[index]
         block.module.to(self.device)
         learning = {name: value for name, value in block.named_parameters().items() if value.requires_grad}
-        if learning:
-            self._learning[index] = learning
-            self._optimizers[index] = build_optimizer(list(learning.values()), self.recipe.optimizer)
+        if not learning:
+            return
+        self._learning[index] = learning
+        new = build_optimizer(learning.values(), self.recipe.optimizer)
+        if self._optimizer is None:
+            self._optimizer = new
+        else:  # some optimizers have a state before their first step
+            self._optimizer.param_groups[0]["params"] += new.param_groups[0]["params"]
+            self._optimizer.state.update(new.state)
 
     def _release(self, index: int) -> None:
         """What leaves must not hold a GPU's memory."""
-        self._optimizers.pop(index, None)
-        self._learning.pop(index, None)
+        leaving = set(self._learning.pop(index, {}).values())
+        if self._optimizer is not None:
+            group = self._optimizer.param_groups[0]
+            group["params"] = [parameter for parameter in group["params"] if parameter not in leaving]
+            for parameter in leaving:
+                self._optimizer.state.pop(parameter, None)
+            if not group["params"]:
+                self._optimizer = None
         self.chain.blocks[index].module.to("cpu")
 
 

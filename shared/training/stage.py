@@ -84,9 +84,16 @@ class Stage:
         if not self.blocks:  # inputs and outputs are one
             return of_use
         roots = [output for output, gradient in zip(graph.outputs, of_use, strict=True) if gradient is not None]
+        return self._backward(graph, roots, [gradient for gradient in of_use if gradient is not None])
+
+    def backward_from(self, graph: Graph, loss: Tensor) -> Gradients:
+        """The same where the graph goes on from the outputs to a loss, a scalar: backward from there, in one go."""
+        return self._backward(graph, [loss] if loss.requires_grad else [], None)
+
+    def _backward(self, graph: Graph, roots: list[Tensor], gradients: list[Tensor] | None) -> Gradients:
         if roots:
             with failures_of("the backward of", *self.blocks):
-                torch.autograd.backward(roots, [gradient for gradient in of_use if gradient is not None])
+                torch.autograd.backward(roots, gradients)
         return tuple(graph.input_gradients)
 
     def update(self, step: int) -> None:

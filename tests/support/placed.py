@@ -4,7 +4,7 @@ import copy
 import random
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,11 @@ from shared.execution.model_facts import facts_of
 from shared.execution.simulation import Simulation, Turn
 from shared.execution.steps import Outgoing, WorkerSteps
 from shared.model.chain import Chain, build_chain
-from shared.model.features import Features
+from shared.model.features import Features, Gradients
 from shared.model.random_state import random_state
 from shared.placement import ModelFacts, Placement, Tile, held_blocks
 from shared.training.held_blocks import BlockGradients, HeldBlocks
-from shared.training.losses import LossHead
+from shared.training.losses import BatchLoss, LossHead
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
 
 CPU, INPUTS, WIDTH, CLASSES = torch.device("cpu"), 5, 6, 3
@@ -106,19 +106,30 @@ class WatchedBlocks(PlacedBlocks):
 
     def forward(self, step: int, tile: Tile, inputs: Features, *, weights_stay: bool) -> Features:
         """See `PlacedBlocks`."""
+        self._note(step, tile, inputs)
+        return super().forward(step, tile, inputs, weights_stay=weights_stay)
+
+    def learn(
+        self, step: int, tile: Tile, inputs: Features, labels: Tensor, share: float
+    ) -> tuple[BatchLoss, Gradients, dict[int, BlockGradients]]:
+        """See `PlacedBlocks`."""
+        self._note(step, tile, inputs)
+        return super().learn(step, tile, inputs, labels, share)
+
+    def _note(self, step: int, tile: Tile, inputs: Features) -> None:
         self.staleness += [
             step - 1 - self._updated[block] for block in tile.blocks if self.held.chain.blocks[block].trainable
         ]
         self._inputs = [known for known in self._inputs if known() is not None]
         self.most_inputs_kept = max(self.most_inputs_kept, len(self._inputs))
         self._inputs += map(weakref.ref, inputs)
-        return super().forward(step, tile, inputs, weights_stay=weights_stay)
 
-    def update(self, step: int, block: int, gradient: BlockGradients) -> None:
+    def update(self, step: int, gradients: Mapping[int, BlockGradients]) -> None:
         """See `PlacedBlocks`."""
-        assert step == self._updated[block] + 1, "each step once, in their order"
-        self._updated[block] = step
-        super().update(step, block, gradient)
+        for block in gradients:
+            assert step == self._updated[block] + 1, "each step once, in their order"
+            self._updated[block] = step
+        super().update(step, gradients)
 
     def take_weights(self, block: int, tensors: dict[str, Tensor]) -> None:
         """See `PlacedBlocks`."""

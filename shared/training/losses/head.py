@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,24 @@ class BatchLoss:
     samples: int
 
 
+class ComputedLoss(NamedTuple):
+    """The loss of a part of a batch with its graph."""
+
+    root: Tensor
+    """What a backward begins with: the gradients of all parts sum to that of the mean over the whole batch."""
+    loss: Tensor
+    """The part's own mean."""
+    output: Tensor
+    labels: Tensor
+
+    def read(self) -> BatchLoss:
+        """The figures; waits for a GPU."""
+        output, labels = self.output.detach(), self.labels
+        classes = output.dim() == 2 and labels.dim() == 1 and not labels.is_floating_point()
+        correct = int((output.argmax(1) == labels).sum()) if classes else None
+        return BatchLoss(float(self.loss.detach()), correct, len(labels))
+
+
 def whole_loss(parts: Sequence[BatchLoss]) -> BatchLoss:
     """The loss of a batch that was computed in these parts, one or more: their mean, weighted by samples."""
     samples = sum(part.samples for part in parts)
@@ -38,6 +57,9 @@ class LossHead:
     def __init__(self, name: str, allowed: Allowed | None) -> None:
         """name: one of `LOSSES`, or package.module:function if it is allowed. Raises ModelError."""
         self._name = name
+        self._labels = labels_of(name)
+        self._checked: tuple[torch.Size, torch.Size, torch.dtype] | None = None
+        """The shapes of the last output and labels, and the labels' type."""
         if name in LOSSES:
             self._function = resolve_name(LOSSES[name].implementation)
         elif ":" in name:
@@ -45,35 +67,34 @@ class LossHead:
         else:
             raise ModelError(f"loss {name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function")
 
-    def gradient(self, outputs: Features, labels: Tensor, share: float = 1.0) -> tuple[BatchLoss, Features]:
-        """The loss of a batch and its error gradient at `outputs`. Raises ModelError when their shapes do not fit.
+    def compute(self, outputs: Features, labels: Tensor, share: float = 1.0) -> ComputedLoss:
+        """The loss of a batch, with a graph where gradients are on. Raises ModelError when the shapes do not fit.
 
-        share: of the samples of the whole batch, where others compute the loss of the rest: it scales the gradient, so that
-        the gradients of all parts sum to that of the mean over the batch. The loss that is returned is the part's own mean.
+        share: of the samples of the whole batch, where others compute the loss of the rest.
         """
         (output,) = outputs
         labels = self._fitted(output, labels)
-        leaf = output.detach().requires_grad_()
+        loss = self._function(output, labels)
+        return ComputedLoss(loss if share == 1.0 else loss * share, loss, output, labels)
+
+    def gradient(self, outputs: Features, labels: Tensor, share: float = 1.0) -> tuple[BatchLoss, Features]:
+        """The loss of a batch and its error gradient at `outputs`, scaled by `share`. Raises as `compute` does."""
+        leaf = outputs[0].detach().requires_grad_()
         with torch.enable_grad():
-            loss = self._function(leaf, labels)
-            gradients = torch.autograd.grad(loss if share == 1.0 else loss * share, leaf)
-        return _batch_loss(loss, leaf, labels), gradients
+            computed = self.compute((leaf, *outputs[1:]), labels, share)
+            gradients = torch.autograd.grad(computed.root, leaf)
+        return computed.read(), gradients
 
     def evaluate(self, outputs: Features, labels: Tensor) -> BatchLoss:
-        """The loss of a batch, no more. Raises as `gradient` does."""
-        (output,) = outputs
-        labels = self._fitted(output, labels)
+        """The loss of a batch, no more. Raises as `compute` does."""
         with torch.no_grad():
-            return _batch_loss(self._function(output, labels), output, labels)
+            return self.compute(outputs, labels).read()
 
     def _fitted(self, output: Tensor, labels: Tensor) -> Tensor:
         """The labels as the function takes them, on the device of the output."""
-        check_label_shape(self._name, TensorSpec.of(output), TensorSpec.of(labels))
+        layout = output.shape, labels.shape, labels.dtype
+        if layout != self._checked:  # batch after batch has the same
+            check_label_shape(self._name, TensorSpec.of(output), TensorSpec.of(labels))
+            self._checked = layout
         labels = labels.to(output.device)
-        return labels.unsqueeze(-1) if labels_of(self._name) is Labels.ALIKE and labels.dim() < output.dim() else labels
-
-
-def _batch_loss(loss: Tensor, output: Tensor, labels: Tensor) -> BatchLoss:
-    classes = output.dim() == 2 and labels.dim() == 1 and not labels.is_floating_point()
-    correct = int((output.detach().argmax(1) == labels).sum()) if classes else None
-    return BatchLoss(float(loss.detach()), correct, len(labels))
+        return labels.unsqueeze(-1) if self._labels is Labels.ALIKE and labels.dim() < output.dim() else labels
