@@ -191,7 +191,9 @@ async def _train_placed(case: Case, steps: int, workers: Workers) -> Seconds:
     worker = PlacedWorker(WorkerSetup(AGENT, held, method, threads, lambda _labels: None, listener), placement)
     run = worker.run
     with closing(BatchLoader(case.dataset, case.batch, recipe.seed, drop_last=True, workers=0)) as loader:
-        async with Prefetcher(loader.iterate(0, stop_step), workers.load, run.note_ready) as batches:
+        async with Prefetcher(
+            loader.iterate(0, stop_step), workers.load, run.note_ready, at_once=loader.reads_at_once
+        ) as batches:
             run.feed(batches, WARM_UP_STEPS)
             await watched(listener.reach(WARM_UP_STEPS), run.failure, batches.failure)
             clock.start()

@@ -16,6 +16,9 @@ from edge_agent.data.samples import BatchRequest, Dataset, SampleReader
 from shared.errors import DataError
 from shared.model.random_state import derive_seed
 
+AT_ONCE_BYTES = 1 << 20
+"""What is copied in less time than a thread takes to wake."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -44,6 +47,8 @@ class BatchLoader:
                 "take smaller batches or keep the last one"
             )
         self._reader = SampleReader(dataset, workers)
+        self.reads_at_once = workers == 0 and self._reader.copied_bytes(batch_size) <= AT_ONCE_BYTES
+        """Whether a batch is a few rows copied from memory, which takes no time and cannot fail."""
         self._batch_size = batch_size
         self._seed = seed
         self.steps_per_epoch = self._samples // batch_size if drop_last else -(-self._samples // batch_size)
@@ -83,6 +88,8 @@ class EvaluationLoader:
         """Raises DataError for a dataset without length or items."""
         self._samples = _sample_count(dataset)
         self._reader = SampleReader(dataset, workers)
+        self.reads_at_once = workers == 0 and self._reader.copied_bytes(batch_size) <= AT_ONCE_BYTES
+        """Whether a batch is a few rows copied from memory, which takes no time and cannot fail."""
         self._batch_size = batch_size
         self.batches = -(-self._samples // batch_size)
         """Batches of one pass."""

@@ -4,6 +4,7 @@ The random numbers that a dataset draws while it is read (augmentation) depend o
 torch, `random` and numpy are seeded before each batch. Which samples a batch has is the caller's choice.
 """
 
+import math
 import random
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,10 +14,13 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import TensorDataset as TorchTensorDataset
 
+from edge_agent.data.tensors import TensorDataset
 from shared.errors import DataError
 from shared.model.random_state import derive_seed, random_state
 
@@ -60,10 +64,9 @@ class SampleReader:
         does not fit the others.
         """
         if self._workers == 0:
-            for request in requests:
-                with _libraries_restored():
-                    batch = self._batches.read(request)
-                yield batch
+            with _spare_restored():
+                for request in requests:
+                    yield self._batches.read(request)
             return
         self._requests.current = requests
         name = self._batches.name
@@ -78,6 +81,10 @@ class SampleReader:
         except RuntimeError as error:
             self.close()
             raise DataError(f"a worker process of {name} ended: {_one_line(error)}") from error
+
+    def copied_bytes(self, samples: int) -> float:
+        """The bytes of so many samples where reading copies rows of tensors in memory, and no more; infinite elsewhere."""
+        return self._batches.copied_bytes(samples)
 
     def close(self) -> None:
         """End the worker processes; they end as soon as no batch is being read."""
@@ -113,7 +120,13 @@ class _RequestedBatches(TorchDataset[tuple[Tensor, Tensor] | str]):
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
+        self._tensors = _tensors_of(dataset)
+        self._numpys = np.random.MT19937()
         self.name = type(dataset).__name__
+
+    def copied_bytes(self, samples: int) -> float:
+        """See `SampleReader.copied_bytes`."""
+        return math.inf if self._tensors is None else samples * sum(tensor[0].nbytes for tensor in self._tensors)
 
     def __getitem__(self, request: BatchRequest) -> tuple[Tensor, Tensor] | str:
         """The batch or, since an exception would leave a worker process as a traceback, the sentence of a DataError."""
@@ -124,24 +137,33 @@ class _RequestedBatches(TorchDataset[tuple[Tensor, Tensor] | str]):
 
     def read(self, request: BatchRequest) -> tuple[Tensor, Tensor]:
         """Inputs and labels, stacked. Raises DataError, naming the sample."""
+        if self._tensors is not None:
+            rows = torch.tensor(request.indices)
+            inputs, labels = (tensor.index_select(0, rows) for tensor in self._tensors)
+            return inputs, labels if labels.is_floating_point() else labels.long()
         # Seeded once a batch: seeding each sample cost more than reading it.
         samples = []
-        with random_state(*request.randomness) as give_way:
+        with _libraries_restored(self._numpys), random_state(*request.randomness) as give_way:
             seed = derive_seed(*request.randomness)
             random.seed(seed)
             np.random.seed(seed % 2**32)
             for index in request.indices:
-                samples.append(self._sample(index))
+                samples.append(self._item(index))
                 give_way()  # a block that drops out must not wait for a whole batch to be read
-        inputs, labels = zip(*samples, strict=True)
-        return self._stack(inputs, request.indices, "input"), self._stack(labels, request.indices, "label")
+        return _stacked_at_once(samples) or self._stacked(samples, request.indices)
 
-    def _sample(self, index: int) -> tuple[Tensor, Tensor]:
+    def _item(self, index: int) -> Any:
         try:
-            sample = self._dataset[index]
+            return self._dataset[index]
         except Exception as error:
             what = f"{type(error).__name__}: {_one_line(error)}"
             raise DataError(f"sample {index} of {self.name} cannot be read: {what}") from error
+
+    def _stacked(self, samples: list[Any], indices: list[int]) -> tuple[Tensor, Tensor]:
+        inputs, labels = zip(*map(self._sample, samples, indices), strict=True)
+        return self._stack(inputs, indices, "input"), self._stack(labels, indices, "label")
+
+    def _sample(self, sample: Any, index: int) -> tuple[Tensor, Tensor]:
         if not isinstance(sample, tuple | list) or len(sample) != 2:
             raise DataError(f"sample {index} of {self.name} is {_kind(sample)}; it must be a pair of input and label")
         return self._input(sample[0], index), self._label(sample[1], index)
@@ -184,15 +206,58 @@ class _RequestedBatches(TorchDataset[tuple[Tensor, Tensor] | str]):
         return torch.stack(tensors)
 
 
+def _tensors_of(dataset: Dataset) -> tuple[Tensor, Tensor] | None:
+    """Inputs and labels of all samples of a dataset that only copies them: of ours in memory, and of torch's."""
+    if isinstance(dataset, TensorDataset):
+        tensors = dataset.in_memory
+    elif type(dataset) is TorchTensorDataset and len(dataset.tensors) == 2:
+        tensors = dataset.tensors[0], dataset.tensors[1]
+    else:
+        return None
+    # Rows of what lies otherwise would be stacked with other strides.
+    return tensors if tensors is not None and all(tensor.is_contiguous() for tensor in tensors) else None
+
+
+def _stacked_at_once(samples: list[Any]) -> tuple[Tensor, Tensor] | None:
+    """The usual samples, pairs of a tensor and the number of a class; None where any is another or they are not alike."""
+    if set(map(type, samples)) != {tuple} or set(map(len, samples)) != {2}:
+        return None
+    inputs, labels = zip(*samples, strict=True)
+    if set(map(type, inputs)) != {Tensor} or set(map(type, labels)) != {int}:
+        return None
+    if len({tensor.dtype for tensor in inputs}) > 1:
+        return None
+    try:
+        return torch.stack(inputs), torch.tensor(labels)
+    except RuntimeError:  # of different shapes; or a number that no tensor holds
+        return None
+
+
 @contextmanager
-def _libraries_restored() -> Iterator[None]:
-    """Put the generators of `random` and numpy back afterwards; `random_state` does so for torch's."""
-    python_state, numpy_state = random.getstate(), np.random.get_state(legacy=False)
+def _libraries_restored(numpys: np.random.BitGenerator) -> Iterator[None]:
+    """Put the generators of `random` and numpy back afterwards; `random_state` does so for torch's.
+
+    numpys: the one that numpy draws from meanwhile. To copy the state of its own would take longer than to read a batch.
+    """
+    python_state, numpys_own = random.getstate(), mtrand.get_bit_generator()
+    mtrand.set_bit_generator(numpys)
     try:
         yield
     finally:
         random.setstate(python_state)
-        np.random.set_state(numpy_state)
+        mtrand.set_bit_generator(numpys_own)
+
+
+@contextmanager
+def _spare_restored() -> Iterator[None]:
+    """Give numpy its spare normal number back afterwards, which it drops when its generator is another."""
+    before = np.random.get_state(legacy=False)
+    try:
+        yield
+    finally:
+        if before["has_gauss"]:
+            now = np.random.get_state(legacy=False)
+            np.random.set_state({**now, "has_gauss": before["has_gauss"], "gauss": before["gauss"]})
 
 
 def _unchanged(value: T) -> T:

@@ -31,6 +31,11 @@ class TensorDataset:
     def __len__(self) -> int:
         return len(self._inputs)
 
+    @property
+    def in_memory(self) -> tuple[Tensor, Tensor] | None:
+        """Inputs and labels of all samples, where reading one is no more than copying it."""
+        return None if self._transform else (self._inputs, self._labels)
+
     def __getitem__(self, index: int) -> tuple[Tensor, int | Tensor]:
         sample, label = self._inputs[index], self._labels[index]
         class_number = label.dim() == 0 and not label.is_floating_point()

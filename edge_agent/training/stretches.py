@@ -34,8 +34,9 @@ class Stretches:
 
     def batches_from(self, step: int, stop_step: int) -> Prefetcher:
         """The batches of these steps, fetched ahead."""
-        source = self._session.experiment.loader.iterate(step, stop_step)
-        self._batches = Prefetcher(source, self._session.workers.load, self._worker.run.note_ready)
+        loader, load = self._session.experiment.loader, self._session.workers.load
+        source = loader.iterate(step, stop_step)
+        self._batches = Prefetcher(source, load, self._worker.run.note_ready, at_once=loader.reads_at_once)
         return self._batches
 
     async def do(self, links: Links, batches: Prefetcher, stop_step: int) -> None:

@@ -143,6 +143,39 @@ def test_the_generators_of_the_process_are_left_alone_between_and_after_batches(
     assert [*drawn, draws()] == expected
 
 
+def test_the_spare_normal_number_of_numpy_is_there_again_after_the_last_batch():
+    np.random.seed(1)
+    expected = np.random.randn(2)[1]
+    np.random.seed(1)
+    np.random.randn()
+    assert len(list(BatchLoader(Noisy(), 5, 0, True, 0).iterate(0, 2))) == 2
+    assert np.random.randn() == expected
+
+
+def test_rows_of_tensors_in_memory_are_what_their_samples_stacked_are():
+    inputs, classes, amounts = torch.rand(7, 3, 2), torch.arange(7, dtype=torch.int16), torch.rand(7)
+
+    class OneByOne:
+        def __init__(self, dataset) -> None:
+            self._dataset = dataset
+
+        def __len__(self) -> int:
+            return len(self._dataset)
+
+        def __getitem__(self, index: int):
+            return self._dataset[index]
+
+    for labels in (classes, amounts):
+        for dataset in (TensorDataset(inputs, labels), torch.utils.data.TensorDataset(inputs, labels)):
+            together, single = (BatchLoader(each, 3, 1, False, 0) for each in (dataset, OneByOne(dataset)))
+            assert together.reads_at_once
+            assert not single.reads_at_once
+            for ours, theirs in zip(together.iterate(0, 6), single.iterate(0, 6), strict=True):
+                for one, other in ((ours.inputs, theirs.inputs), (ours.labels, theirs.labels)):
+                    assert torch.equal(one, other)
+                    assert (one.dtype, one.stride()) == (other.dtype, other.stride())
+
+
 def test_whoever_stops_early_leaves_no_worker_behind():
     loader = BatchLoader(Noisy(), 5, 0, True, workers=1)
     batches = loader.iterate(0, 1_000_000)
