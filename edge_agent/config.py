@@ -1,6 +1,5 @@
 """The configuration of the edge agent: what it trains, on which data, how, and with which trainer."""
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -10,12 +9,10 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     model_validator,
 )
 
+from edge_agent.deployment_config import DeploymentConfig, check_adaptive
 from edge_agent.placement_config import PlacementSection, check_workers
 from shared.client.config import ClientTlsConfig, NamedTrainerConfig, TrainerAddressConfig
 from shared.config import (
@@ -31,36 +28,10 @@ from shared.config import (
     Section,
 )
 from shared.errors import ConfigError
-from shared.registry import LOSSES, POLICIES, OptimizerConfig, bit_widths, codec_names
+from shared.registry import LOSSES, OptimizerConfig, bit_widths
 from shared.training.recipe import ScheduleConfig
 
 _DIGITS = "edge_agent.data:digits"
-
-
-StalenessSchedule = int | tuple[tuple[int, int], ...]
-
-
-def _check_staleness(given: Any, judge: ValidatorFunctionWrapHandler) -> StalenessSchedule:
-    if isinstance(given, list):  # what JSON and TOML have for a tuple
-        given = tuple(tuple(pair) if isinstance(pair, list) else pair for pair in given)
-    try:
-        value: StalenessSchedule = judge(given)
-    except ValidationError:
-        raise ValueError("neither") from None  # one complaint, not one for each form
-    if isinstance(value, tuple):
-        positions = [position for position, _ in value]
-        if not positions or positions[0] != 0 or any(later <= earlier for earlier, later in pairwise(positions)):
-            raise ValueError("not a schedule")
-    return value
-
-
-Staleness = Annotated[
-    NonNegativeInt | tuple[tuple[NonNegativeInt, NonNegativeInt], ...],
-    WrapValidator(_check_staleness),
-    Field(
-        json_schema_extra={"allowed": "an integer of 0 or more, or a list of [from, value] pairs that begins with 0"}
-    ),
-]
 
 
 class ModelConfig(Section):
@@ -137,48 +108,6 @@ class TrainingConfig(Section):
     """How weights follow gradients. Each block has its own state, on whichever side it is."""
     schedule: ScheduleConfig = ScheduleConfig()
     """How the learning rate follows the step."""
-
-
-class DeploymentConfig(Section):
-    cut: PositiveInt | None = Field(default=None, examples=[2])
-    """How many blocks run here. At least one, so that no raw input leaves this machine; where all blocks run here, the trainer
-    computes the loss alone. Left out, half of them run here, or with `engine.profile` as many as the plan for the measured
-    link says."""
-    staleness: Staleness = 0
-    """How many steps a gradient may be late (K). 0 is exact, as if one process trained; more hides the link's delay. A
-    list of [from, K] pairs changes it as training goes on: [[0, 4], [8, 5]] is 4 before epoch 8 and 5 from then."""
-    staleness_every: Literal["step", "epoch"] = "epoch"
-    """What a list in `staleness` counts in; both count from 0. A change does not drain the pipeline: batches in flight stay in
-    flight."""
-    backward: Annotated[str, OneOf(POLICIES)] = "replay"
-    """What happens to a late gradient. "replay" recomputes its batch with today's weights and holds inputs only; "stash"
-    keeps each batch's activations and a copy of the weights that made them."""
-    feedback: Literal["batch", "literal", "off"] = "batch"
-    """How the error of a lossy codec is compensated in the error gradient: with the batch size in the second-order term,
-    as the paper prints it, or not at all."""
-    codec: Annotated[str, OneOf(codec_names())] = "fp32"
-    """How features are packed for the uplink. A model of float64 needs "raw": "fp32" would narrow its features."""
-    downlink_codec: Annotated[str, OneOf(codec_names())] = "fp32"
-    """How error gradients are packed for the downlink."""
-
-    @property
-    def staleness_schedule(self) -> tuple[tuple[int, int], ...]:
-        """From when on which K holds, in units of `staleness_every`."""
-        return ((0, self.staleness),) if isinstance(self.staleness, int) else self.staleness
-
-    @property
-    def first_staleness(self) -> int:
-        """K at the first step."""
-        return self.staleness_schedule[0][1]
-
-    @model_validator(mode="after")
-    def _unit_belongs_to_a_list(self) -> Self:
-        if isinstance(self.staleness, int) and self.staleness_every != "epoch":
-            raise ValueError(
-                f'staleness_every is "{self.staleness_every}" but staleness is {self.staleness}, which never changes; give it '
-                "a list of [from, value] pairs, or leave staleness_every out"
-            )
-        return self
 
 
 class EngineSection(Section):
@@ -277,6 +206,11 @@ class EdgeConfig(Config):
                 "[trainer], or say in [placement] which blocks each of them runs"
             )
         return trainers[0]
+
+    @model_validator(mode="after")
+    def _codec_can_follow_the_learning_rate(self) -> Self:
+        check_adaptive(self.deployment, self.training.schedule)
+        return self
 
     @model_validator(mode="after")
     def _workers_fit(self) -> Self:

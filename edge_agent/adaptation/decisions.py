@@ -265,7 +265,7 @@ def make_decision_loop(
     probe = make_link_probe(config)
     space = search_space(experiment, profile)
     return DecisionLoop(
-        profile, config.engine, space, config.deployment.codec, start, steps, statistics, metrics, probe
+        profile, config.engine, space, config.deployment.first_codec, start, steps, statistics, metrics, probe
     )
 
 

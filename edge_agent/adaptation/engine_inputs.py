@@ -20,7 +20,7 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
 
     Warns where the profile was measured with other codecs than those that the engine may choose.
     Raises PlanError for a profile that cannot be read or is of something else, and ConfigError where a schedule would change
-    K as well, or where there is no one cut to move.
+    K or the bits as well, or where there is no one cut to move.
     """
     config = experiment.config
     path = config.engine.profile
@@ -31,6 +31,11 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
             "deployment.staleness is a schedule and engine.profile is set, which would both change K; set "
             "engine.max_staleness instead of the schedule"
         )
+    if config.deployment.follows_codecs:
+        raise ConfigError(
+            "deployment.codec is a schedule and engine.profile is set, which would both change the bits; set engine.bits "
+            "instead of the schedule"
+        )
     if not has_one_cut(experiment.placement):
         raise ConfigError(
             "engine.profile is set and the placement is not of two workers on one cut, so there is no cut for the engine to "
@@ -39,7 +44,7 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
     profile = load_profile(path)
     names = tuple(block.name for block in experiment.chain.blocks)
     check_profile(profile, names, config.data.batch_size, str(path))
-    others = [bits for bits in uncalibrated_bits(profile, config.deployment.codec) if bits in config.engine.bits]
+    others = [bits for bits in uncalibrated_bits(profile, config.deployment.first_codec) if bits in config.engine.bits]
     if others:
         _log.warning(
             "the profile timed and calibrated codecs of another family: its time of encoding is a guess, and its min_bits "
@@ -81,7 +86,7 @@ def search_space(experiment: Experiment, profile: Profile) -> SearchSpace:
     return SearchSpace(
         engine.bits,
         allow_edge_only=engine.allow_edge_only and _can_be_on_the_edge(experiment.chain),
-        uncalibrated_bits=uncalibrated_bits(profile, experiment.config.deployment.codec),
+        uncalibrated_bits=uncalibrated_bits(profile, experiment.config.deployment.first_codec),
     )
 
 

@@ -35,5 +35,5 @@ async def planned_start(experiment: Experiment, profile: Profile) -> Deployment 
         downlink_bits_per_second=round(found.downlink),
         round_trip_seconds=rates.round_trip_seconds,
     )
-    codec = codec_of_bits(planned.bits, config.deployment.codec)
+    codec = codec_of_bits(planned.bits, config.deployment.first_codec)
     return Deployment(cut=planned.cut, staleness=planned.staleness, codec=codec, downlink_codec=downlink_codec)

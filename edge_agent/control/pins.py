@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import grpc
 
 from edge_agent.adaptation.decisions import DecisionLoop
-from edge_agent.config import DeploymentConfig
+from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.training.open_run import Deploys
 from shared.errors import IsthmusError
 from shared.model.build import check_cut
@@ -53,6 +53,11 @@ class Pinning:
         if wanted.bits is not None and wanted.bits not in bit_widths():
             widths = ", ".join(map(str, bit_widths()))
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"bits is {wanted.bits}; it must be one of {widths}")
+        if wanted.bits is not None and self._configured.follows_codecs:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "bits follow the schedule in deployment.codec and cannot be pinned; start the run with one codec there",
+            )
         if wanted.staleness is not None and not isinstance(self._configured.staleness, int):
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -79,7 +84,7 @@ class Pinning:
         today, pins = deployer.deployment, self.now
         codec = today.codec
         if pins.bits is not None and pins.bits != codec_bits(codec):
-            codec = codec_of_bits(pins.bits, self._configured.codec)
+            codec = codec_of_bits(pins.bits, self._configured.first_codec)
         staleness = today.staleness if pins.staleness is None else pins.staleness
         if (codec, staleness) != (today.codec, today.staleness):
             deployer.change(staleness=staleness, codec=codec)

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.placing import completed, configured_codecs, placement_of
+from edge_agent.experiment.placing import codec_schedules, completed, configured_codecs, placement_of
 from edge_agent.experiment.privacy import check_labels_may_leave
 from edge_agent.experiment.workload import Workload
 from shared.errors import ConfigError
@@ -26,6 +27,16 @@ from shared.placement import (
 )
 from shared.training.device import choose_device, prepare_device
 from shared.training.held_blocks import HeldBlocks
+
+T = TypeVar("T")
+
+
+class Scheduled(NamedTuple):
+    """What schedules set; None is left to others."""
+
+    staleness: int | None
+    codec: str | None
+    downlink_codec: str | None
 
 
 class Experiment(Workload):
@@ -101,14 +112,32 @@ class Experiment(Workload):
     @property
     def staleness_changes(self) -> dict[int, int]:
         """The steps after the first from which on the configuration sets another limit K, and which."""
-        schedule = self.config.deployment
-        unit_steps = self.loader.steps_per_epoch if schedule.staleness_every == "epoch" else 1
-        return {position * unit_steps: limit for position, limit in schedule.staleness_schedule[1:]}
+        return self.config.deployment.staleness_schedule.changes(self.loader.steps_per_epoch)
 
-    def staleness_at(self, step: int) -> int:
-        """K at a step, as the configuration has it."""
-        passed = [limit for position, limit in self.staleness_changes.items() if position <= step]
-        return passed[-1] if passed else self.config.deployment.first_staleness
+    def codec_changes(self, cargo: Cargo) -> dict[int, str]:
+        """The steps after the first from which on the configuration sets another codec for `cargo`, and which."""
+        return codec_schedules(self.config)[cargo].changes(self.loader.steps_per_epoch)
+
+    @property
+    def scheduled_steps(self) -> list[int]:
+        """The steps from which on the configuration changes anything, rising."""
+        codecs = (self.codec_changes(cargo) for cargo in (Cargo.FEATURE, Cargo.ERROR_GRADIENT))
+        return sorted(set(self.staleness_changes).union(*codecs))
+
+    def scheduled_at(self, step: int) -> Scheduled:
+        """What the schedules of the configuration set at a step."""
+        deployment, codecs = self.config.deployment, configured_codecs(self.config)
+        return Scheduled(
+            _at(step, deployment.first_staleness, self.staleness_changes),
+            *(_at(step, codecs[cargo], self.codec_changes(cargo)) for cargo in (Cargo.FEATURE, Cargo.ERROR_GRADIENT)),
+        )
+
+
+def _at(step: int, first: T, changes: Mapping[int, T]) -> T | None:
+    """The value at a step; None where nothing ever changes."""
+    if not changes:
+        return None
+    return [first, *(value for position, value in changes.items() if position <= step)][-1]
 
 
 def at_cut(before: Placement, cut: int, experiment: Experiment, codecs: Mapping[Cargo, str]) -> Placement:

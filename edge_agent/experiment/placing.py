@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from edge_agent.config import EdgeConfig
+from edge_agent.deployment_config import Schedule
 from edge_agent.experiment.workload import Workload
 from shared.codec import codec_by_name
 from shared.errors import ConfigError
@@ -55,15 +56,25 @@ def completed(placement: Placement, workload: Workload) -> Placement:
     configured = configured_codecs(config)
     routes = {Route(one.sender, one.receiver, one.cargo) for one in crossing if one.cargo in configured}
     codecs = {route: configured[route.cargo] for route in sorted(routes, key=str)}
-    for codec in placement.codecs.values():
+    for route, codec in placement.codecs.items():
         _check_codec(codec)
+        _check_is_alone(config, route)
     _check_widths(config, chain, placement.codecs.values())
     return replace(placement, codecs={**codecs, **placement.codecs})
 
 
 def configured_codecs(config: EdgeConfig) -> dict[Cargo, str]:
-    """The codecs of the configuration, by what is sent with them."""
-    return {Cargo.FEATURE: config.deployment.codec, Cargo.ERROR_GRADIENT: config.deployment.downlink_codec}
+    """The codecs of the configuration at the first step, by what is sent with them."""
+    return {cargo: schedule.pairs[0][1] for cargo, schedule in codec_schedules(config).items()}
+
+
+def codec_schedules(config: EdgeConfig) -> dict[Cargo, Schedule[str]]:
+    """From when on which codec holds, by what is sent with it."""
+    deployment, learning_rate = config.deployment, config.training.schedule
+    return {
+        Cargo.FEATURE: deployment.codec_schedule(learning_rate),
+        Cargo.ERROR_GRADIENT: deployment.downlink_codec_schedule(learning_rate),
+    }
 
 
 def _from_cut(workload: Workload) -> Placement:
@@ -140,8 +151,9 @@ def _check_widths(config: EdgeConfig, chain: Chain, of_file: Iterable[str]) -> N
     of_file: codecs that a file of a placement names.
     """
     wide = any(spec.dtype is torch.float64 for specs in chain.features[1:] for spec in specs)
-    deployment, engine = config.deployment, config.engine
-    named = [("deployment.codec", deployment.codec), ("deployment.downlink_codec", deployment.downlink_codec)]
+    engine, schedules = config.engine, codec_schedules(config)
+    keys = {Cargo.FEATURE: "deployment.codec", Cargo.ERROR_GRADIENT: "deployment.downlink_codec"}
+    named = [(key, name) for cargo, key in keys.items() for name in schedules[cargo].values]
     for key, name in (*named, *((f"{config.placement.file}: a codec", name) for name in of_file)):
         if wide and _narrows_float64(name):
             raise ConfigError(
@@ -158,6 +170,16 @@ def _narrows_float64(name: str) -> bool:
     """Whether a codec that nobody would choose to lose something loses part of a float64 tensor."""
     codec, elements = codec_by_name(name), 64
     return not codec.spec.lossy and codec.encoded_bytes((elements,), torch.float64) < elements * torch.float64.itemsize
+
+
+def _check_is_alone(config: EdgeConfig, route: Route) -> None:
+    """Refuse a codec of a document for what follows a schedule, which would set another. Raises ConfigError."""
+    schedules = codec_schedules(config)
+    if route.cargo in schedules and len(schedules[route.cargo].pairs) > 1:
+        raise ConfigError(
+            f"placement: a codec for {route.cargo} from {route.sender} to {route.receiver} is named, and those of the "
+            "configuration follow a schedule; leave one of them out"
+        )
 
 
 def _check_codec(name: str) -> None:

@@ -161,7 +161,7 @@ def scheme_of(config: EdgeConfig, candidate: Candidate) -> Scheme:
         candidate.staleness,
         deployment.backward,
         FeedbackMode(deployment.feedback),
-        codec_of_bits(candidate.bits, deployment.codec),
+        codec_of_bits(candidate.bits, deployment.first_codec),
     )
 
 

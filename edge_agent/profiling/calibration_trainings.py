@@ -126,7 +126,7 @@ class Calibration:
         """What the trainings belong to, beside what each of them says itself."""
         config = self._config
         sections = (config.model, config.data, config.training, config.compute)
-        deployment = (config.deployment.backward, config.deployment.feedback, config.deployment.codec)
+        deployment = (config.deployment.backward, config.deployment.feedback, config.deployment.first_codec)
         on = (self._settings.on, *_place(config, self._settings.on))
         parts = (*(section.model_dump_json() for section in sections), deployment, self._settings.epochs, on)
         return xxhash.xxh3_64_hexdigest(repr(parts).encode())

@@ -24,7 +24,7 @@ Fit = dict[str, Any]
 def narrow_codec(config: EdgeConfig) -> str:
     """The codec whose times stand for all of fewer than 32 bits: the widest of them that the engine may choose."""
     narrow = [bits for bits in config.engine.bits if bits < FLOAT32_BITS]
-    return codec_of_bits(max(narrow, default=_USUAL_BITS), config.deployment.codec)
+    return codec_of_bits(max(narrow, default=_USUAL_BITS), config.deployment.first_codec)
 
 
 def codec_fits(name: str, repeats: int, config: EdgeConfig) -> tuple[Fit, Fit]:

@@ -118,7 +118,7 @@ def _check_limits(experiment: Experiment, worker: str, response: pb.OpenSessionR
         raise ConfigError(
             f"link.chunk_bytes is {config.link.chunk_bytes}; trainer {worker!r} takes at most {response.max_message_bytes}"
         )
-    largest = max(limit for _, limit in config.deployment.staleness_schedule)
+    largest = max(config.deployment.staleness_schedule.values)
     if response.max_staleness < largest:
         raise ConfigError(
             f"deployment.staleness comes to {largest}; the limit of trainer {worker!r} is {response.max_staleness} "

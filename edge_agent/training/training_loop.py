@@ -158,7 +158,7 @@ class TrainingLoop:
         """Where the next stretch ends at the latest."""
         step, steps_per_epoch = self.step, self._experiment.loader.steps_per_epoch
         epoch_end = (step // steps_per_epoch + 1) * steps_per_epoch
-        changes = [position for position in self._experiment.staleness_changes if position > step]
+        changes = [position for position in self._experiment.scheduled_steps if position > step]
         return self.checkpointer.next_stop_step(step, min(epoch_end, self._experiment.steps, *changes[:1]))
 
     async def _at_boundary(self) -> _End | None:
@@ -169,8 +169,8 @@ class TrainingLoop:
             return _End.STOP
         if self.checkpointer.due(self.step):
             await self._checkpoint()
-        if self._experiment.staleness_changes:
-            self.deployer.change(staleness=self._experiment.staleness_at(self.step))
+        if self._experiment.scheduled_steps:
+            self.deployer.change(**self._experiment.scheduled_at(self.step)._asdict())
         return _End.CHANGE if self.deployer.is_wanted else None
 
     async def _evaluate_if_due(self) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from edge_agent.config import DeploymentConfig
 from edge_agent.control.pins import Pinning, Pins
+from edge_agent.deployment_config import DeploymentConfig
 from shared.errors import PlanError
 from shared.model.chain import build_chain
 from shared.transport.rpc.status import StatusError

@@ -1,0 +1,182 @@
+"""The section that says where the network is cut, how late gradients may be, and how tensors are packed.
+
+K and the codecs may follow a schedule. A codec may also follow the learning rate: `mbq-adaptive` (paper 001, III-C).
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Self, TypeVar
+
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+
+from shared.config import OneOf, Section
+from shared.registry import POLICIES, codec_names
+from shared.training.recipe import ScheduleConfig
+
+MBQ_ADAPTIVE = "mbq-adaptive"
+_RISING = ("mbq2", "mbq3", "mbq4")
+"""Its codecs of features, from one milestone to the next; the last one stays."""
+_FALLING = ("uniform8-stochastic", "uniform4-stochastic")
+"""Its codecs of error gradients."""
+_UNSAID = "fp32"
+"""The codec where the configuration names none."""
+
+T = TypeVar("T", int, str)
+Unit = Literal["step", "epoch"]
+
+
+class Schedule(NamedTuple, Generic[T]):
+    """A value that may change as training goes on."""
+
+    pairs: tuple[tuple[int, T], ...]
+    """From when on which value holds; begins with 0 and rises."""
+    every: Unit
+    """What the positions count in."""
+
+    @property
+    def values(self) -> tuple[T, ...]:
+        """All that it comes to, the first one first."""
+        return tuple(value for _, value in self.pairs)
+
+    def changes(self, steps_per_epoch: int) -> dict[int, T]:
+        """The steps after the first from which on another value is set, rising, and which."""
+        unit_steps = steps_per_epoch if self.every == "epoch" else 1
+        return {position * unit_steps: value for position, value in self.pairs[1:]}
+
+
+def _check_schedule(given: Any, judge: ValidatorFunctionWrapHandler) -> Any:
+    """One value, or pairs of a position and a value that begin with 0 and rise. Raises ValueError."""
+    if isinstance(given, list):  # what JSON and TOML have for a tuple
+        given = tuple(tuple(pair) if isinstance(pair, list) else pair for pair in given)
+    try:
+        value = judge(given)
+    except ValidationError:
+        raise ValueError("neither") from None  # one complaint, not one for each form
+    if isinstance(value, tuple):
+        positions = [position for position, _ in value]
+        if not positions or positions[0] != 0 or any(later <= earlier for earlier, later in pairwise(positions)):
+            raise ValueError("not a schedule")
+    return value
+
+
+def _or_pairs(what: str, value: str) -> Any:
+    return Field(
+        json_schema_extra={"allowed": f"{what}, or a list of [from, {value}] pairs that begins with 0"},
+    )
+
+
+CodecPairs = tuple[tuple[NonNegativeInt, Annotated[str, OneOf(codec_names())]], ...]
+_NAMES = f"one of {', '.join(codec_names())}"
+Staleness = Annotated[
+    NonNegativeInt | tuple[tuple[NonNegativeInt, NonNegativeInt], ...],
+    WrapValidator(_check_schedule),
+    _or_pairs("an integer of 0 or more", "value"),
+]
+FeatureCodec = Annotated[
+    Annotated[str, OneOf((*codec_names(), MBQ_ADAPTIVE))] | CodecPairs,
+    WrapValidator(_check_schedule),
+    _or_pairs(f"{_NAMES}, {MBQ_ADAPTIVE}", "codec"),
+]
+GradientCodec = Annotated[
+    Annotated[str, OneOf(codec_names())] | CodecPairs, WrapValidator(_check_schedule), _or_pairs(_NAMES, "codec")
+]
+
+
+class DeploymentConfig(Section):
+    cut: PositiveInt | None = Field(default=None, examples=[2])
+    """How many blocks run here. At least one, so that no raw input leaves this machine; where all blocks run here, the trainer
+    computes the loss alone. Left out, half of them run here, or with `engine.profile` as many as the plan for the measured
+    link says."""
+    staleness: Staleness = 0
+    """How many steps a gradient may be late (K). 0 is exact, as if one process trained; more hides the link's delay. A
+    list of [from, K] pairs changes it as training goes on: [[0, 4], [8, 5]] is 4 before epoch 8 and 5 from then."""
+    staleness_every: Unit = "epoch"
+    """What a list in `staleness` counts in; both count from 0. A change does not drain the pipeline: batches in flight stay in
+    flight."""
+    backward: Annotated[str, OneOf(POLICIES)] = "replay"
+    """What happens to a late gradient. "replay" recomputes its batch with today's weights and holds inputs only; "stash"
+    keeps each batch's activations and a copy of the weights that made them."""
+    feedback: Literal["batch", "literal", "off"] = "batch"
+    """How the error of a lossy codec is compensated in the error gradient: with the batch size in the second-order term,
+    as the paper prints it, or not at all."""
+    codec: FeatureCodec = _UNSAID
+    """How features are packed for the uplink. A model of float64 needs "raw": "fp32" would narrow its features. A list of
+    [from, codec] pairs changes it as training goes on, on every link: [[0, "mbq2"], [8, "mbq4"]] is mbq2 before epoch 8.
+    "mbq-adaptive" begins with mbq2 and takes a bit more at each of the first two milestones of a multistep learning rate. With
+    it, unless `downlink_codec` names one, error gradients have 8 bits, and 4 from the first milestone on."""
+    downlink_codec: GradientCodec = _UNSAID
+    """How error gradients are packed for the downlink; a list as in `codec`."""
+    codec_every: Unit = "epoch"
+    """What lists in `codec` and `downlink_codec` count in; both count from 0."""
+
+    @property
+    def staleness_schedule(self) -> Schedule[int]:
+        """From when on which K holds."""
+        return Schedule(_pairs(self.staleness), self.staleness_every)
+
+    @property
+    def first_staleness(self) -> int:
+        """K at the first step."""
+        return self.staleness_schedule.pairs[0][1]
+
+    def codec_schedule(self, learning_rate: ScheduleConfig) -> Schedule[str]:
+        """From when on which codec of features holds, where the learning rate goes like this."""
+        if self.codec == MBQ_ADAPTIVE:
+            return _along(learning_rate, _RISING)
+        return Schedule(_pairs(self.codec), self.codec_every)
+
+    def downlink_codec_schedule(self, learning_rate: ScheduleConfig) -> Schedule[str]:
+        """From when on which codec of error gradients holds, where the learning rate goes like this."""
+        if self.codec == MBQ_ADAPTIVE and self.downlink_codec == _UNSAID:
+            return _along(learning_rate, _FALLING)
+        return Schedule(_pairs(self.downlink_codec), self.codec_every)
+
+    @property
+    def first_codec(self) -> str:
+        """The codec of features at the first step."""
+        return self.codec_schedule(ScheduleConfig()).pairs[0][1]
+
+    @property
+    def follows_codecs(self) -> bool:
+        """Whether the codec of features is not one for the whole run."""
+        return self.codec == MBQ_ADAPTIVE or not isinstance(self.codec, str)
+
+    @model_validator(mode="after")
+    def _unit_belongs_to_a_list(self) -> Self:
+        if isinstance(self.staleness, int) and self.staleness_every != "epoch":
+            raise ValueError(
+                f'staleness_every is "{self.staleness_every}" but staleness is {self.staleness}, which never changes; give it '
+                "a list of [from, value] pairs, or leave staleness_every out"
+            )
+        if isinstance(self.codec, str) and isinstance(self.downlink_codec, str) and self.codec_every != "epoch":
+            raise ValueError(
+                f'codec_every is "{self.codec_every}" but neither codec nor downlink_codec is a list; give one a list of '
+                "[from, codec] pairs, or leave codec_every out"
+            )
+        return self
+
+
+def check_adaptive(deployment: DeploymentConfig, learning_rate: ScheduleConfig) -> None:
+    """Refuse `mbq-adaptive` where the learning rate has no milestones. Raises ValueError."""
+    if deployment.codec == MBQ_ADAPTIVE and not learning_rate.milestones:
+        raise ValueError(
+            f'deployment.codec is "{MBQ_ADAPTIVE}" and training.schedule has no milestones, at which it would change; set '
+            'training.schedule.name to "multistep" with milestones, or deployment.codec to a list of [from, codec] pairs'
+        )
+
+
+def _pairs(value: T | tuple[tuple[int, T], ...]) -> tuple[tuple[int, T], ...]:
+    return value if isinstance(value, tuple) else ((0, value),)
+
+
+def _along(learning_rate: ScheduleConfig, codecs: Sequence[str]) -> Schedule[str]:
+    """One codec after the other, each from a milestone on, for as long as there are both."""
+    return Schedule(tuple(zip((0, *learning_rate.milestones), codecs, strict=False)), learning_rate.every)
