@@ -80,13 +80,14 @@ Staleness = Annotated[
     WrapValidator(_check_schedule),
     _or_pairs("an integer of 0 or more", "value"),
 ]
+# A key whose first form is text would take a list on the command line for text, so pairs come first.
 FeatureCodec = Annotated[
-    Annotated[str, OneOf((*codec_names(), MBQ_ADAPTIVE))] | CodecPairs,
+    CodecPairs | Annotated[str, OneOf((*codec_names(), MBQ_ADAPTIVE))],
     WrapValidator(_check_schedule),
     _or_pairs(f"{_NAMES}, {MBQ_ADAPTIVE}", "codec"),
 ]
 GradientCodec = Annotated[
-    Annotated[str, OneOf(codec_names())] | CodecPairs, WrapValidator(_check_schedule), _or_pairs(_NAMES, "codec")
+    CodecPairs | Annotated[str, OneOf(codec_names())], WrapValidator(_check_schedule), _or_pairs(_NAMES, "codec")
 ]
 
 

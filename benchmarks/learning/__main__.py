@@ -6,14 +6,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.learning.plan import CONFIGS, LEARNING_RATE, NETWORKS, Trial
+from benchmarks.learning.plan import LEARNING_RATE, NETWORKS, SUITES, Trial
 from benchmarks.learning.results import RESULTS, append_result, read_results
 from benchmarks.learning.workers import run_trials
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, run and store."""
-    chosen = _parser().parse_args(arguments)
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    configs = SUITES[chosen.suite].configs
+    if unknown := [config for config in chosen.configs or () if config not in configs]:
+        parser.error(
+            f"{unknown[0]!r} is no configuration of the suite {chosen.suite!r}, which has {', '.join(configs)}"
+        )
+    chosen.configs, chosen.out = chosen.configs or list(configs), chosen.out or RESULTS[chosen.suite]
     done = {result.trial for result in read_results(chosen.out)}
     trials = [trial for trial in _trials(chosen) if trial not in done]
     print(f"{len(trials)} trainings to run on {chosen.device}, {chosen.workers} at a time", flush=True)
@@ -36,11 +43,11 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--out",
         type=Path,
-        default=RESULTS,
-        help="file of results; those in it are not run again (default: %(default)s)",
+        help="file of results; those in it are not run again (default: the suite's under benchmarks/results)",
     )
     add("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NAME", help=", ".join(NETWORKS))
-    add("--configs", nargs="+", choices=CONFIGS, default=list(CONFIGS), metavar="NAME", help=", ".join(CONFIGS))
+    add("--suite", choices=SUITES, default="pair", help="a pair of workers or a chain of three (default: %(default)s)")
+    add("--configs", nargs="+", metavar="NAME", help="of the suite (default: all)")
     add("--seeds", type=_numbers, default=range(5), help="one number, or the first and last of several (default: 0-4)")
     add("--epochs", type=int, default=8, help="of every training (default: %(default)s)")
     add("--train-samples", type=int, default=50_000, help="the first of the training set (default: all)")
@@ -61,7 +68,7 @@ def _numbers(text: str) -> range:
 def _trials(chosen: argparse.Namespace) -> list[Trial]:
     """Seed by seed, so that a run that is stopped early has compared all configurations on fewer seeds."""
     return [
-        Trial(network, config, seed, chosen.epochs, chosen.train_samples, chosen.learning_rate)
+        Trial(network, config, seed, chosen.epochs, chosen.train_samples, chosen.learning_rate, chosen.suite)
         for seed, network, config in itertools.product(chosen.seeds, chosen.networks, chosen.configs)
     ]
 

@@ -1,11 +1,12 @@
 """What is compared: the networks, the ways to train them, and the recipe that all of them share.
 
-All configurations share one recipe. Its learning rate was chosen for serial training alone; its warm-up is as long as
-it is with late gradients in mind, because a network changes most in its first steps, where they fit worst (paper 000, 4.1.2).
+All configurations of a suite share one recipe. Its learning rate was chosen for serial training alone. Its warm-up is as
+long as it is with late gradients in mind, because a network changes most in its first steps, where they fit worst (paper
+000, 4.1.2).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from shared.codec import FeedbackMode
 from shared.execution.split import Scheme
@@ -22,34 +23,90 @@ MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 
 @dataclass(frozen=True)
 class Network:
-    """A network and where it is cut: after half of its blocks. A step takes 20 to 30 ms on one core."""
+    """A network and where it is cut: for a pair after half of its blocks. A step takes 20 to 30 ms on one core."""
 
     factory: str
     kwargs: dict[str, Any]
-    cut: int
+    cuts: dict[str, tuple[int, ...]]
+    """By suite."""
 
 
 NETWORKS = {
-    "residual": Network("shared.model.zoo:residual_cnn", {"channels": 3, "width": 8}, cut=3),
-    "separable": Network("shared.model.zoo:separable_cnn", {"width": 32}, cut=4),
+    "residual": Network(
+        "shared.model.zoo:residual_cnn", {"channels": 3, "width": 8}, cuts={"pair": (3,), "chain": (2, 4)}
+    ),
+    "separable": Network("shared.model.zoo:separable_cnn", {"width": 32}, cuts={"pair": (4,), "chain": (3, 5)}),
 }
 
+
+class Goal(NamedTuple):
+    """What a configuration has to reach."""
+
+    config: str
+    points: float
+    """At least so many above the other one; below, where negative."""
+    against: str
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Configurations that are compared."""
+
+    configs: dict[str, tuple[Scheme, ...]]
+    """In the order of the tables: what each begins with, and what follows at each milestone. The others are held against the
+    first."""
+    goals: tuple[Goal, ...]
+    schedule: Literal["cosine", "multistep"]
+    """How the learning rate goes after its warm-up."""
+
+
 _OFF, _LITERAL = FeedbackMode.OFF, FeedbackMode.LITERAL
-CONFIGS = {
-    "serial": Scheme(),
-    "k5": Scheme(5),
-    "k5-stash": Scheme(5, "stash"),
-    "k5-8bit": Scheme(5, codec="uniform8"),
-    "k5-8bit-off": Scheme(5, codec="uniform8", feedback=_OFF),
-    "k5-8bit-both": Scheme(5, codec="uniform8", downlink_codec="uniform8-stochastic"),
-    "k5-4bit": Scheme(5, codec="uniform4"),
-    "k5-4bit-literal": Scheme(5, codec="uniform4", feedback=_LITERAL),
-    "k5-4bit-off": Scheme(5, codec="uniform4", feedback=_OFF),
-    "k5-2bit": Scheme(5, codec="uniform2"),
-    "k5-2bit-off": Scheme(5, codec="uniform2", feedback=_OFF),
-    "k5-2bit-channel": Scheme(5, codec="uniform2-channel"),
+_DOWN_8, _DOWN_4 = "uniform8-stochastic", "uniform4-stochastic"
+SUITES = {
+    "pair": Suite(
+        {
+            "serial": (Scheme(),),
+            "k5": (Scheme(5),),
+            "k5-stash": (Scheme(5, "stash"),),
+            "k5-8bit": (Scheme(5, codec="uniform8"),),
+            "k5-8bit-off": (Scheme(5, codec="uniform8", feedback=_OFF),),
+            "k5-8bit-both": (Scheme(5, codec="uniform8", downlink_codec=_DOWN_8),),
+            "k5-4bit": (Scheme(5, codec="uniform4"),),
+            "k5-4bit-literal": (Scheme(5, codec="uniform4", feedback=_LITERAL),),
+            "k5-4bit-off": (Scheme(5, codec="uniform4", feedback=_OFF),),
+            "k5-2bit": (Scheme(5, codec="uniform2"),),
+            "k5-2bit-off": (Scheme(5, codec="uniform2", feedback=_OFF),),
+            "k5-2bit-channel": (Scheme(5, codec="uniform2-channel"),),
+        },
+        # Paper 000, Table 4: with 8 bits and feedback, K = 5 costs less than a point.
+        (Goal("k5-8bit", -1.0, "serial"),),
+        "cosine",
+    ),
+    "chain": Suite(
+        {
+            "chain": (Scheme(2),),
+            **{
+                f"chain-{codec}": (Scheme(2, codec=codec, downlink_codec=_DOWN_8),)
+                for codec in ("mbq2", "mbq3", "mbq4", "uniform2", "uniform3", "uniform4")
+            },
+            "chain-adaptive": (
+                Scheme(2, codec="mbq2", downlink_codec=_DOWN_8),
+                Scheme(2, codec="mbq3", downlink_codec=_DOWN_4),
+                Scheme(2, codec="mbq4", downlink_codec=_DOWN_4),
+            ),
+        },
+        # Paper 001, Table 4, where uniform quantisation cost it up to 2 points of CIFAR-10.
+        (
+            Goal("chain-mbq2", -1.0, "chain"),
+            Goal("chain-mbq3", -0.75, "chain"),
+            Goal("chain-mbq4", -0.5, "chain"),
+            Goal("chain-adaptive", -0.5, "chain"),
+            Goal("chain-mbq2", 2.0, "chain-uniform2"),
+        ),
+        "multistep",
+    ),
 }
-"""In the order of the tables; the first is what the others are held against."""
+"""A pair: a device and a trainer. A chain: a device and two trainers, the features between all of them in few bits."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +119,13 @@ class Trial:
     epochs: int
     train_samples: int
     learning_rate: float
+    suite: str = "pair"
+
+    @property
+    def milestones(self) -> tuple[int, int]:
+        """The epochs from which on a multistep learning rate is a tenth of before: after 65 and after 87 % (paper 001, V-E)."""
+        first = max(1, round(0.65 * self.epochs))
+        return first, max(first + 1, round(0.87 * self.epochs))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -69,10 +133,15 @@ class Trial:
         return self.train_samples // BATCH_SIZE
 
     def recipe(self) -> Recipe:
-        """SGD with momentum; a linear warm-up of one epoch, then along a cosine down to zero."""
+        """SGD with momentum; a linear warm-up of one epoch, then as the suite says."""
+        schedule = (
+            ScheduleConfig(name="cosine", every="step", warmup_steps=self.steps_per_epoch)
+            if SUITES[self.suite].schedule == "cosine"
+            else ScheduleConfig(name="multistep", milestones=self.milestones, warmup_steps=self.steps_per_epoch)
+        )
         return Recipe(
             optimizer=OptimizerConfig(learning_rate=self.learning_rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY),
-            schedule=ScheduleConfig(name="cosine", every="step", warmup_steps=self.steps_per_epoch),
+            schedule=schedule,
             loss="cross_entropy",
             seed=self.seed,
             steps_per_epoch=self.steps_per_epoch,

@@ -7,8 +7,9 @@ from pathlib import Path
 from benchmarks.learning.plan import Trial
 from shared.errors import DataError
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "learning.jsonl"
-"""What the tables of the documentation are made from."""
+_RESULTS = Path(__file__).resolve().parents[1] / "results"
+RESULTS = {"pair": _RESULTS / "learning.jsonl", "chain": _RESULTS / "learning_chain.jsonl"}
+"""What the tables of the documentation are made from, by suite."""
 
 
 @dataclass(frozen=True)

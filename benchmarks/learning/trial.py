@@ -6,10 +6,10 @@ import time
 import torch
 
 from benchmarks.learning.images import Images
-from benchmarks.learning.plan import BATCH_SIZE, CONFIGS, NETWORKS, Trial
+from benchmarks.learning.plan import BATCH_SIZE, NETWORKS, SUITES, Trial
 from benchmarks.learning.results import Result
 from shared.codec import seed_stochastic_rounding
-from shared.execution.split import split_simulation
+from shared.execution.split import split_placement, split_simulation
 from shared.model.build import build_checked_chain
 from shared.model.random_state import derive_seed
 
@@ -17,12 +17,16 @@ from shared.model.random_state import derive_seed
 def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -> Result:
     """Train as `trial` says on all of `train`, drained at the end of every epoch as the pipeline is, then test."""
     started = time.monotonic()
-    network, scheme = NETWORKS[trial.network], CONFIGS[trial.config]
+    network = NETWORKS[trial.network]
+    cuts, schemes = network.cuts[trial.suite], SUITES[trial.suite].configs[trial.config]
+    later = dict(zip(trial.milestones, schemes[1:], strict=False))
     example, _ = next(train.in_order(BATCH_SIZE))
     chain = build_checked_chain(network.factory, network.kwargs, trial.seed, example.cpu())
-    simulation = split_simulation(chain, network.cut, trial.recipe(), scheme, device)
+    simulation = split_simulation(chain, cuts, trial.recipe(), schemes[0], device)
     seed_stochastic_rounding(derive_seed(trial.seed, "codecs"))
     for epoch in range(trial.epochs):
+        if epoch in later:
+            simulation.change(split_placement(chain, cuts, later[epoch]))
         first_step = epoch * trial.steps_per_epoch
         batches = train.shuffled(BATCH_SIZE, trial.seed, epoch)
         losses = simulation.train(first_step, first_step + trial.steps_per_epoch, batches)

@@ -59,7 +59,7 @@ class Copy:
 
     def __init__(self, chain: Chain, cut: int, recipe: Recipe, scheme: Scheme, device: torch.device) -> None:
         self._recipe = recipe
-        self._simulation = split_simulation(chain, cut, recipe, scheme, device)
+        self._simulation = split_simulation(chain, (cut,), recipe, scheme, device)
         seed_stochastic_rounding(derive_seed(recipe.seed, "codecs"))
 
     def train(self, first_step: int, stop_step: int, batches: Batches) -> None:

@@ -1,6 +1,8 @@
-"""Both sides of a cut in one process: the simulation of two workers, as calibrations and experiments use it."""
+"""A chain of blocks that is cut, in one process: the simulation of two workers or more, for calibrations and experiments."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -8,7 +10,7 @@ from shared.codec import FeedbackMode
 from shared.execution.blocks import Method
 from shared.execution.simulation import Simulation
 from shared.model.chain import Chain
-from shared.placement import Cargo, Route, two_workers
+from shared.placement import Cargo, Placement, Route, Rows, Source, Tile
 from shared.training.losses import LossHead
 from shared.training.recipe import Recipe
 
@@ -26,14 +28,31 @@ class Scheme:
     downlink_codec: str = "fp32"
 
 
-def split_simulation(chain: Chain, cut: int, recipe: Recipe, scheme: Scheme, device: torch.device) -> Simulation:
-    """Blocks [0, cut) on the edge, the others and the loss on the trainer."""
-    batch_size = chain.features[0][0].shape[0]
-    placement = two_workers(EDGE, TRAINER, cut, len(chain.blocks), batch_size, staleness=scheme.staleness)
-    codecs = {
-        Route(EDGE, TRAINER, Cargo.FEATURE): scheme.codec,
-        Route(TRAINER, EDGE, Cargo.ERROR_GRADIENT): scheme.downlink_codec,
-    }
+def split_placement(chain: Chain, cuts: Sequence[int], scheme: Scheme) -> Placement:
+    """Blocks [0, cuts[0]) on the edge, those from each cut to the next on a trainer of its own; the last has the loss."""
+    whole = Rows(0, chain.features[0][0].shape[0])
+    workers = (EDGE, TRAINER, *(f"{TRAINER}{number}" for number in range(2, len(cuts) + 1)))
+    bounds = pairwise((0, *cuts, len(chain.blocks)))
+    pairs = list(pairwise(workers))
+    return Placement(
+        version=0,
+        blocks=len(chain.blocks),
+        batch_size=whole.end,
+        workers=workers,
+        tiles=tuple(
+            Tile(worker, *bound, whole) for worker, bound in zip(workers, bounds, strict=True) if bound[0] < bound[1]
+        ),
+        sources=(Source(EDGE, whole),),
+        staleness=scheme.staleness,
+        codecs={Route(near, far, Cargo.FEATURE): scheme.codec for near, far in pairs}
+        | {Route(far, near, Cargo.ERROR_GRADIENT): scheme.downlink_codec for near, far in pairs},
+    )
+
+
+def split_simulation(
+    chain: Chain, cuts: Sequence[int], recipe: Recipe, scheme: Scheme, device: torch.device
+) -> Simulation:
+    """The simulation of `split_placement`."""
+    placement = split_placement(chain, cuts, scheme)
     method = Method(LossHead(recipe.loss, None), scheme.backward, scheme.feedback)
-    chains = dict.fromkeys((EDGE, TRAINER), chain)
-    return Simulation(chains, replace(placement, codecs=codecs), recipe, method, device)
+    return Simulation(dict.fromkeys(placement.workers, chain), placement, recipe, method, device)

@@ -71,7 +71,7 @@ def simulated(scheme: Scheme, cut: int, order):
     experiment = Experiment(edge_config(*flags(scheme, cut)))
     chain = experiment.chain
     batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, STEPS))
-    simulation = split_simulation(chain, cut, experiment.recipe, scheme, torch.device("cpu"))
+    simulation = split_simulation(chain, (cut,), experiment.recipe, scheme, torch.device("cpu"))
     simulation.replay([Turn(EDGE, step) for _, step in order], batches)
     return dict(chain.module.state_dict())
 

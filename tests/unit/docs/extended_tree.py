@@ -34,7 +34,7 @@ def batch(step):
 def simulated(scheme, told, steps):
     """The module after so many steps across a cut, and each step's loss."""
     built = chain()
-    simulation = split_simulation(built, 2, told, scheme, CPU)
+    simulation = split_simulation(built, (2,), told, scheme, CPU)
     losses = simulation.train(0, steps, (batch(step) for step in range(steps)))
     return built.module.state_dict(), [loss.loss for loss in losses]
 

@@ -1,11 +1,14 @@
 """The learning benchmark as a command."""
 
+import itertools
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
 
+from benchmarks.learning import table
 from benchmarks.learning.__main__ import main
 from benchmarks.learning.plan import BATCH_SIZE, NETWORKS
 from benchmarks.learning.results import read_results
@@ -14,12 +17,16 @@ from tests.support.running import ROOT
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_cut_of_every_network_leaves_both_sides_something_to_learn(name):
+def test_the_cuts_of_every_network_leave_every_worker_something_to_learn(name):
     network = NETWORKS[name]
     chain = build_checked_chain(network.factory, network.kwargs, 0, torch.zeros(2, 3, 32, 32))
-    check_cut(network.cut, chain)
-    assert network.cut in (len(chain.blocks) // 2, -(-len(chain.blocks) // 2))
-    assert any(block.trainable for block in chain.blocks[: network.cut])
+    for cut in itertools.chain(*network.cuts.values()):
+        check_cut(cut, chain)
+    (middle,) = network.cuts["pair"]
+    assert middle in (len(chain.blocks) // 2, -(-len(chain.blocks) // 2))
+    for cuts in network.cuts.values():
+        for first, stop in pairwise((0, *cuts, len(chain.blocks))):
+            assert any(block.trainable for block in chain.blocks[first:stop])
 
 
 @pytest.mark.slow
@@ -36,6 +43,27 @@ def test_what_is_done_is_not_done_again(archive, tmp_path, capsys):
     main([*call, "--configs", "k5", "--stop-seconds", "0"])
     assert len(read_results(path)) == 2
     assert capsys.readouterr().out.count("seed 3:") == 2
+
+
+@pytest.mark.slow
+def test_a_chain_of_three_trains_with_codecs_that_follow_the_milestones(archive, tmp_path):
+    path = tmp_path / "results.jsonl"
+    call = ["--data", str(archive), "--out", str(path), "--networks", "separable", "--epochs", "2", "--seeds", "3"]
+    call += ["--train-samples", str(2 * BATCH_SIZE), "--suite", "chain"]
+    main([*call, "--configs", "chain-mbq2", "chain-adaptive", "chain"])
+    results = read_results(path)
+    assert {one.trial.suite for one in results} == {"chain"}
+    losses = [one.train_loss for one in results]
+    assert len(set(losses)) == 3, "the second epoch begins with the first milestone"
+    text = table.tables(results)
+    assert "| chain-adaptive | 2 | replay | mbq2, then mbq3, then mbq4 |" in text
+    assert "Goal: chain-mbq2 at most 1 points below chain:" in text
+
+
+def test_a_configuration_of_another_suite_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--data", "none.npz", "--configs", "chain-mbq2"])
+    assert "'chain-mbq2' is no configuration of the suite 'pair'" in capsys.readouterr().err
 
 
 def test_it_runs_where_the_rest_of_the_product_cannot():

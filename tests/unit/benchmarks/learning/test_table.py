@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.learning import table
-from benchmarks.learning.plan import Trial
-from benchmarks.learning.results import Result, append_result, read_results
+from benchmarks.learning.plan import SUITES, Trial
+from benchmarks.learning.results import RESULTS, Result, append_result, read_results
 from benchmarks.support.report import replaced
 from shared.errors import DataError
 
@@ -82,5 +82,6 @@ def test_the_table_replaces_what_stood_in_its_place(tmp_path):
 
 
 def test_stored_results_make_tables():
-    if results := read_results(table.RESULTS):
-        assert "| serial |" in table.tables(results)
+    for suite, path in RESULTS.items():
+        if results := read_results(path):
+            assert f"| {next(iter(SUITES[suite].configs))} |" in table.tables(results)

@@ -54,6 +54,15 @@ def test_a_pin_of_todays_cut_ends_a_move_to_another():
     assert deployer.wanted == 1
 
 
+@pytest.mark.parametrize("codec", ["mbq-adaptive", ((0, "mbq2"), (4, "mbq4"))])
+def test_bits_that_follow_a_schedule_cannot_be_pinned(codec):
+    pins = pinning(Deployer(), codec=codec)
+    with pytest.raises(StatusError, match=r"bits follow the schedule in deployment\.codec") as refused:
+        pins.check(Pins(bits=8))
+    assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
+    pins.check(Pins(staleness=1))
+
+
 def test_a_k_that_follows_a_schedule_cannot_be_pinned():
     pins = pinning(Deployer(), staleness=((0, 1), (4, 2)))
     with pytest.raises(StatusError, match=r"K follows the schedule in deployment\.staleness") as refused:

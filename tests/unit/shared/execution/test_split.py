@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.learning.plan import CONFIGS
+from benchmarks.learning.plan import SUITES
 from edge_agent.experiment.building import Experiment
 from shared.codec import FeedbackMode, seed_stochastic_rounding
 from shared.execution.split import Scheme, split_simulation
@@ -22,7 +22,7 @@ def simulated(scheme: Scheme, steps: int = 20, seed: int = 0, flags: tuple[str, 
     """The state after some steps on the digits, and every loss."""
     experiment = Experiment(edge_config(*FLAGS, f"training.seed={seed}", *flags))
     cut, recipe = experiment.deployment.cut, experiment.recipe
-    simulation = split_simulation(experiment.chain, cut, recipe, scheme, CPU)
+    simulation = split_simulation(experiment.chain, (cut,), recipe, scheme, CPU)
     batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, steps))
     losses = simulation.train(0, steps, batches)
     return dict(experiment.chain.module.state_dict()), [batch.loss for batch in losses]
@@ -32,7 +32,7 @@ FLAGS = ["model.kwargs={width=8, blocks=2, dropout=0.2}", "training.optimizer={l
 
 
 def test_serial_fp32_is_a_plain_training_loop():
-    state, losses = simulated(CONFIGS["serial"])
+    state, losses = simulated(SUITES["pair"].configs["serial"][0])
     assert_same_bits(plain_state(edge_config(*FLAGS, "training.max_steps=20")), state)
     assert len(losses) == 20
 
@@ -65,7 +65,7 @@ def test_where_nothing_on_the_edge_learns_nothing_comes_late():
 
 
 def test_stochastic_rounding_is_the_seeds():
-    scheme = replace(CONFIGS["k5-8bit-both"], staleness=1)
+    scheme = replace(SUITES["pair"].configs["k5-8bit-both"][0], staleness=1)
     states = []
     for draw in (1, 1, 2):
         seed_stochastic_rounding(draw)

@@ -135,7 +135,7 @@ def apart(cut: int, seeds: tuple[int, int]) -> tuple[Stage, Stage]:
 def test_the_simulation_of_a_split_is_what_autograd_gives(cut, scheme):
     """Each slot has its own error, and integers go as they are."""
     chain = tupled_chain(tupled(), BATCH)
-    simulation = split_simulation(chain, cut, RECIPE, scheme, CPU)
+    simulation = split_simulation(chain, (cut,), RECIPE, scheme, CPU)
     losses = simulation.train(0, STEPS, batches())
     assert len(losses) == STEPS
     assert simulation.evaluate(*batch_of(99)).samples == BATCH
