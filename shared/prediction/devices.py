@@ -13,6 +13,10 @@ from shared.errors import PlanError
 from shared.prediction.table import LatencyTable, Layers, check_alike
 
 Floats = NDArray[np.float64]
+_WIDEST_RATIO = 1e3
+"""Of a time to a device's typical one, by which it may weigh: one time of nothing must not decide all costs."""
+_RIDGE = 1e-10
+"""Of the normal equations, so that layers that always run together share what they take."""
 FEWEST_DEVICES = 2
 MOST_CELLS = 20_000_000
 """Sub-models times devices, or times layers: what a predictor may take of memory."""
@@ -100,13 +104,16 @@ def layer_costs(layers_ML: NDArray[np.uint8], log_seconds_DM: Floats) -> LayerCo
 def _fit(rows_MP: Floats, log_seconds_M: Floats) -> Floats:
     from scipy.optimize import nnls  # only here: most commands have no use for it
 
-    measured = np.isfinite(log_seconds_M)
-    scale = np.exp(np.mean(log_seconds_M[measured]))  # of order 1, so that the ridge means the same on every device
-    weighted = rows_MP[measured] / np.exp(log_seconds_M[measured] - np.log(scale))[:, None]
-    gram = weighted.T @ weighted + 1e-9 * len(weighted) * np.eye(rows_MP.shape[1])
-    root = np.linalg.cholesky(gram)
-    found, _ = nnls(root.T, np.linalg.solve(root, weighted.sum(axis=0)))
-    costs: Floats = np.asarray(found) * scale
+    known = np.isfinite(log_seconds_M)
+    level = np.mean(log_seconds_M[known])
+    seconds = np.exp(log_seconds_M[known] - level)  # of order 1, so that the ridge means the same on every device
+    weights = 1.0 / seconds.clip(1.0 / _WIDEST_RATIO, _WIDEST_RATIO)
+    weighted = rows_MP[known] * weights[:, None]
+    gram = weighted.T @ weighted
+    root = np.linalg.cholesky(gram + _RIDGE * np.trace(gram) * np.eye(len(gram)))
+    target = np.linalg.solve(root, weighted.T @ (seconds * weights))
+    found, _ = nnls(root.T, target, maxiter=100 * len(gram))
+    costs: Floats = found * np.exp(level)
     return costs
 
 

@@ -33,6 +33,14 @@ from shared.errors import IsthmusError, StorageError
 from shared.model.build import build_checked_chain
 from shared.placement import BlockFacts, ModelFacts, Permissions, check, crossings, load_placement, program
 from shared.planning import load_profile, load_trace
+from shared.prediction import (
+    complete,
+    known_devices,
+    load_predictor,
+    load_table,
+    predictor_to_bytes,
+    table_to_json,
+)
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import copy_state, put_back, to_bytes
@@ -40,6 +48,7 @@ from shared.training.recipe import Recipe
 from shared.training.step_log import check_steps
 from shared.transport.auth.tokens import Scope, make_token, read_tokens
 from tests.fuzz.damage import absurd_texts, damaged, json_files, json_values, reworded
+from tests.support.latency import costs_of, table_of
 from tests.support.wire import BATCH, FEATURES, open_request
 
 SESSION_ID = "0123456789abcdef" * 2
@@ -218,6 +227,16 @@ def _read_placement(path: Path) -> object:
     return [crossings(placement), *(program(placement, model, worker) for worker in placement.workers)]
 
 
+def _read_table(path: Path) -> object:
+    """Everything that follows from a table."""
+    table = load_table(path)
+    return complete(known_devices({"spoilt": table, "good": table_of("good", costs_of(1, 4))}), table)
+
+
+def _read_predictor(path: Path) -> object:
+    return complete(load_predictor(path), table_of("good", costs_of(1, 4)))
+
+
 def _read_timeline(path: Path) -> object:
     return summary(choose_window(load_timeline(path), 2))
 
@@ -283,6 +302,8 @@ def kinds() -> Mapping[str, Kind]:
     manifest |= {"bytes": len(stage_file), "xxh3_128": xxhash.xxh3_128_hexdigest(stage_file)}
     request = b64encode(open_request().SerializeToString()).decode()
     trainer_record = {"request": request, "subject": "ours"}
+    tables = {name: table_of(name, costs_of(kind, 4)) for kind, name in enumerate(("fast", "slow"))}
+    table, predictor = json.loads(table_to_json(tables["slow"])), predictor_to_bytes(known_devices(tables))
     tokens = make_token("pi-7", list(Scope))[1] + make_token("pi-8", [Scope.READ])[1]
     return {
         "edge configuration": Kind(_config_files(_EDGE), _a_file("edge.toml", _read_configuration(EdgeConfig))),
@@ -291,6 +312,8 @@ def kinds() -> Mapping[str, Kind]:
         "trainer configuration": Kind(_config_files(_TRAINER), _a_file("t.toml", _read_configuration(TrainerConfig))),
         "tokens": Kind(_token_files(tokens), _a_file("tokens.toml", read_tokens)),
         "profile": Kind(json_files(_PROFILE), _a_file("profile.json", load_profile)),
+        "latency table": Kind(json_files(table), _a_file("table.json", _read_table)),
+        "predictor": Kind(_tensor_files(predictor), _a_file("predictor", _read_predictor)),
         "parts of a profile": Kind(json_files(_PARTS), _a_file("profile.json.parts", _read_parts)),
         "time line": Kind(json_files(_TIMELINE), _a_file("timeline.json", _read_timeline)),
         "Mahimahi trace": Kind(damaged(_MAHIMAHI), _a_file("trace.up", load_trace)),
