@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
 
 from shared.model.chain import Block, Chain
 from shared.model.features import Features, FeatureSpecs, Gradients, call_module
@@ -93,7 +94,10 @@ class Stage:
     def _backward(self, graph: Graph, roots: list[Tensor], gradients: list[Tensor] | None) -> Gradients:
         if roots:
             with failures_of("the backward of", *self.blocks):
-                torch.autograd.backward(roots, gradients)
+                if gradients is None:
+                    torch.autograd.backward(roots)
+                else:
+                    _run_engine(tuple(roots), tuple(gradients))
         return tuple(graph.input_gradients)
 
     def update(self, step: int) -> None:
@@ -174,3 +178,11 @@ def with_zeros(gradients: Gradients, specs: FeatureSpecs, samples: int) -> Gradi
 def _call(block: Block, features: Features, weights: Weights | None) -> Features:
     with failures_of("", block):
         return call_module(block.module, features, None if weights is None else weights[block.index])
+
+
+def _run_engine(roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
+    """`torch.autograd.backward` of tensors with gradients of their own, without its look at shapes.
+
+    That look imports sympy, which takes 34 MB of every process; the engine refuses wrong shapes itself.
+    """
+    _engine_run_backward(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)

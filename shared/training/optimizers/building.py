@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from inspect import unwrap
 from pkgutil import resolve_name
 
 import torch
@@ -38,10 +40,21 @@ def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig)
     the operations.
     """
     spec, settings = OPTIMIZERS[config.name], settings_of(config)
-    kind: type[torch.optim.Optimizer] = resolve_name(spec.implementation)
+    kind = _without_compiler(resolve_name(spec.implementation))
     # Every optimizer's own class takes these, which the base class does not.
     keywords = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay, **spec.keywords(settings)}
     return kind(list(parameters), **keywords)
+
+
+@cache
+def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """The same optimizer, which does not import torch's compiler.
+
+    torch wraps these methods so that `torch.compile` may trace them. Nobody compiles them here, and the compiler takes 68 MB
+    and a second of every process that builds one. What they compute is the same: no gradients are recorded in a step.
+    """
+    methods = {"step": torch.no_grad()(unwrap(kind.step)), "add_param_group": unwrap(kind.add_param_group)}
+    return type(kind.__name__, (kind,), methods)
 
 
 def state_layout(parameter: Tensor, config: OptimizerConfig) -> StateLayout:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from edge_agent.data import BatchLoader, cifar10, digits, fashion_mnist
 from edge_agent.data.tensors import CropAndFlip
@@ -32,6 +33,16 @@ def test_digits_are_split_once_and_about_standardised():
     assert both.std() == pytest.approx(1, abs=1e-3)
     assert set(train_labels) == set(test_labels) == set(range(10))
     assert torch.equal(everything(digits("train"))[0], train)
+
+
+def test_digits_are_those_of_scikit_learn():
+    bundle = load_digits()
+    (train, train_labels), (test, test_labels) = everything(digits("train")), everything(digits("test"))
+    order = np.random.RandomState(0).permutation(len(bundle.target))
+    assert [*train_labels, *test_labels] == bundle.target[order].tolist()
+    assert torch.equal(
+        torch.cat((train, test)), (torch.from_numpy(bundle.images[order]).float().unsqueeze(1) - 4.884) / 6.017
+    )
 
 
 @pytest.mark.parametrize(
