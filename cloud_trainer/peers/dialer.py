@@ -27,7 +27,7 @@ class PeerDialer:
             )
         self._allowed = peers.allowed
         self._link = link
-        self._access = tls_access(peers.tls, "peers.tls")
+        self.access = tls_access(peers.tls, "peers.tls", trainer_section="")
 
     def check(self, address: str) -> None:
         """Refuse an address that the operator has not allowed. Raises StatusError."""
@@ -39,4 +39,4 @@ class PeerDialer:
 
     def client(self, address: str) -> TrainerClient:
         """A client of the trainer at an address that is allowed, not connected yet."""
-        return TrainerClient(TrainerAddressConfig(address=address), self._link, access=self._access)
+        return TrainerClient(TrainerAddressConfig(address=address), self._link, access=self.access)

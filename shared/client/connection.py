@@ -46,6 +46,8 @@ class TrainerConnection:
         self.address = trainer.address
         self._connect_timeout_seconds = trainer.connect_timeout_seconds
         self.call_timeout_seconds = trainer.call_timeout_seconds
+        self.call_timeout_key = f"{access.trainer_section}.call_timeout_seconds" if access.trainer_section else ""
+        """The setting that says so; empty where none does."""
         self._on_failure = on_failure
         self._options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
         self._retired: list[grpc.aio.Channel] = []
@@ -83,13 +85,15 @@ class TrainerConnection:
                         why = f": {await self._explain_failure()}"
                         if any(words in why for words in _UNTRUSTED):
                             raise AccessError(
-                                f"no secure connection to the trainer at {self.address} (tls.ca, tls.server_name){why}"
+                                f"no secure connection to the trainer at {self.address} "
+                                f"({self._access.tls_section}.ca, {self._access.tls_section}.server_name){why}"
                             )
                     await self.control.wait_for_state_change(state)
         except TimeoutError as cause:
+            section = self._access.trainer_section
+            keys = f" ({section}.address, {section}.connect_timeout_seconds)" if section else ""
             raise UnreachableError(
-                f"no trainer answered at {self.address} within {self._connect_timeout_seconds:g} s "
-                f"(trainer.address, trainer.connect_timeout_seconds){why}"
+                f"no trainer answered at {self.address} within {self._connect_timeout_seconds:g} s{keys}{why}"
             ) from cause
 
     async def _explain_failure(self) -> str:
@@ -185,4 +189,4 @@ class TrainerConnection:
 
         repeats: how many times the work is asked for at once; the trainer may take so many times as long.
         """
-        return idle_timeout(self.address, call, self.call_timeout_seconds * repeats)
+        return idle_timeout(self.address, call, self.call_timeout_seconds * repeats, self.call_timeout_key)

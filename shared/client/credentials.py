@@ -30,13 +30,16 @@ class TrainerAccess:
 
     credentials: gives the current TLS credentials, the same object until their files change; None for clear text.
     server_name: the name in the trainer's certificate, where it is not the host of the address. token: gives the current token.
-    token_broken: whether the token's file cannot be used now; then `token` gives the last good one.
+    token_broken: whether the token's file cannot be used now; then `token` gives the last good one. tls_section,
+    trainer_section: where its TLS and the rest stand in the configuration; empty where nothing is configured.
     """
 
     credentials: Callable[[], grpc.ChannelCredentials | None] = _clear_text
     server_name: str | None = None
     token: Callable[[], str] | None = None
     token_broken: Callable[[], bool] = _never
+    tls_section: str = "tls"
+    trainer_section: str = "trainer"
 
     def channel(self, address: str, options: Options) -> grpc.aio.Channel:
         """A connection to the trainer at `address`, with the current credentials."""
@@ -56,10 +59,11 @@ PLAIN = TrainerAccess()
 """Neither encryption nor token: for a trainer on the same machine."""
 
 
-def tls_access(tls: ClientTlsConfig, section: str = "tls") -> TrainerAccess:
-    """The access without a token. section: where `tls` stands in the configuration. Raises ConfigError."""
-    files = TlsFiles(tls.certificate, tls.key, tls.ca, section)
-    return TrainerAccess(channel_credentials(files) if tls.used else _clear_text, tls.server_name)
+def tls_access(tls: ClientTlsConfig, tls_section: str = "tls", trainer_section: str = "trainer") -> TrainerAccess:
+    """The access without a token. tls_section, trainer_section: see `TrainerAccess`. Raises ConfigError."""
+    files = TlsFiles(tls.certificate, tls.key, tls.ca, tls_section)
+    credentials = channel_credentials(files) if tls.used else _clear_text
+    return TrainerAccess(credentials, tls.server_name, tls_section=tls_section, trainer_section=trainer_section)
 
 
 def trainer_access(trainer: TrainerAddressConfig, tls: ClientTlsConfig) -> TrainerAccess:

@@ -24,18 +24,19 @@ class IdleTimeout:
 
 
 @asynccontextmanager
-async def idle_timeout(trainer: str, call: str, seconds: float) -> AsyncIterator[IdleTimeout]:
+async def idle_timeout(trainer: str, call: str, seconds: float, key: str) -> AsyncIterator[IdleTimeout]:
     """Limit a block. Raises UnreachableError out of it after so many seconds without progress.
 
-    trainer: its address, for the error. call: the name of the call.
+    trainer: its address, for the error. call: the name of the call. key: as for `unanswered`.
     """
     try:
         async with asyncio.timeout(seconds) as limit:
             yield IdleTimeout(limit, seconds)
     except TimeoutError as cause:
-        raise unanswered(trainer, call, seconds, "trainer.call_timeout_seconds") from cause
+        raise unanswered(trainer, call, seconds, key) from cause
 
 
 def unanswered(trainer: str, call: str, seconds: float, key: str) -> UnreachableError:
-    """The error for a trainer that does not answer. key: the setting that says for how long it may be silent."""
-    return UnreachableError(f"the trainer at {trainer} did not answer for {seconds:g} s ({call}, {key})")
+    """The error for a trainer that does not answer. key: the setting that says for how long it may be silent, if one does."""
+    named = f"{call}, {key}" if key else call
+    return UnreachableError(f"the trainer at {trainer} did not answer for {seconds:g} s ({named})")

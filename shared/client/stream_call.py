@@ -85,7 +85,7 @@ class LinkCall:
             StallWatch(
                 self._seconds_owing,
                 self._connection.call_timeout_seconds,
-                partial(self._give_up, "trainer.call_timeout_seconds"),
+                partial(self._give_up, self._connection.call_timeout_key),
             ),
             StallWatch(
                 lambda: self.stream.quiet_seconds, self._stall_seconds, partial(self._give_up, "link.stall_seconds")

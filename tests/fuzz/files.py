@@ -43,7 +43,7 @@ from shared.prediction import (
 )
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
-from shared.training.held_state import copy_state, put_back, to_bytes
+from shared.training.held_state import copy_state, put_back, states_in, to_bytes
 from shared.training.recipe import Recipe
 from shared.training.step_log import check_steps
 from shared.transport.auth.tokens import Scope, make_token, read_tokens
@@ -288,12 +288,12 @@ def kinds() -> Mapping[str, Kind]:
         store.files.write(f"checkpoint-{NAME}.json", data)
         store.is_whole(NAME)
         store.prune()
-        return put_back(held, range(1, 3), store.load(NAME).data)
+        return put_back(held, range(1, 3), states_in(store.load(NAME).data))
 
     def read_state(folder: Path, data: bytes) -> object:
         store = CheckpointStore(LocalFiles(folder), 1)
         store.save(NAME, facts, data)
-        return put_back(held, range(1, 3), store.load(NAME).data)
+        return put_back(held, range(1, 3), states_in(store.load(NAME).data))
 
     def read_block(_folder: Path, data: bytes) -> object:
         return block_state.check(block, recipe.optimizer, block_state.deserialize(data))

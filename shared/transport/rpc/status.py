@@ -118,7 +118,7 @@ def retry_after_seconds(failure: grpc.aio.AioRpcError) -> float | None:
 
 
 def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
-    """What a failed call means at the edge. trainer: its address, for the sentence."""
+    """What a failed call means to the worker that called. trainer: its address, for the sentence."""
     details = one_line(failure.details() or "no reason given")
     match failure.code():
         case grpc.StatusCode.INTERNAL if details == BROKEN_WRITE:
@@ -133,9 +133,9 @@ def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
                 f"{trainer} answers, but not as a trainer of protocol version {PROTOCOL_VERSION}: {details}"
             )
         case grpc.StatusCode.FAILED_PRECONDITION:
-            return ProtocolError(f"the trainer at {trainer} and this agent do not go together: {details}")
+            return ProtocolError(f"the trainer at {trainer} and this worker do not go together: {details}")
         case grpc.StatusCode.UNAUTHENTICATED:
-            return AccessError(f"the trainer at {trainer} does not know this agent: {details}")
+            return AccessError(f"the trainer at {trainer} does not know this worker: {details}")
         case grpc.StatusCode.RESOURCE_EXHAUSTED if (seconds := retry_after_seconds(failure)) is not None:
             return BusyError(f"the trainer at {trainer} takes no more at present: {details}", seconds)
         case grpc.StatusCode.DATA_LOSS:

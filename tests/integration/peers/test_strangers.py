@@ -277,7 +277,7 @@ async def test_what_the_agent_says_when_it_is_a_stranger_and_that_no_token_is_wr
             )
 
         flags = agent_flags(door, tmp_path, secret)
-        said = await fails(ExitCode.ACCESS, "does not know this agent: the token is none", flags=flags)
+        said = await fails(ExitCode.ACCESS, "does not know this worker: the token is none", flags=flags)
         wrong_ca = [*flags[1:], f"tls.ca={tmp_path / 'other.pem'}"]
         said += await fails(ExitCode.ACCESS, "no secure connection to the trainer", "tls.ca", flags=wrong_ca)
         flags = agent_flags(door, tmp_path, door.tokens["all-but-train"])

@@ -171,7 +171,9 @@ async def test_an_agent_whose_subject_is_removed_ends_with_one_sentence_and_does
             said.join()
             sentences = [line for line in said.last_lines if line.startswith("edge-agent: ")]
             assert len(sentences) == 1, said
-            assert "does not know this agent: the trainer's operator has withdrawn the tokens of 'ours'" in sentences[0]
+            assert (
+                "does not know this worker: the trainer's operator has withdrawn the tokens of 'ours'" in sentences[0]
+            )
 
 
 BROKEN = {
