@@ -5,13 +5,17 @@ import json
 import pytest
 import torch
 
+from edge_agent import run_training
 from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.experiment.building import Experiment, Scheduled
-from shared.errors import ConfigError, ExitCode
+from edge_agent.sessions.resuming import Resume
+from edge_agent.training.shutdown import Shutdown
+from shared.errors import ConfigError, ExitCode, StoppedError
 from shared.execution.split import Scheme, split_placement, split_simulation
 from shared.placement import Cargo
+from tests.support.placement_kinds import running_trainers
 from tests.support.plain import assert_same_bits
-from tests.support.running import edge_config, run_agent, running_trainer, train_with
+from tests.support.running import Listening, edge_config, run_agent, running_trainer, train_with
 
 EPOCH_STEPS = 1437 // 128
 FLAGS = [
@@ -116,13 +120,13 @@ def test_an_engine_and_a_schedule_exclude_each_other(tmp_path):
         load_run_profile(Experiment(edge_config(*flags)))
 
 
-def simulated(flags, stretches):
+def simulated(flags, stretches, cuts=(2,)):
     """The state of split training in one process, drained where the codecs change: (first step, stop step, scheme)."""
     experiment = Experiment(edge_config(*flags))
     chain = experiment.chain
-    simulation = split_simulation(chain, (2,), experiment.recipe, stretches[0][2], torch.device("cpu"))
+    simulation = split_simulation(chain, cuts, experiment.recipe, stretches[0][2], torch.device("cpu"))
     for first, stop, scheme in stretches:
-        simulation.change(split_placement(chain, (2,), scheme))
+        simulation.change(split_placement(chain, cuts, scheme))
         batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(first, stop))
         simulation.train(first, stop, batches)
     return dict(chain.module.state_dict())
@@ -160,3 +164,30 @@ async def test_adaptive_codecs_change_at_the_milestones_of_a_run():
     schemes = [Scheme(codec=codec, downlink_codec="fp16") for codec in ("mbq2", "mbq3", "mbq4")]
     stretches = [(0, 4, schemes[0]), (4, 7, schemes[1]), (7, 10, schemes[2])]
     assert_same_bits(dict(result.module.state_dict()), simulated(flags, stretches))
+
+
+@pytest.mark.usefixtures("one_thread")
+async def test_a_chain_that_was_stopped_goes_on_with_the_codecs_of_its_steps_on_every_link(tmp_path):
+    recipe = ["model.kwargs={width=4, blocks=2, dropout=0.2}", "data.batch_size=128", "training.max_steps=9"]
+    async with running_trainers(tmp_path) as servers:
+        named = ", ".join(f'{{name="{name}", address="{servers[name].address}"}}' for name in ("near", "far"))
+        config = edge_config(
+            *recipe,
+            f"trainers=[{named}]",
+            *("placement.edge=0:1", "placement.near=1:2", "placement.far=2:"),
+            'deployment.codec=[[0, "mbq2"], [3, "mbq3"], [7, "mbq4"]]',
+            'deployment.downlink_codec=[[0, "fp16"], [3, "uniform8"]]',
+            "deployment.codec_every=step",
+            f"checkpoints.location={tmp_path / 'edge'}",
+        )
+        shutdown = Shutdown()
+        stopping = Listening(lambda progress: shutdown.drain() if progress.steps == 5 else None)
+        with pytest.raises(StoppedError):
+            await run_training(config, stopping, shutdown=shutdown)
+        result = await run_training(config, resume=Resume())
+    stretches = [
+        (0, 3, Scheme(codec="mbq2", downlink_codec="fp16")),
+        (3, 7, Scheme(codec="mbq3", downlink_codec="uniform8")),
+        (7, 9, Scheme(codec="mbq4", downlink_codec="uniform8")),
+    ]
+    assert_same_bits(dict(result.module.state_dict()), simulated(recipe, stretches, cuts=(1, 2)))
