@@ -114,6 +114,9 @@ class EngineSection(Section):
     profile: Path | None = Field(default=None, examples=["profile.json"])
     """What `edge-agent profile` measured on this pair. With it, the engine moves the cut, the bit width and K while
     training goes on, as the devices and the link change. Left out, they stay as they are."""
+    chain: Path | None = Field(default=None, examples=["chain.json"])
+    """What was measured of the model on a chain of workers (schema isthmus.chain/v1). With it, the engine moves blocks among
+    them while training goes on, and changes the bit width of each link; K stays as it is."""
     bits: tuple[Annotated[int, OneOf(bit_widths())], ...] = Field(default=(8, 32), min_length=1)
     """Bit widths to choose from, within what the profile's min_bits allow. Fewer than 8 cost accuracy."""
     max_staleness: NonNegativeInt | None = Field(default=None, examples=[3])

@@ -23,7 +23,7 @@ from edge_agent.doctor import command as doctor_command
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from isthmus import importing
 from shared.commands.entry import add_config, add_version, run_command
-from shared.commands.options import ConfigFile, Overrides
+from shared.commands.options import ConfigFile, Overrides, whole_numbers
 from shared.config import load_config, toml_value
 from shared.errors import ConfigError
 
@@ -192,8 +192,8 @@ def profile(
         epochs=epochs,
         seeds=seeds,
         most_staleness=staleness,
-        cuts=None if cuts is None else _numbers("--calibrate-cuts", cuts),
-        bits=_numbers("--calibrate-bits", bits),
+        cuts=None if cuts is None else whole_numbers("--calibrate-cuts", cuts),
+        bits=whole_numbers("--calibrate-bits", bits),
         on=on,
     )
     flags = [*(overrides or []), *([f"trainer.address={trainer}"] if trainer else [])]
@@ -246,13 +246,6 @@ def _resume_command(config: Path | None, flags: list[str]) -> str:
     file = [] if config is None else ["--config", str(config)]
     shown = [f"--set={flag}" for flag in flags if not flag.strip().startswith("trainer.token=")]
     return shlex.join(["edge-agent", "run", "--resume", *file, *shown])
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(field) for field in text.split(","))
-    except ValueError as error:
-        raise ConfigError(f'{option} is "{text}"; it must be whole numbers with commas between, as 2,3') from error
 
 
 def _make_folders(output: OutputConfig) -> None:

@@ -13,6 +13,7 @@ import structlog
 import torch
 from prometheus_client import CollectorRegistry
 
+from edge_agent.adaptation.chain_decisions import ChainDecisions, load_run_chain, make_chain_decisions
 from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
 from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.adaptation.planned_start import planned_start
@@ -42,6 +43,7 @@ from shared.client.trainer import TrainerClient
 from shared.errors import ClosedError, GoneError, ProtocolError
 from shared.placement import Deployment
 from shared.planning import Profile
+from shared.planning.chain import MeasuredChain
 from shared.telemetry.metrics import serving_metrics
 from shared.transport.rpc.malloc import keep_message_memory
 
@@ -133,6 +135,7 @@ class _Prepared(NamedTuple):
     config: EdgeConfig
     experiment: Experiment
     profile: Profile | None
+    chain: MeasuredChain | None
     start: Deployment | None
     """What a new session begins with, where that was planned."""
     folder: LocalFiles | None
@@ -148,10 +151,11 @@ async def _prepare(config: EdgeConfig, resume: Resume | None) -> _Prepared:
     folder = sessions_folder(config)
     experiment, stored = await asyncio.to_thread(prepare, Experiment, config, folder, resume)
     profile = await asyncio.to_thread(load_run_profile, experiment)
+    chain = await asyncio.to_thread(load_run_chain, experiment)
     start = await planned_start(experiment, profile) if profile is not None and stored is None else None
     if start is not None:
         experiment.begin_with(start)
-    return _Prepared(config, experiment, profile, start, folder, stored)
+    return _Prepared(config, experiment, profile, chain, start, folder, stored)
 
 
 async def _train(prepared: _Prepared, listener: TrainingListener, shutdown: Shutdown) -> TrainingResult:
@@ -216,9 +220,12 @@ class _Runs:
             decisions = await asyncio.to_thread(
                 make_decision_loop, experiment, prepared.profile, statistics, self._metrics
             )
+            chain_decisions = await asyncio.to_thread(
+                make_chain_decisions, experiment, prepared.chain, statistics, self._metrics
+            )
             run = await self._open(experiment, stored, prepared.folder)
             try:
-                return await self._train_in(run, experiment, decisions, resumed=stored is not None)
+                return await self._train_in(run, experiment, decisions, chain_decisions, resumed=stored is not None)
             except GoneError as gone:
                 self._controlled.leave()
                 if run.session.resumable:
@@ -254,19 +261,22 @@ class _Runs:
         run: TrainingRun,
         experiment: Experiment,
         decisions: DecisionLoop | None,
+        chain_decisions: ChainDecisions | None,
         *,
         resumed: bool,
     ) -> TrainingResult:
         structlog.contextvars.bind_contextvars(session=run.session.id)
         controlled = self._controlled
         self._observer.opened(run)
-        controlled.begin(run, decisions)
+        controlled.begin(run, decisions, chain_decisions)
         self._listener.session_opened(run.deployer)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._workers.load.run, experiment.close)
             if decisions is not None:
                 self._listener.engine_started(decisions)
                 await stack.enter_async_context(decisions.running(run.deployer))
+            if chain_decisions is not None:
+                await stack.enter_async_context(chain_decisions.running(run.deployer))
             return await run.run(self._listener.finished, resumed=resumed)
 
 

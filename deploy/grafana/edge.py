@@ -105,8 +105,8 @@ def _way_down() -> Panels:
 
 
 def _workers() -> Panels:
-    computes = Curve(EDGE.mean("isthmus_worker_seconds"), "{{worker}}, " + INSTANCE)
-    slowest = Curve(EDGE.quantile(0.95, "isthmus_worker_seconds"), "{{worker}}, " + INSTANCE)
+    computes = Curve(EDGE.mean("isthmus_stage_seconds"), "{{worker}}, " + INSTANCE)
+    slowest = Curve(EDGE.quantile(0.95, "isthmus_stage_seconds"), "{{worker}}, " + INSTANCE)
     rates = Curve(EDGE.of("isthmus_worker_link_bytes_per_second"), "{{link}}, " + INSTANCE)
     return [
         graph("Computing", "Of each worker of the placement for a step, on average.", "s", 8, computes),

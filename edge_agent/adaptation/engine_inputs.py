@@ -10,6 +10,7 @@ from shared.errors import ConfigError, ModelError, PlanError
 from shared.model.build import check_cut
 from shared.model.chain import Chain
 from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
+from shared.planning.chain import MeasuredChain
 from shared.registry import bit_widths, codec_bits, codec_family, codec_of_bits
 
 _log = structlog.get_logger(__name__)
@@ -43,7 +44,7 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
         )
     profile = load_profile(path)
     names = tuple(block.name for block in experiment.chain.blocks)
-    check_profile(profile, names, config.data.batch_size, str(path))
+    check_measured(profile, names, config.data.batch_size, str(path))
     others = [bits for bits in uncalibrated_bits(profile, config.deployment.first_codec) if bits in config.engine.bits]
     if others:
         _log.warning(
@@ -59,17 +60,17 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
     return replace(profile, edge_seconds=tuple(permitted))
 
 
-def check_profile(profile: Profile, names: tuple[str, ...], batch_size: int, where: str) -> None:
-    """Refuse a profile of another model or batch size. Raises PlanError, beginning with `where`."""
-    profiled = tuple(block.name for block in profile.blocks)
-    if profiled != names:
+def check_measured(measured: Profile | MeasuredChain, names: tuple[str, ...], batch_size: int, where: str) -> None:
+    """Refuse what was measured of another model or batch size. Raises PlanError, beginning with `where`."""
+    measured_names = tuple(block.name for block in measured.blocks)
+    if measured_names != names:
         raise PlanError(
-            f"{where}: the profile is of {profile.model} with the blocks {', '.join(profiled)[:100]}, and the model has "
+            f"{where}: the profile is of {measured.model} with the blocks {', '.join(measured_names)[:100]}, and the model has "
             f"{', '.join(names)[:100]}; measure this model with edge-agent profile"
         )
-    if profile.batch_size != batch_size:
+    if measured.batch_size != batch_size:
         raise PlanError(
-            f"{where}: the profile is for batches of {profile.batch_size} and data.batch_size is {batch_size}; measure it "
+            f"{where}: the profile is for batches of {measured.batch_size} and data.batch_size is {batch_size}; measure it "
             "again with edge-agent profile, or change the batch size"
         )
 

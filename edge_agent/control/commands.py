@@ -12,7 +12,7 @@ from edge_agent.config import EdgeConfig
 from edge_agent.control.tables import sessions_table, status_line, status_table
 from edge_agent.control.trend import Trend
 from isthmus import importing
-from shared.commands.options import ConfigFile, Overrides, one_of
+from shared.commands.options import ConfigFile, Overrides, one_of, whole_numbers
 from shared.config import load_config
 from shared.control.choices import SOON_SECONDS
 from shared.control.commands import (
@@ -93,12 +93,17 @@ def drain(agent: ControlCall) -> None:
 @_AGENT.command
 def pin(
     agent: ControlCall,
-    cut: Annotated[int | None, typer.Option(help="Blocks on the edge.", min=1)] = None,
+    cut: Annotated[
+        str | None, typer.Option(help="Blocks on the edge; of a chain the blocks before each worker, as 3,7.")
+    ] = None,
     bits: Annotated[int | None, typer.Option(help="Bits of an element of the features.", min=1, max=32)] = None,
     staleness: Annotated[int | None, typer.Option(help="K.", min=0)] = None,
 ) -> None:
     """Hold the cut, the bit width or K, until `release`."""
-    answer = agent.service.Pin(pb.PinRequest(cut=cut, bits=bits, staleness=staleness))
+    cuts = () if cut is None else whole_numbers("--cut", cut)
+    where = pb.PinRequest(cuts=cuts) if len(cuts) > 1 else pb.PinRequest(cut=cuts[0] if cuts else None)
+    where.MergeFrom(pb.PinRequest(bits=bits, staleness=staleness))
+    answer = agent.service.Pin(where)
     agent.show(answer, _pinned(answer.pinned))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from edge_agent.adaptation.chain_decisions import ChainDecisions
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import EdgeConfig
 from edge_agent.control.pins import Pinning
@@ -41,10 +42,12 @@ class Controlled:
         """Set when nothing more comes."""
         self._began_seconds = time.monotonic()
 
-    def begin(self, run: OpenRun, decisions: DecisionLoop | None) -> None:
+    def begin(
+        self, run: OpenRun, decisions: DecisionLoop | None, chain_decisions: ChainDecisions | None = None
+    ) -> None:
         """This run is it from now on; what was pinned is pinned in it too."""
         self.run, self.decisions = run, decisions
-        self.pinning.begin(run.session.experiment.chain, run.deployer, decisions)
+        self.pinning.begin(run.session.experiment.chain, run.deployer, decisions, chain_decisions)
 
     def leave(self) -> None:
         """The run has ended; another may begin."""

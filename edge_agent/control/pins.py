@@ -4,12 +4,14 @@ from dataclasses import dataclass, replace
 
 import grpc
 
+from edge_agent.adaptation.chain_decisions import ChainDecisions
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.training.open_run import Deploys
-from shared.errors import IsthmusError
+from shared.errors import ConfigError, IsthmusError
 from shared.model.build import check_cut
 from shared.model.chain import Chain
+from shared.placement import at_cuts, cuts_of
 from shared.registry import bit_widths, codec_bits, codec_of_bits
 from shared.transport.rpc.status import StatusError
 
@@ -21,6 +23,8 @@ class Pins:
     cut: int | None = None
     bits: int | None = None
     staleness: int | None = None
+    cuts: tuple[int, ...] | None = None
+    """Of a chain: the blocks before each worker but the first."""
 
 
 class Pinning:
@@ -31,11 +35,19 @@ class Pinning:
         self.now = Pins()
         self._deployer: Deploys | None = None
         self._decisions: DecisionLoop | None = None
+        self._chain_decisions: ChainDecisions | None = None
         self._chain: Chain | None = None
 
-    def begin(self, chain: Chain, deployer: Deploys, decisions: DecisionLoop | None) -> None:
+    def begin(
+        self,
+        chain: Chain,
+        deployer: Deploys,
+        decisions: DecisionLoop | None,
+        chain_decisions: ChainDecisions | None = None,
+    ) -> None:
         """Pin in this run from now on."""
         self._chain, self._deployer, self._decisions = chain, deployer, decisions
+        self._chain_decisions = chain_decisions
         if self.now != Pins():
             self._set(self.now)
 
@@ -50,6 +62,8 @@ class Pinning:
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "the placement is not of two workers on one cut, so there is no cut to pin",
             )
+        if wanted.cuts is not None and self._deployer is not None:
+            self._check_cuts(wanted.cuts, self._deployer)
         if wanted.bits is not None and wanted.bits not in bit_widths():
             widths = ", ".join(map(str, bit_widths()))
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"bits is {wanted.bits}; it must be one of {widths}")
@@ -70,7 +84,9 @@ class Pinning:
         Raises PlanError for what the engine's profile has not measured, DataError for a cut at which labels may not leave;
         nothing changes then.
         """
-        given = {name: value for name in ("cut", "bits", "staleness") if (value := getattr(wanted, name)) is not None}
+        given = {
+            name: value for name in ("cut", "bits", "staleness", "cuts") if (value := getattr(wanted, name)) is not None
+        }
         self._set(replace(self.now, **given))
 
     def release(self, names: list[str]) -> None:
@@ -88,6 +104,8 @@ class Pinning:
         staleness = today.staleness if pins.staleness is None else pins.staleness
         if (codec, staleness) != (today.codec, today.staleness):
             deployer.change(staleness=staleness, codec=codec)
+        if pins.cuts is not None and cuts_of(deployer.placement) not in (None, pins.cuts):
+            deployer.recut(pins.cuts)
         if pins.cut is not None and deployer.has_cut and (deployer.moving or pins.cut != today.cut):
             deployer.move(pins.cut)
 
@@ -105,3 +123,15 @@ class Pinning:
     def _tell_engine(self, pins: Pins) -> None:
         if self._decisions is not None:
             self._decisions.pin(cut=pins.cut, bits=pins.bits, staleness=pins.staleness)
+        if self._chain_decisions is not None:
+            self._chain_decisions.pin(cuts=pins.cuts, bits=pins.bits)
+
+    def _check_cuts(self, cuts: tuple[int, ...], deployer: Deploys) -> None:
+        """Raises StatusError for cuts that the chain cannot have, ModelError for one where the model cannot be cut."""
+        try:
+            at_cuts(deployer.placement, cuts)
+        except ConfigError as cause:
+            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(cause)) from cause
+        for cut in cuts:
+            if self._chain is not None:
+                check_cut(cut, self._chain)

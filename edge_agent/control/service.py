@@ -74,6 +74,7 @@ class EdgeControl:
             request.cut if request.HasField("cut") else None,
             request.bits if request.HasField("bits") else None,
             request.staleness if request.HasField("staleness") else None,
+            tuple(request.cuts) or None,
         )
         run = self._open_run()
         self._of.pinning.check(wanted)
@@ -87,8 +88,8 @@ class EdgeControl:
 
     async def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Hold it no longer."""
-        names = [field.name for field, _ in request.ListFields()]
-        self._of.pinning.release(names or ["cut", "bits", "staleness"])
+        names = [field.name for field, _ in request.ListFields()] or ["cut", "bits", "staleness"]
+        self._of.pinning.release([*names, "cuts"] if "cut" in names else names)
         return pb.ReleaseResponse(pinned=pins_message(self._of.pinning.now))
 
     async def place(self, request: pb.PlaceRequest) -> pb.PlaceResponse:

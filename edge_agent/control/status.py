@@ -59,7 +59,7 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
 
 def pins_message(pins: Pins) -> pb.Pins:
     """What is pinned."""
-    return pb.Pins(cut=pins.cut, bits=pins.bits, staleness=pins.staleness)
+    return pb.Pins(cut=pins.cut, bits=pins.bits, staleness=pins.staleness, cuts=pins.cuts)
 
 
 def session_statuses(

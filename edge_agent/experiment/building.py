@@ -1,7 +1,8 @@
 """What is trained under a placement, and the blocks of it that are here."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from edge_agent.config import EdgeConfig
@@ -18,6 +19,8 @@ from shared.placement import (
     Permissions,
     Placement,
     Route,
+    at_cuts,
+    chain_workers,
     check,
     crossings,
     gradient_crossings,
@@ -153,11 +156,37 @@ def at_cut(before: Placement, cut: int, experiment: Experiment, codecs: Mapping[
     placed = two_workers(edge, trainer, cut, before.blocks, before.batch_size, staleness=before.staleness)
     placed = replace(placed, labels=before.labels)
     experiment.check(placed)
+    routes = _coded_routes(placed, experiment, codecs)
+    return replace(placed, version=before.version, codecs={route: codecs[route.cargo] for route in routes})
+
+
+def chain_at_cuts(
+    before: Placement,
+    cuts: tuple[int, ...],
+    feature_codecs: Sequence[str] | None,
+    experiment: Experiment,
+    codecs: Mapping[Cargo, str],
+) -> Placement:
+    """The placement of the same chain at other cuts. Errors as for `at_cut`.
+
+    feature_codecs: of the features, one a link; None leaves them. codecs: by what is sent, for routes that had none.
+    """
+    for cut in cuts:
+        check_cut(cut, experiment.chain)
+    placed = at_cuts(before, cuts)
+    experiment.check(placed)
+    chosen = dict(before.codecs)
+    if feature_codecs is not None:
+        hops = pairwise(chain_workers(placed) or ())
+        chosen |= {Route(*hop, Cargo.FEATURE): name for hop, name in zip(hops, feature_codecs, strict=True)}
+    routes = _coded_routes(placed, experiment, codecs)
+    return replace(placed, codecs={route: chosen.get(route, codecs[route.cargo]) for route in routes})
+
+
+def _coded_routes(placed: Placement, experiment: Experiment, codecs: Mapping[Cargo, str]) -> list[Route]:
     everything = (*crossings(placed), *gradient_crossings(placed, experiment.facts))
     routes = {Route(one.sender, one.receiver, one.cargo) for one in everything if one.cargo in codecs}
-    return replace(
-        placed, version=before.version, codecs={route: codecs[route.cargo] for route in sorted(routes, key=str)}
-    )
+    return sorted(routes, key=str)
 
 
 def has_one_cut(placement: Placement) -> bool:

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from edge_agent.training.open_run import InFlight
 from edge_agent.training.statistics import Statistics
 from shared.placement import AGENT
+from shared.planning.chain import Reason
 from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
 
@@ -21,6 +22,14 @@ class EngineMetrics:
         self.decisions = Counter(
             "isthmus_decisions", "Changes of the deployment that the engine decided.", registry=registry
         )
+        self.repartitions = Counter(
+            "isthmus_repartitions",
+            "Moves of blocks along a chain that the engine decided.",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in Reason:
+            self.repartitions.labels(reason)
         predicted = Gauge(
             "isthmus_engine_step_seconds",
             "Seconds per step with today's deployment: predicted when it was chosen, modelled for the rates since, measured.",
@@ -137,8 +146,8 @@ class EdgeMetrics(TrainingMetrics):
         accuracy.set_function(lambda: statistics.accuracy or 0.0)
         for queue in QUEUES:
             self.queue_items.labels(queue)
-        self.worker_seconds = Histogram(
-            "isthmus_worker_seconds",
+        self.stage_seconds = Histogram(
+            "isthmus_stage_seconds",
             "Seconds that a worker of the placement has computed for a step.",
             ["worker"],
             buckets=SECONDS_BUCKETS,
@@ -154,10 +163,10 @@ class EdgeMetrics(TrainingMetrics):
 
     def show_workers(self, statistics: Statistics) -> None:
         """Have a series for each worker and each direction of a link that there is now, and for no other."""
-        self.worker_seconds.clear()
+        self.stage_seconds.clear()
         self._worker_links.clear()
         for worker in statistics.workers:
-            self.worker_seconds.labels(worker)
+            self.stage_seconds.labels(worker)
         for sender, receiver in statistics.link_rates:
             if sender == AGENT:
                 self.link_losses.labels(receiver)

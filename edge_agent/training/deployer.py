@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import structlog
 
-from edge_agent.experiment.building import at_cut, codecs_here, deployment_of, has_one_cut
+from edge_agent.experiment.building import at_cut, chain_at_cuts, codecs_here, deployment_of, has_one_cut
 from edge_agent.experiment.placing import configured_codecs
 from edge_agent.sessions.open_session import OpenSession, Tickets
 from edge_agent.training.attempts import can_be_mended, is_refusal
@@ -97,6 +97,13 @@ class Deployer:
         codecs = self._codecs | codecs_here(self.placement)
         self._want(at_cut(self.placement, cut, self._session.experiment, codecs))
         self._give_up_seconds = give_up_seconds
+
+    def recut(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
+        """Move the cuts of a chain. feature_codecs: one for each link from here on; None leaves them as they are.
+
+        Raises ConfigError where the placement is no chain or cannot be cut so, DataError for labels that may not leave.
+        """
+        self._want(chain_at_cuts(self.placement, cuts, feature_codecs, self._session.experiment, self._codecs))
 
     def place(self, document: object) -> Placement:
         """Have every worker run what a decoded document says (isthmus.placement/v1). Returns what is wanted.

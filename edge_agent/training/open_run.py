@@ -46,6 +46,10 @@ class Deploys(Protocol):
         """What the next batch is started under."""
 
     @property
+    def placement(self) -> Placement:
+        """The same, as what all workers run."""
+
+    @property
     def has_cut(self) -> bool:
         """Whether two workers train on one cut, which can be moved."""
 
@@ -64,6 +68,12 @@ class Deploys(Protocol):
 
     def place(self, document: object) -> Placement:
         """Have every worker run what a decoded document says. Raises ConfigError or DataError for one that may not be."""
+
+    def recut(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
+        """Move the cuts of a chain, and change the codec of the features of each link where given.
+
+        Raises ConfigError where there is no chain or it cannot be cut so, DataError for labels that may not go.
+        """
 
     def move(self, cut: int, give_up_seconds: float | None = None) -> None:
         """Move the cut once the batches in flight are settled.

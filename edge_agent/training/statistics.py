@@ -34,13 +34,13 @@ class MeanSince:
     """The mean of the measurements since one reader asked last."""
 
     def __init__(self, timing: Timing) -> None:
-        self._timing = timing
+        self.timing = timing
         self._total, self._count = timing.total, timing.count
 
     def take(self) -> float | None:
         """The mean in seconds, counted again from here; None without a measurement."""
-        total, count = self._timing.total - self._total, self._timing.count - self._count
-        self._total, self._count = self._timing.total, self._timing.count
+        total, count = self.timing.total - self._total, self.timing.count - self._count
+        self._total, self._count = self.timing.total, self.timing.count
         return total / count if count else None
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from shared.errors import ConfigError
+
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file (TOML).")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value; overrides file and environment.")
@@ -21,3 +23,11 @@ def one_of(names: Sequence[str]) -> dict[str, Any]:
         return name
 
     return {"callback": check, "metavar": f"[{'|'.join(names)}]"}
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers written as 2,3. Raises ConfigError, naming the option, for anything else."""
+    fields = text.split(",")
+    if not all(field.strip().isdecimal() for field in fields):
+        raise ConfigError(f'{option} is "{text}"; it must be whole numbers with commas between, as 2,3')
+    return tuple(map(int, fields))

@@ -1,6 +1,7 @@
 """What runs where: tiles of blocks and samples, their validity, and what follows from them. Numbers and names only."""
 
 from shared.placement.arrivals import Arrivals
+from shared.placement.chains import at_cuts, chain_workers, cuts_of
 from shared.placement.changes import BlockMove, moves
 from shared.placement.deployment import Deployment
 from shared.placement.derived import (
@@ -69,8 +70,11 @@ __all__ = [
     "Tile",
     "Update",
     "answering_segments",
+    "at_cuts",
+    "chain_workers",
     "check",
     "crossings",
+    "cuts_of",
     "document_of",
     "fetches",
     "first_worker",

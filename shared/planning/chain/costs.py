@@ -126,6 +126,12 @@ class ChainCosts:
             only.stages[(stage, *run)] = self.stages[(stage, *run)]
         return only
 
+    def only(self, bits: Sequence[int]) -> "ChainCosts":
+        """The same where no other widths may be."""
+        narrowed = copy(self)
+        narrowed.encode = np.where(np.isin(self.widths, bits), self.encode, math.inf)
+        return narrowed
+
     def of(self, partition: Partition) -> PartitionCost:
         """The cost of one partition, its bits among the widths. Infinite where it may not be or was not measured."""
         ends = pairwise((0, *partition.cuts, self.blocks))

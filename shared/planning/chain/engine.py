@@ -82,7 +82,8 @@ class ChainEngine:
         self._horizon = Horizon(self._config.margin, self._config.horizon_beta)
         self._ledger = Ledger(self._config.limits, _HOME, 2)
         self._home = partition
-        self._pinned: tuple[int, ...] | None = None
+        self._pinned_cuts: tuple[int, ...] | None = None
+        self._pinned_bits: int | None = None
         self._seconds: float | None = None
         self._step = 0
         self._changed_seconds = -math.inf
@@ -94,22 +95,32 @@ class ChainEngine:
             raise PlanError(
                 f"the chain has nothing measured for {partition}, with which the run begins; measure it first"
             )
+        self._best(self._today())
 
     @property
     def home(self) -> Partition:
         """What losses are counted against: what the run began with, or what has proved to be better for good."""
         return self._home
 
+    def knows(self, partition: Partition) -> bool:
+        """Whether everything of a partition was measured."""
+        costs = ChainCosts(replace(self._chain, min_bits=None), (*self._bits, *partition.bits))
+        return self._seconds_of(partition, costs) < math.inf
+
     @property
     def predicted_seconds(self) -> float:
         """Seconds a step of today's partition, by what is believed of devices and links."""
         return self._seconds_of(self.partition, self._today())
 
-    def pin(self, cuts: tuple[int, ...] | None) -> None:
-        """Hold these cuts from now on; None lets the engine choose. PlanError where nothing was measured there."""
-        if cuts is not None:
-            self._best(self._today(), cuts)
-        self._pinned = cuts
+    def pin(self, cuts: tuple[int, ...] | None = None, bits: int | None = None) -> None:
+        """Hold these cuts and this width from now on; None lets the engine choose. PlanError where that leaves nothing."""
+        before = self._pinned_cuts, self._pinned_bits
+        self._pinned_cuts, self._pinned_bits = cuts, bits
+        try:
+            self._best(self._today())
+        except PlanError:
+            self._pinned_cuts, self._pinned_bits = before
+            raise
 
     def note_standstill(self, seconds: float) -> None:
         """Training stood still until now, as for an evaluation: that time does not count."""
@@ -159,12 +170,12 @@ class ChainEngine:
         costs = self._today()
         is_settled = seconds - self._changed_seconds >= self._config.dwell_seconds and self._proposal is None
         self._count(since, done_steps, costs, is_settled=is_settled)
-        best = self._best(costs, self._pinned)
+        best = self._best(costs)
         speeds = np.array([self._speed(self.partition, costs), self._speed(best, costs)])
         self._horizon.note(step, speeds, np.ones(2, dtype=np.bool_), 0)
         if not is_settled:
             return None
-        if self._pinned is not None and self.partition.cuts != self._pinned:
+        if not self._is_as_pinned():
             self._propose(best, Reason.PIN, costs)
         else:
             self._choose(best, costs)
@@ -246,11 +257,18 @@ class ChainEngine:
         return ChainCosts(replace(self._chain, stages=tuple(stages), links=self._links()), self._widths())
 
     def _widths(self) -> tuple[int, ...]:
-        """What may be chosen, and what there is, which need not be of it."""
-        return tuple({*self._bits, *self.partition.bits, *self._home.bits})
+        """What may be chosen or pinned, and what there is, which need not be of it."""
+        pinned = () if self._pinned_bits is None else (self._pinned_bits,)
+        return tuple({*self._bits, *pinned, *self.partition.bits, *self._home.bits})
 
-    def _best(self, costs: ChainCosts, cuts: tuple[int, ...] | None) -> Partition:
-        return best_partition(costs if cuts is None else costs.at(cuts), self._staleness)
+    def _best(self, costs: ChainCosts) -> Partition:
+        """Of what may be chosen."""
+        costs = costs.only(self._bits if self._pinned_bits is None else (self._pinned_bits,))
+        return best_partition(costs if self._pinned_cuts is None else costs.at(self._pinned_cuts), self._staleness)
+
+    def _is_as_pinned(self) -> bool:
+        cuts, bits = self._pinned_cuts, self._pinned_bits
+        return cuts in (None, self.partition.cuts) and (bits is None or set(self.partition.bits) <= {bits})
 
     def _links(self) -> tuple[Rates, ...]:
         return tuple(

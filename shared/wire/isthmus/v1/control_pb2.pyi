@@ -254,22 +254,28 @@ class Pins(_message.Message):
     CUT_FIELD_NUMBER: _builtins.int
     BITS_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
+    CUTS_FIELD_NUMBER: _builtins.int
     cut: _builtins.int
     """Blocks on the edge."""
     bits: _builtins.int
     """Bits of an element of the features: 1 to 8, 16 or 32."""
     staleness: _builtins.int
     """K."""
+    @_builtins.property
+    def cuts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of a chain: the blocks before each worker but the first."""
+
     def __init__(
         self,
         *,
         cut: _builtins.int | None = ...,
         bits: _builtins.int | None = ...,
         staleness: _builtins.int | None = ...,
+        cuts: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "bits", b"bits", "cut", b"cut", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "bits", b"bits", "cut", b"cut", "staleness", b"staleness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "bits", b"bits", "cut", b"cut", "cuts", b"cuts", "staleness", b"staleness"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bits: _TypeAlias = _typing.Literal["bits"]  # noqa: Y015
     _WhichOneofArgType__bits: _TypeAlias = _typing.Literal["_bits", b"_bits"]  # noqa: Y015
@@ -866,22 +872,28 @@ class PinRequest(_message.Message):
     CUT_FIELD_NUMBER: _builtins.int
     BITS_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
+    CUTS_FIELD_NUMBER: _builtins.int
     cut: _builtins.int
     """Blocks on the edge, from 1."""
     bits: _builtins.int
     """Bits of an element of the features: 1 to 8, 16 or 32."""
     staleness: _builtins.int
     """K."""
+    @_builtins.property
+    def cuts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of a chain: the blocks before each worker but the first, rising."""
+
     def __init__(
         self,
         *,
         cut: _builtins.int | None = ...,
         bits: _builtins.int | None = ...,
         staleness: _builtins.int | None = ...,
+        cuts: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "bits", b"bits", "cut", b"cut", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "bits", b"bits", "cut", b"cut", "staleness", b"staleness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "bits", b"bits", "cut", b"cut", "cuts", b"cuts", "staleness", b"staleness"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bits: _TypeAlias = _typing.Literal["bits"]  # noqa: Y015
     _WhichOneofArgType__bits: _TypeAlias = _typing.Literal["_bits", b"_bits"]  # noqa: Y015
@@ -932,7 +944,7 @@ class ReleaseRequest(_message.Message):
     BITS_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
     cut: _builtins.bool
-    """The cut's."""
+    """The cut's, or those of a chain."""
     bits: _builtins.bool
     """The bit width's."""
     staleness: _builtins.bool

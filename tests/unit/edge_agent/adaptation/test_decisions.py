@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.adaptation.engine_inputs import check_profile
+from edge_agent.adaptation.engine_inputs import check_measured
 from edge_agent.adaptation.link_probe import LinkRates
 from edge_agent.config import EngineSection
 from shared.errors import PlanError
@@ -204,8 +204,8 @@ def test_encoding_counts_into_t1_only_where_there_is_any(codec, counts):
 
 def test_a_profile_of_something_else_is_refused():
     names = tuple(block.name for block in LIGHT.blocks)
-    check_profile(LIGHT, names, 8, "p.json")
+    check_measured(LIGHT, names, 8, "p.json")
     with pytest.raises(PlanError, match=r"^p.json: the profile is of small with the blocks b0, b1"):
-        check_profile(LIGHT, names[:-1], 8, "p.json")
+        check_measured(LIGHT, names[:-1], 8, "p.json")
     with pytest.raises(PlanError, match=r"^p.json: the profile is for batches of 8 and data.batch_size is 32"):
-        check_profile(LIGHT, names, 32, "p.json")
+        check_measured(LIGHT, names, 32, "p.json")

@@ -1,6 +1,7 @@
 """Pins: what an operator holds, with an engine that chooses the rest and without one."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import grpc
 import pytest
@@ -11,9 +12,11 @@ from edge_agent.control.pins import Pinning, Pins
 from edge_agent.deployment_config import DeploymentConfig
 from shared.errors import PlanError
 from shared.model.chain import build_chain
+from shared.placement import Placement, Rows, Source, Tile, at_cuts, cuts_of
 from shared.transport.rpc.status import StatusError
 from tests.support.planning.decisions import Deployer, Run
 
+WHOLE = Rows(0, 8)
 CHAIN = build_chain(nn.Sequential(*(nn.Linear(2, 2) for _ in range(4))), torch.zeros(2, 2))
 
 
@@ -88,3 +91,44 @@ def test_a_pin_before_the_link_was_measured_holds_too():
     run.loop.look(run.deployer, 1.0)
     run.watch(900, 1.0, 1 / 32)
     assert (run.deployer.deployment.cut, run.deployer.moving) == (2, False)
+
+
+class TestChains:
+    """The cuts of a chain."""
+
+    def test_without_an_engine_the_blocks_move_to_the_pinned_cuts(self):
+        deployer = ChainDeployer((1, 2))
+        pins = pinning(deployer)
+        pins.check(Pins(cuts=(2, 3)))
+        pins.pin(Pins(cuts=(2, 3)))
+        assert (cuts_of(deployer.placement), pins.now) == ((2, 3), Pins(cuts=(2, 3)))
+        deployer.placement = at_cuts(deployer.placement, (1, 3))
+        pins.enforce()
+        assert cuts_of(deployer.placement) == (2, 3), "as where training went back"
+        pins.release(["cut", "cuts"])
+        assert pins.now == Pins()
+
+    @pytest.mark.parametrize("cuts", [(2,), (3, 2), (0, 2), (2, 4)])
+    def test_cuts_that_the_chain_cannot_have_are_refused(self, cuts):
+        with pytest.raises(StatusError, match="with 4 blocks on 3 workers there must be 2") as refused:
+            pinning(ChainDeployer((1, 2))).check(Pins(cuts=cuts))
+        assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+    def test_one_cut_is_not_pinned_on_a_chain(self):
+        with pytest.raises(StatusError, match="so there is no cut to pin"):
+            pinning(ChainDeployer((1, 2))).check(Pins(cut=2))
+
+
+class ChainDeployer(Deployer):
+    """Moves the blocks of a chain of three at once."""
+
+    def __init__(self, cuts):
+        super().__init__()
+        workers = ("edge", "near", "far")
+        tiles = (Tile(name, *run, WHOLE) for name, run in zip(workers, pairwise((0, *cuts, 4)), strict=True))
+        self.placement = Placement(0, 4, 8, workers, tuple(tiles), (Source("edge", WHOLE),))
+        self.has_cut = False
+
+    def recut(self, cuts, feature_codecs=None):
+        assert feature_codecs is None
+        self.placement = at_cuts(self.placement, cuts)

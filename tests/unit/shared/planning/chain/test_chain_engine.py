@@ -130,6 +130,22 @@ def test_cuts_that_cannot_be_are_not_pinned(cuts):
     assert training.decisions == []
 
 
+def test_a_pinned_width_is_held_whatever_the_links_carry():
+    training = ChainTraining(CHAIN, start=Partition((4, 8), (32, 32)))
+    training.engine.pin(bits=8)
+    training.run(30)
+    assert training.engine.partition.bits == (8, 8)
+    training.engine.pin((3, 7), 8)
+    training.run(30)
+    assert training.engine.partition == Partition((3, 7), (8, 8))
+
+
+def test_an_engine_with_nothing_to_choose_does_not_begin():
+    chain = replace(CHAIN, min_bits=(16,) * 13)
+    with pytest.raises(PlanError, match="no partition of the 12 blocks"):
+        ChainEngine(chain, (2, 4), 4, Partition((4, 8), (32, 32)))
+
+
 def test_an_engine_does_not_begin_where_nothing_was_measured():
     stage = CHAIN.stages[1]
     holed = stage.seconds.copy()

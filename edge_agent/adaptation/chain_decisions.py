@@ -1,0 +1,179 @@
+"""The decisions of a run on a chain: tells its engine once a second what was measured, and has blocks moved as it decides.
+
+The engine (`shared/planning/chain/engine.py`) is pure and decides; clock, codecs by name, logs and metrics are here. What an
+operator pins goes first.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
+
+import structlog
+
+from edge_agent.adaptation.decisions import INTERVAL_SECONDS
+from edge_agent.adaptation.engine_inputs import check_measured
+from edge_agent.config import EngineSection
+from edge_agent.experiment.building import Experiment
+from edge_agent.observability.metrics import EngineMetrics
+from edge_agent.training.open_run import Deploys
+from edge_agent.training.statistics import MeanSince, Statistics
+from shared.errors import ConfigError, PlanError
+from shared.placement import Cargo, Placement, Route, chain_workers, cuts_of
+from shared.planning import EngineConfig
+from shared.planning.chain import ChainDecision, ChainEngine, MeasuredChain, Partition, load_chain
+from shared.registry import codec_bits, codec_of_bits
+
+_log = structlog.get_logger(__name__)
+
+
+class ChainDecisions:
+    """The decisions of one run. Everything is called on its event loop."""
+
+    def __init__(
+        self,
+        chain: MeasuredChain,
+        settings: EngineSection,
+        placement: Placement,
+        codec: str,
+        total_steps: int,
+        statistics: Statistics,
+        metrics: EngineMetrics,
+    ) -> None:
+        """placement: what the run begins with, a chain. codec: the configured one; those of other bits are of its family.
+
+        Raises PlanError where nothing was measured of it.
+        """
+        self._names = tuple(stage.name for stage in chain.stages)
+        self._codec = codec
+        start = self._partition_of(placement)
+        assert start is not None, "the placement is a chain"
+        config = EngineConfig(margin=settings.margin, dwell_seconds=settings.dwell_seconds)
+        self._engine = ChainEngine(chain, settings.bits, placement.staleness, start, config, total_steps)
+        self._statistics, self._metrics = statistics, metrics
+        self._means: dict[str, MeanSince] = {}
+        self._proposal: ChainDecision | None = None
+
+    @asynccontextmanager
+    async def running(self, deployer: Deploys) -> AsyncIterator[None]:
+        """Decide for this deployer while the body runs."""
+        task = asyncio.create_task(self._run(deployer))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self, deployer: Deploys) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            self.look(deployer, time.monotonic())
+
+    def pin(self, *, cuts: tuple[int, ...] | None, bits: int | None) -> None:
+        """Hold cuts or bit width, each that is given. Raises PlanError where nothing may be so, and then nothing is changed."""
+        self._engine.pin(cuts, bits)
+
+    def look(self, deployer: Deploys, seconds: float) -> None:
+        """Observe once, and do what follows from it. seconds: any clock that never goes back."""
+        if deployer.moving:
+            self._engine.note_standstill(seconds)
+            return
+        partition = self._partition_of(deployer.placement)
+        if partition is None or not self._engine.knows(partition) or not self._statistics.is_flowing:
+            self._engine.note_standstill(seconds)
+            return
+        if self._proposal is not None or partition != self._engine.partition:
+            self._proposal = None
+            self._take_seconds()  # of the steps before
+            self._engine.note_deployed(seconds, partition)
+        rates = self._statistics.link_rates
+        both = [(rates.get((near, far)), rates.get((far, near))) for near, far in pairwise(self._names)]
+        decision = self._engine.observe(seconds, self._statistics.steps, both, self._take_seconds())
+        self._metrics.modelled.set(self._engine.predicted_seconds)
+        if (step_seconds := self._statistics.step.recent) is not None:
+            self._metrics.measured.set(step_seconds)
+        if decision is not None:
+            self._apply(deployer, decision)
+
+    def _apply(self, deployer: Deploys, decision: ChainDecision) -> None:
+        wanted = decision.partition
+        _log.info(
+            "moving blocks of the chain",
+            today=str(self._engine.partition),
+            wanted=str(wanted),
+            reason=decision.reason,
+            predicted_seconds_per_step=round(decision.seconds_per_step, 4),
+            staying_seconds_per_step=round(decision.staying_seconds_per_step, 4),
+            predicted_moving_seconds=round(decision.moving_seconds, 3),
+        )
+        self._proposal = decision
+        self._metrics.repartitions.labels(decision.reason).inc()
+        self._metrics.predicted.set(decision.seconds_per_step)
+        deployer.recut(wanted.cuts, tuple(codec_of_bits(bits, self._codec) for bits in wanted.bits))
+
+    def _take_seconds(self) -> list[float | None]:
+        """What each stage took for a step since this was asked last."""
+        taken: list[float | None] = []
+        for name in self._names:
+            figures = self._statistics.workers.get(name)
+            if figures is None:
+                taken.append(None)
+                continue
+            mean = self._means.get(name)
+            if mean is None or mean.timing is not figures.compute:
+                mean = self._means[name] = MeanSince(figures.compute)
+            taken.append(mean.take())
+        return taken
+
+    def _partition_of(self, placement: Placement) -> Partition | None:
+        """The partition of a placement; None where it is no chain of these stages."""
+        cuts = cuts_of(placement)
+        if cuts is None or chain_workers(placement) != self._names:
+            return None
+        routes = [Route(*hop, Cargo.FEATURE) for hop in pairwise(self._names)]
+        return Partition(cuts, tuple(codec_bits(placement.codecs[route]) for route in routes))
+
+
+def load_run_chain(experiment: Experiment) -> MeasuredChain | None:
+    """The chain that `engine.chain` names, checked against the experiment; None where it names none.
+
+    Raises PlanError for a file that cannot be read or is of something else, and ConfigError where a schedule would change K, or
+    the placement is no chain.
+    """
+    config, path = experiment.config, experiment.config.engine.chain
+    if path is None:
+        return None
+    if not isinstance(config.deployment.staleness, int):
+        raise ConfigError("deployment.staleness is a schedule and engine.chain is set; give one K for the whole run")
+    placement = experiment.placement
+    if config.deployment.follows_codecs:
+        raise ConfigError(
+            "deployment.codec is a schedule and engine.chain is set, which would both change the bits; leave one out"
+        )
+    workers = chain_workers(placement)
+    if workers is None or len(workers) < 2:
+        raise ConfigError(
+            "engine.chain is set and the placement is not of workers that each run the next blocks; leave one of them out"
+        )
+    chain = load_chain(path)
+    check_measured(chain, tuple(block.name for block in experiment.chain.blocks), config.data.batch_size, str(path))
+    names = tuple(stage.name for stage in chain.stages)
+    if names != workers:
+        raise PlanError(
+            f"{path}: the stages are {', '.join(names)}, and the placement's workers are {', '.join(workers)}; they "
+            "must have the same names in the same order"
+        )
+    return chain
+
+
+def make_chain_decisions(
+    experiment: Experiment, chain: MeasuredChain | None, statistics: Statistics, metrics: EngineMetrics
+) -> ChainDecisions | None:
+    """The decisions of a run; None without a chain to decide by. Raises PlanError where nothing was measured of its start."""
+    if chain is None:
+        return None
+    config = experiment.config
+    codec = config.deployment.first_codec
+    return ChainDecisions(chain, config.engine, experiment.placement, codec, experiment.steps, statistics, metrics)
