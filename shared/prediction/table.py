@@ -29,6 +29,7 @@ MOST_LAYERS = 4096
 MOST_SAMPLES = 100_000
 MOST_CELLS = 5_000_000
 """Layers times samples of one table: a file of another must not take all memory."""
+MOST_FILE_BYTES = 64 * 2**20
 LONGEST_SECONDS = 1e6
 SHORTEST_SECONDS = 1e-9
 """Beyond these a time is no measurement, and its logarithm would weigh more than all others."""
@@ -62,9 +63,9 @@ class LatencyTable(_Part):
     """How the device is called in what is printed."""
     layers: Annotated[int, Field(ge=1, le=MOST_LAYERS)]
     """L."""
-    reference: Annotated[tuple[int, ...], Field(min_length=REFERENCES)]
+    reference: tuple[int, ...]
     """Indices of the samples that are measured on every device."""
-    samples: Annotated[tuple[Sample, ...], Field(min_length=REFERENCES, max_length=MOST_SAMPLES)]
+    samples: Annotated[tuple[Sample, ...], Field(max_length=MOST_SAMPLES)]
     flops: tuple[NonNegativeFloat, ...] | None = None
     """Multiplications and additions of each layer's forward. None where nobody has counted them."""
 
@@ -87,6 +88,8 @@ class LatencyTable(_Part):
 
 def load_table(path: Path) -> LatencyTable:
     """The table in a file. Raises PlanError when it cannot be read or holds anything wrong."""
+    if path.is_file() and path.stat().st_size > MOST_FILE_BYTES:
+        raise PlanError(f"{path}: the latency table has more than {MOST_FILE_BYTES} bytes")
     document = read_json(path, "latency table", PlanError)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise PlanError(f'{path}: a latency table is a JSON object whose schema is "{SCHEMA}"')

@@ -65,7 +65,10 @@ def test_every_command_and_flag_that_a_page_shows_is_there(page):
         if name not in commands:
             assert f"`{program} {name}" not in text, f"{page}: {program} {name}"  # in a sentence it is two words
             continue
-        known = {option for parameter in commands[name].params for option in parameter.opts} | {"--help"}
+        command = commands[name]
+        if within := getattr(command, "commands", None):
+            command = within[rest.split()[0]]
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
         shown = {word.partition("=")[0] for word in rest.split() if word.startswith("--")}
         assert shown <= known, f"{page}: {program} {name}"
 

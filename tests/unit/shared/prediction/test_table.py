@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from shared.errors import PlanError
 from shared.prediction import known_devices, load_table, representatives, table_to_json
+from shared.prediction.table import MOST_FILE_BYTES
 from tests.support.latency import LAYERS, costs_of, table_of, write_table
 
 
@@ -58,7 +59,7 @@ def set_in(*steps):
         (set_in("samples", 3, "seconds", "fast"), r'samples\[3\].seconds is "fast"; '),
         (set_in("samples", 2, "layers", [1, 0]), r"samples\[2\].layers has 2 entries; layers says 8"),
         (set_in("samples", 2, "layers", 1, 2), r"samples\[2\].layers\[1\] is 2; "),
-        (set_in("reference", list(range(9))), "reference"),
+        (set_in("reference", list(range(9))), "reference names 9 samples; 10 are needed"),
         (set_in("reference", [0] * 10), "reference names 1 samples; 10 are needed"),
         (set_in("reference", [*range(9), 36]), "reference names sample 36; the table has samples 0 to 35"),
         (set_in("flops", [1.0]), "flops has 1 entries; layers says 8"),
@@ -81,6 +82,14 @@ def test_what_is_no_table_at_all_is_refused(text, tmp_path):
     path = tmp_path / "none.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(PlanError, match=r"none\.json: "):
+        load_table(path)
+
+
+def test_a_file_that_no_table_needs_is_not_read(tmp_path):
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        file.truncate(MOST_FILE_BYTES + 1)
+    with pytest.raises(PlanError, match=r"huge\.json: the latency table has more than"):
         load_table(path)
 
 
