@@ -66,15 +66,18 @@ def test_32_bits_are_of_every_family():
 
 
 @pytest.mark.parametrize(
-    ("bits", "codec", "timed"),
+    ("bits", "codec", "timed", "family"),
     [
-        ("[8, 32]", "fp32", "uniform8"),
-        ("[2, 4, 32]", "fp32", "uniform4"),
-        ("[8, 32]", "uniform2-channel", "uniform8-channel"),
-        ("[32]", "fp32", "uniform8"),
+        ("[8, 32]", "fp32", "uniform8", "uniform"),
+        ("[2, 4, 32]", "fp32", "uniform4", "uniform"),
+        ("[8, 32]", "uniform2-channel", "uniform8-channel", "uniform-channel"),
+        ("[32]", "fp32", "uniform8", "uniform"),
+        ("[2, 4, 32]", "mbq2", "mbq4", "mbq"),
+        ("[2, 8]", "mbq2", "uniform8", "uniform"),
+        ("[2, 4]", '[[0, "mbq2"], [3, "fp32"]]', "mbq4", "mbq"),
     ],
 )
-def test_the_codecs_that_are_deployed_are_timed(bits, codec, timed):
+def test_the_codecs_that_are_deployed_are_timed(bits, codec, timed, family):
     config = edge_config(*flags("cnn", "sgd"), f"engine.bits={bits}", f"deployment.codec={codec}")
     assert narrow_codec(config) == timed
-    assert codec_family(timed) == "uniform" + "-channel" * ("channel" in codec)
+    assert codec_family(timed) == family

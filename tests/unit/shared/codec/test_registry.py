@@ -47,6 +47,8 @@ def test_in_a_family_every_width_is_there_once():
         (32, "fp16", "fp32"),
         (16, "fp32", "uniform16"),
         (16, "bf16", "bf16"),
+        (3, "mbq4", "mbq3"),
+        (8, "mbq4", "uniform8"),
     ],
 )
 def test_other_bits_are_of_the_same_family_or_of_a_common_one(bits, like, name):
