@@ -41,9 +41,12 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
     )
     if (seconds := statistics.step.recent) is not None and seconds > 0:
         status.samples_per_second = float(f"{config.data.batch_size / seconds:.6g}")
+    left_out = () if of.run is None else of.run.session.stored.record.left_out
     for name, worker in statistics.workers.items():
-        seconds = _shown(worker.compute)
-        status.workers.add(name=name, blocks=worker.blocks, step=worker.done_step, compute_seconds=seconds)
+        seconds, out = _shown(worker.compute), name in left_out
+        status.workers.add(
+            name=name, blocks=worker.blocks, step=worker.done_step, compute_seconds=seconds, left_out=out
+        )
     for (sender, receiver), rate in statistics.link_rates.items():
         status.links.add(sender=sender, receiver=receiver, bits_per_second=rate)
     status.running.FromNanoseconds(int(of.running_seconds * 1e9))

@@ -105,6 +105,8 @@ def sessions_table(sessions: Iterable[pb.EdgeSessionStatus]) -> Table:
 
 
 def _worker(worker: pb.WorkerStatus) -> str:
+    if worker.left_out:
+        return "left out: it was away for too long"
     computes = f", {worker.compute_seconds * 1e3:.1f} ms a step" if worker.HasField("compute_seconds") else ""
     return f"blocks {', '.join(worker.blocks) or 'none'}, {worker.step} steps done{computes}"
 

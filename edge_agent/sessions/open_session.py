@@ -124,6 +124,12 @@ class OpenSession:
         for worker in workers:
             self.left_out[worker] = self.members.pop(worker)
 
+    def let_in(self, worker: str, member: Member) -> None:
+        """Go on with a trainer again, which has nothing of the session that counts."""
+        del self.left_out[worker]
+        self.members[worker] = member
+        self._equal_blocks[worker] = set()
+
     async def join(self) -> dict[str, pb.JoinSessionResponse]:
         """Become the only agent of the session at every trainer, and hear what each could go on with.
 

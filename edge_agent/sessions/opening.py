@@ -16,7 +16,7 @@ from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
-from shared.errors import ConfigError
+from shared.errors import ConfigError, SessionLostError
 from shared.tensor_wire import wire_dtype
 from shared.training.step_log import StepLog
 from shared.version import PROTOCOL_VERSION
@@ -69,6 +69,22 @@ async def open_session(
         raise
     _log.info("session opened", session=session.id, workers=[*experiment.placement.workers], steps=experiment.steps)
     return session
+
+
+async def take_back(session: OpenSession, worker: str) -> None:
+    """Have a trainer again that was left out. Joining all is to follow, and a checkpoint: its memory of the session is void.
+
+    Where it has forgotten the session, it is opened there anew. Raises IsthmusError where it does not answer or refuses.
+    """
+    client, session_id = session.left_out[worker]
+    await client.check_serving()
+    term = await session.workers.disk.run(session.stored.next_term)
+    try:
+        await client.join_session(session_id, term)
+    except SessionLostError:
+        session_id = (await client.open_session(_request(session.experiment, worker))).session_id
+        await session.workers.disk.run(session.stored.set_trainer_session, worker, session_id)
+    session.let_in(worker, Member(client, session_id))
 
 
 def resume_session(

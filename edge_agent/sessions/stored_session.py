@@ -70,6 +70,10 @@ class StoredSession:
         """Record without which trainers the session goes on. Raises StorageError."""
         self._change(left_out=tuple(sorted(workers)))
 
+    def set_trainer_session(self, worker: str, session_id: str) -> None:
+        """Record the id that a trainer has given the session. Raises StorageError."""
+        self._change(trainer_sessions={**self.record.trainer_sessions, worker: session_id})
+
     def change_settings(self, config: EdgeConfig, total_steps: int) -> None:
         """Record the configuration that the session goes on with. Raises StorageError."""
         self._change(config=recorded(config), total_steps=total_steps)

@@ -1,6 +1,5 @@
 """How often a run may fail before it ends, and how long it waits before it tries again."""
 
-from edge_agent.sessions.absences import AbsentError
 from shared.client.retry import Spacing
 from shared.errors import (
     FencedError,
@@ -61,5 +60,5 @@ def can_be_mended(failure: IsthmusError) -> bool:
 
     A trainer that cannot be reached has been tried for as long as the user allows when this is asked.
     """
-    passing = isinstance(failure, ProtocolError | SessionLostError | AbsentError) or is_refusal(failure)
+    passing = isinstance(failure, ProtocolError | SessionLostError) or is_refusal(failure)
     return passing and not isinstance(failure, FencedError | GoneError)

@@ -16,7 +16,7 @@ from edge_agent.training.placement_change import change_placement
 from edge_agent.training.step_boundary import StepBoundary
 from shared.codec import codec_by_name
 from shared.errors import FencedError, GoneError, IsthmusError, UnreachableError
-from shared.placement import Cargo, Deployment, Placement
+from shared.placement import Cargo, Deployment, Placement, held_blocks
 
 _log = structlog.get_logger(__name__)
 
@@ -119,6 +119,17 @@ class Deployer:
         if self._wanted is not None:
             _log.warning("the change of placement is dropped", version=self._wanted.version)
         self._wanted = None
+
+    @property
+    def returning(self) -> list[str]:
+        """The trainers that were left out and are to have blocks again by what is wanted."""
+        left_out = self._session.left_out
+        return [] if self._wanted is None else [name for name in left_out if held_blocks(self._wanted, name)]
+
+    def stay(self, reason: str) -> None:
+        """Give up what is wanted: it cannot come into force now."""
+        self._wanted = None
+        self._note_staying(reason)
 
     async def change_now(self, next_step: int) -> Tickets | None:
         """Put into force what is wanted, with nothing in flight and no link up. Returns the trainers' new tickets.

@@ -5,6 +5,7 @@ an operator waited for. Used on the event loop.
 """
 
 import time
+from collections.abc import Sequence
 from enum import Enum, auto
 from functools import partial
 
@@ -12,6 +13,7 @@ import structlog
 
 from edge_agent.sessions.absences import Absences, AbsentError
 from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.opening import take_back
 from edge_agent.training.attempts import Attempts, can_be_mended, is_refusal
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
@@ -81,6 +83,7 @@ class TrainingLoop:
 
         Returns early, after a last checkpoint, where the run is to stop. Raises the IsthmusError that nothing can mend.
         """
+        failure: IsthmusError | None
         self.checkpointer.count_from(0)
         joined = await self._rejoin(is_whole=not resumed)
         while True:
@@ -89,10 +92,13 @@ class TrainingLoop:
                     return
                 if self._pause.shutdown.requested:
                     return
-                failure: IsthmusError | None = None
+                failure, is_whole = None, True
+            except AbsentError as absent:
+                self._leave_out(absent.workers)
+                failure, is_whole = None, False
             except IsthmusError as raised:
-                failure = raised
-            joined = await self._recover(failure)
+                failure, is_whole = raised, True
+            joined = await self._recover(failure, is_whole=is_whole)
 
     async def go_back(self) -> None:
         """Go back to the newest checkpoint of all workers, and bring the weights of that step home."""
@@ -127,6 +133,8 @@ class TrainingLoop:
                 joined = await self._change_placement()
 
     async def _change_placement(self) -> Rejoined | Restored:
+        if returning := self.deployer.returning:
+            return await self._take_back(returning)
         if (tickets := await self.deployer.change_now(self.step)) is None:
             # The links have ended, and the tickets that dialled them are used: joining gives others.
             return await self._rejoin(is_whole=True)
@@ -134,6 +142,26 @@ class TrainingLoop:
         self._tally.begin(self._session.placement, self._experiment.facts, self.step)
         self.checkpointer.ask_here()  # so that going back never moves blocks back
         return Rejoined(tickets)
+
+    async def _take_back(self, returning: Sequence[str]) -> Rejoined | Restored:
+        """Have trainers again that were left out, with nothing of the session at first: all restore a checkpoint of this step.
+
+        After that the change that is wanted gives them blocks, as any change does. Where one does not answer, what is in force
+        stays.
+        """
+        await self._take_last_checkpoint()
+        shared = self._session.stored.shared
+        if shared is None or shared.step != self.step:
+            self.deployer.stay("the checkpoint that would let a trainer in again was not taken")
+            return await self._rejoin(is_whole=True)
+        try:
+            for worker in returning:
+                await take_back(self._session, worker)
+        except IsthmusError as failure:
+            self.deployer.stay(f"a trainer that was left out is not back: {failure}")
+            return await self._rejoin(is_whole=True)
+        _log.info("trainers are back", trainers=returning)
+        return await self._rejoin(is_whole=False)
 
     async def _do_steps(self, linked: Links) -> _End:
         steps = self._experiment.steps
@@ -227,28 +255,34 @@ class TrainingLoop:
 
     async def _rejoin(self, *, is_whole: bool) -> Rejoined | Restored:
         """Join the trainers again; those that stay away for too long are left out from then on."""
-        session, before = self._session, set(self._session.left_out)
+        session, recorded = self._session, self._session.stored.record.left_out
         while True:
             attempts = session.retry.run(partial(rejoin, session, self._worker, is_whole=is_whole))
             try:
                 joined = await self._absences.bounded(attempts)
             except AbsentError as absent:
-                _log.warning("trainers away for too long; going on without them", trainers=absent.workers)
-                session.leave_out(absent.workers)
+                self._leave_out(absent.workers)
                 is_whole = False
                 continue
-            if replaced := sorted(session.left_out.keys() - before):
+            if session.left_out.keys() != set(recorded):
                 await session.workers.disk.run(session.stored.set_left_out, session.left_out)
+            if replaced := sorted(session.left_out.keys() - set(recorded)):
                 self.deployer.want_nothing()
                 self._listener.replaced(replaced)
                 _log.info("trainers replaced", trainers=replaced, version=session.placement.version)
             return joined
 
-    async def _recover(self, failure: IsthmusError | None) -> Rejoined | Restored:
-        """Go on after `failure`, or after the links were ended because a trainer stops.
+    def _leave_out(self, trainers: Sequence[str]) -> None:
+        """Go on without these trainers, once the others are joined again."""
+        _log.warning("trainers away for too long; going on without them", trainers=trainers)
+        self._session.leave_out(trainers)
 
-        Where a trainer has refused a step and the session is gone after that, raises the refusal, because its reason can be
-        fixed. After any other failure, raises a GoneError with the failure as its cause.
+    async def _recover(self, failure: IsthmusError | None, *, is_whole: bool) -> Rejoined | Restored:
+        """Go on after `failure`, or after the links were ended because a trainer stops or is left out.
+
+        is_whole: whether training can go on from what is in memory. Where a trainer has refused a step and the session is gone
+        after that, raises the refusal, because its reason can be fixed. After any other failure, raises a GoneError with the
+        failure as its cause.
         """
         while True:
             if failure is not None:
@@ -262,7 +296,7 @@ class TrainingLoop:
                 _log.warning("the links are lost; joining again", reason=str(failure))
                 await self._attempts.wait(self.step)
             try:
-                return await self._rejoin(is_whole=True)
+                return await self._rejoin(is_whole=is_whole)
             except ProtocolError as again:
                 failure = again
             except GoneError as gone:

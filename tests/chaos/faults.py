@@ -84,6 +84,8 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
     ),
     ("trainer", Fault.KILL_IN_CHECKPOINT): (
         "cloud_trainer.sessions.session:copy_state",
+        "cloud_trainer.sessions.session_store:SessionStore.load_block",
+        "cloud_trainer.sessions.session_store:SessionStore.save_replica",
         _FSYNC,
         _RENAME,
     ),
@@ -97,6 +99,7 @@ BETWEEN_TRAINERS = {
     "cloud_trainer.sessions.session:Session.dial",
     "cloud_trainer.rpc.offered_blocks:OfferedBlocks.offer_blocks",
     "cloud_trainer.rpc.offered_blocks:OfferedBlocks.fetch_blocks",
+    "cloud_trainer.sessions.session_store:SessionStore.save_replica",
 }
 """The points that a run with one trainer never comes to; a fault that is planned there would keep back all after it."""
 MOST_CALLS = {Fault.KILL_IN_MIGRATION: 2, Fault.KILL_IN_CHECKPOINT: 6, Fault.DISK_FULL: 6, Fault.FAILED_FSYNC: 6}

@@ -230,6 +230,7 @@ def _agent_flags(folder: Path, staleness: int, placement: Document, addresses: M
         f"deployment.staleness={staleness}",
         f"deployment.codec={'fp32' if staleness == 0 else 'uniform8'}",
         f"checkpoints.every_steps={CHECKPOINT_STEPS}",
+        "checkpoints.replicas=1",
         f"checkpoints.location={folder / 'edge'}",
         f"checkpoints.step_log={folder / 'steps' / 'edge'}",
         f"link.stall_seconds={STALL_SECONDS}",

@@ -3,19 +3,28 @@
 Trainers and agent are processes of their own. With K = 0 what comes out is bit for bit what an undisturbed run gives.
 """
 
+import asyncio
 import json
+import shutil
 from contextlib import ExitStack
 
 import pytest
 from safetensors.torch import load_file
 
+from edge_agent import run_training
+from edge_agent.main import app as agent_app
+from edge_agent.observability.observer import RunObserver
+from shared.client.config import TrainerAddressConfig
+from shared.client.trainer import TrainerClient
+from shared.config import LinkConfig
 from shared.errors import ExitCode
 from tests.chaos import sides
 from tests.chaos.faults import Fault, Planned
+from tests.support.commands import command
 from tests.support.experiments import flags
 from tests.support.placement_kinds import PEERS_ALLOWED
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import ALLOWED, HASTE, agent_process, edge_config, held_port, run_agent
+from tests.support.running import ALLOWED, HASTE, Listening, agent_process, edge_config, held_port, run_agent
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 STEPS, CHECKPOINT_STEPS = 160, 10
@@ -26,30 +35,32 @@ CHOSEN = [
     "training.epochs=10",
     "training.evaluate_every_epochs=0",
 ]
-PLACED = ['placement.edge="0:1"', 'placement.near="1:2"', 'placement.far="2:3"', 'placement.cloud="3:"']
+PLACED = {"edge": "0:1", "near": "1:2", "far": "2:3", "cloud": "3:"}
 SECONDS = 2
 """How long a trainer may be away that is to be replaced."""
 WHILE_A_REPLICA_IS_SENT = "cloud_trainer.sessions.session_store:SessionStore.load_block"
 
 
 class Chain:
-    """Three trainers and an agent in a folder, to be killed and started again. A context."""
+    """Trainers and an agent in a folder, to be killed and started again. A context."""
 
-    def __init__(self, folder, replace_after_seconds=SECONDS):
+    def __init__(self, folder, replace_after_seconds=SECONDS, placed=PLACED):
         self.folder = folder
+        self._placed = placed
+        self._names = [name for name in NAMES if name in placed]
         self.output = folder / "output"
         self._after = replace_after_seconds
         self._stack = ExitStack()
         self._trainers = {}
 
     def __enter__(self):
-        self._ports = {name: self._stack.enter_context(held_port()) for name in NAMES}
-        for name in NAMES:
+        self._ports = {name: self._stack.enter_context(held_port()) for name in self._names}
+        for name in self._names:
             self.start(name)
         return self
 
     def __exit__(self, *_):
-        for name in NAMES:
+        for name in self._names:
             self.kill(name)
         self._stack.close()
 
@@ -70,12 +81,25 @@ class Chain:
             f'{{name="{name}", address="127.0.0.1:{port}", replace_after_seconds={self._after}}}'
             for name, port in self._ports.items()
         )
-        chosen = [*CHOSEN, *PLACED, f"trainers=[{trainers}]", "compute.threads=1", "compute.device=cpu"]
-        chosen += ["control.listen=none", f"checkpoints.location={self.folder / 'edge'}", "checkpoints.replicas=1"]
-        return [*chosen, f"checkpoints.every_steps={CHECKPOINT_STEPS}"]
+        placed = [f'placement.{worker}="{blocks}"' for worker, blocks in self._placed.items()]
+        chosen = [*CHOSEN, *placed, f"trainers=[{trainers}]", "compute.threads=1", "compute.device=cpu"]
+        chosen += [f"control.listen={self.control}", f"checkpoints.location={self.folder / 'edge'}"]
+        return [*chosen, "checkpoints.replicas=1", f"checkpoints.every_steps={CHECKPOINT_STEPS}"]
+
+    @property
+    def control(self):
+        return f"unix:{self.folder / 'agent.sock'}"
 
     def agent(self):
         return self._stack.enter_context(agent_process(*self.flags(), output=self.output))
+
+    async def command(self, *arguments):
+        """A command to the agent that runs in this process."""
+        await asyncio.to_thread(command, agent_app, *map(str, arguments), f"--control={self.control}")
+
+    async def until_it_answers(self, name):
+        async with TrainerClient(TrainerAddressConfig(address=f"127.0.0.1:{self._ports[name]}"), LinkConfig()):
+            pass
 
     def replicas(self, name):
         """The replicas on a trainer's disk, the newest first."""
@@ -172,3 +196,50 @@ def test_an_agent_that_dies_after_a_replacement_goes_on_without_that_trainer(tmp
         again = run_agent("run", "--resume", *(f"--set={flag}" for flag in chain.flags()), f"--output={chain.output}")
         assert again.returncode == 0, again.stderr
         assert trained(chain, expected) == ["edge", "near", "cloud", "cloud"]
+
+
+def test_a_trainer_alone_is_replaced_by_the_device(tmp_path, expected):
+    with Chain(tmp_path, placed={"edge": "0:2", "near": "2:"}) as chain:
+        _, said = agent = chain.agent()
+        said.first_event("checkpoint at every worker", 30)
+        chain.kill("near")
+        assert said.first_event("trainers replaced")["trainers"] == ["near"]
+        assert finished(chain, agent, expected) == ["edge", "edge", "edge", "edge"]
+
+
+@pytest.mark.parametrize(
+    ("disk", "later"), [("is there", False), ("is there", True), ("is lost", False), ("is lost", True)]
+)
+async def test_a_trainer_that_is_back_has_blocks_again_when_somebody_places_them_there(
+    disk, later, tmp_path, expected, monkeypatch
+):
+    """later: when others have trained its blocks further."""
+    far_enough, replaced, deployers = asyncio.Event(), asyncio.Event(), []
+    monkeypatch.setattr(RunObserver, "replaced", lambda *_: replaced.set())
+    tiles = [{"worker": worker, "blocks": [index, index + 1]} for index, worker in enumerate(("edge", *NAMES))]
+    document = {"schema": "isthmus.placement/v1", "workers": ["edge", *NAMES], "tiles": tiles}
+
+    def progressed(progress):
+        if progress.steps >= 3 * CHECKPOINT_STEPS:
+            far_enough.set()
+        if later and replaced.is_set() and progress.steps == STEPS // 2:
+            deployers[0].place(document)
+
+    with Chain(tmp_path) as chain:
+        listening = Listening(progressed, deployers.append)
+        run = asyncio.create_task(run_training(edge_config(*chain.flags()), listening))
+        await far_enough.wait()
+        await chain.command("pause")
+        chain.kill("far")
+        await replaced.wait()
+        if disk == "is lost":
+            shutil.rmtree(tmp_path / "far")
+        chain.start("far")
+        await chain.until_it_answers("far")
+        if not later:
+            (tmp_path / "placement.json").write_text(json.dumps(document))
+            await chain.command("place", tmp_path / "placement.json")
+        await chain.command("resume")
+        result = await run
+    assert [block.worker for block in result.summary.blocks] == ["edge", *NAMES]
+    assert_same_bits(expected, result.module.state_dict())

@@ -602,12 +602,15 @@ class WorkerStatus(_message.Message):
     BLOCKS_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     COMPUTE_SECONDS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name: "edge", or that of a trainer."""
     step: _builtins.int
     """It has done all steps before this one."""
     compute_seconds: _builtins.float
     """How long it computes for a step, recently."""
+    left_out: _builtins.bool
+    """Whether the run goes on without it, because it was away for too long."""
     @_builtins.property
     def blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The blocks whose weights it has, as ranges: "0:2" is blocks 0 and 1."""
@@ -619,10 +622,11 @@ class WorkerStatus(_message.Message):
         blocks: _abc.Iterable[_builtins.str] | None = ...,
         step: _builtins.int = ...,
         compute_seconds: _builtins.float | None = ...,
+        left_out: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_compute_seconds", b"_compute_seconds", "compute_seconds", b"compute_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compute_seconds", b"_compute_seconds", "blocks", b"blocks", "compute_seconds", b"compute_seconds", "name", b"name", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compute_seconds", b"_compute_seconds", "blocks", b"blocks", "compute_seconds", b"compute_seconds", "left_out", b"left_out", "name", b"name", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__compute_seconds: _TypeAlias = _typing.Literal["compute_seconds"]  # noqa: Y015
     _WhichOneofArgType__compute_seconds: _TypeAlias = _typing.Literal["_compute_seconds", b"_compute_seconds"]  # noqa: Y015

@@ -70,3 +70,11 @@ def test_what_is_not_known_is_shown_as_that():
     shown = console.export_text()
     assert "none on both sides yet" in shown
     assert "planner" not in shown
+
+
+def test_a_worker_that_is_left_out_is_said_to_be():
+    console = Console(width=120, file=io.StringIO(), record=True)
+    near, far = pb.WorkerStatus(name="near", blocks=["1:3"], step=7), pb.WorkerStatus(name="far", left_out=True)
+    console.print(status_table(pb.EdgeStatus(workers=[near, far])))
+    shown = " ".join(console.export_text().replace("│", "").split())
+    assert "on near blocks 1:3, 7 steps done on far left out: it was away for too long" in shown
