@@ -50,11 +50,10 @@ class Joining:
                 found, record = await self._fencing.examine(session_id, term, uses)
                 names, replicas = await self._store.names(session_id), await self._store.replicas(session_id)
                 if found is None:
-                    session = await self._build_again(session_id, record, term, uses)
-                else:
-                    await self._fencing.take(session_id, record, term)
-                    await found.join(term)
-                    session = found
+                    self._check_room(session_id)
+                await self._fencing.take(session_id, record, term)
+                session = found or await self._build_again(session_id, record, uses)
+                await session.join(term)
             _log.info("session joined", session=session_id, term=term, in_memory=found is not None)
             await self._fencing.check_kept(session)
             return pb.JoinSessionResponse(
@@ -75,10 +74,10 @@ class Joining:
         session_id, name = request.session_id, CheckpointName(request.checkpoint.lineage, request.checkpoint.step)
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
-                session, record = await self._fencing.find(session_id, uses)
+                found, record = await self._fencing.find(session_id, uses)
                 _check_term(session_id, request.fence, record)
-                if session is None:
-                    raise self._sessions.not_found(session_id)
+                session = found or await self._build_again(session_id, record, uses)
+                session.attachment.term = record.session_term
                 placement = await self._threads.build(session.judge.read, request.placement)
                 needed = session.needed_of_checkpoint(placement)
                 try:
@@ -103,19 +102,20 @@ class Joining:
             _log.info("session restored", session=session_id, checkpoint=str(name), term=session.attachment.term)
             return pb.RestoreWorkerResponse(block_digests=digests, tickets=session.issue_tickets())
 
-    async def _build_again(self, session_id: str, record: Record, term: int, uses: ExitStack) -> Session:
-        """The session as it was opened, without the state of its blocks.
+    def _check_room(self, session_id: str) -> None:
+        """Refuse, before a term is stored, to join a session for which there would be no place. Raises StatusError."""
+        self._sessions.reserve(session_id)
+        self._sessions.release(session_id)
 
-        Where there is no place for it, it is refused before the term is stored. Raises StatusError.
-        """
+    async def _build_again(self, session_id: str, record: Record, uses: ExitStack) -> Session:
+        """The session as it was opened, without the state of its blocks."""
         self._sessions.reserve(session_id)
         try:
-            await self._fencing.take(session_id, record, term)
             session = await self._build(record.request, record.request.placement, session_id)
         except BaseException:
             self._sessions.release(session_id)
             raise
-        session.attachment.term, session.blank = term, True
+        session.blank = True
         self._sessions.add(session)
         uses.enter_context(self._sessions.using(session_id))
         return session

@@ -152,7 +152,10 @@ class OpenSession:
         return dict(zip(self.members, answers, strict=True))
 
     async def restore(self, name: CheckpointName, placement: Placement) -> Tickets:
-        """Have every trainer restore a checkpoint under the placement of that time; static blocks are as here then."""
+        """Have every trainer restore a checkpoint under a placement; static blocks are as here then.
+
+        Where one cannot, the others come to an end first: what is cut short in the middle leaves a session that is of no use.
+        """
 
         async def restore(worker: str, member: Member) -> Sequence[pb.Ticket]:
             answer = await member.client.restore_worker(
@@ -166,9 +169,14 @@ class OpenSession:
             await self.upload_differing(worker, list(answer.block_digests), placement, static_only=True)
             return answer.tickets
 
-        found = await gathered(*(restore(worker, member) for worker, member in self.members.items()))
+        restoring = (restore(worker, member) for worker, member in self.members.items())
+        tickets: dict[str, Sequence[pb.Ticket]] = {}
+        for worker, outcome in zip(self.members, await asyncio.gather(*restoring, return_exceptions=True), strict=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            tickets[worker] = outcome
         self.placement, self.lineage = placement, self.stored.session_term
-        return dict(zip(self.members, found, strict=True))
+        return tickets
 
     async def commit(self, placement: Placement, next_step: int) -> Tickets:
         """Put a placement into force at every trainer, once all of them have said that they can.

@@ -192,8 +192,8 @@ class TrainerServiceServicer:
         """Goes back to a checkpoint under a placement, which begins a new lineage named by the caller's term. The placement may be
         another one than that of the checkpoint: each block that this worker is to hold comes from its own part, or from a replica
         that it keeps.
-        NOT_FOUND: a block of that checkpoint is not here, or is damaged, or the session is not in memory (join it). ABORTED:
-        another agent has joined since. Otherwise as OpenSession.
+        NOT_FOUND: a block of that checkpoint is not here, or is damaged. ABORTED: another agent has joined since. Otherwise as
+        OpenSession.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
