@@ -76,7 +76,7 @@ class LinkCall:
         """
         await self.stream.write(first)
         event = await self.stream.receive()
-        if event is None or event[1] is not None:
+        if event is None or event[1]:
             raise ProtocolError(
                 f"the trainer at {self._connection.address} did not answer the first message of {METHOD}"
             )

@@ -5,6 +5,7 @@ placement before memory is taken for it, and delivered to the steps of this work
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable
 
@@ -23,12 +24,17 @@ from shared.runtime.worker_listener import WorkerListener
 from shared.tensor_wire import from_wire, to_wire
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import TensorKey, WireTensor, key_of
-from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition, StepDone, WorkerStopping
+from shared.transport.stream.reminder import Reminder
+from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 
 LinkStream = Duplex[LinkMessage, LinkMessage]
 DONES = 1024
-"""Messages of steps that are done which are kept to be sent again: many more than can be under way, and small."""
+"""Reports of steps that are done which are kept to be sent again: many more than can be under way, and small."""
+MOST_DONES = 16
+"""Reports that go in one message; with the frames they stay below what a reader takes."""
+REPORT_DELAY_SECONDS = 0.020
+"""How long a report waits for a message that it can go with, where no batch waits for it."""
 
 
 class Inbox:
@@ -67,10 +73,13 @@ class LinkEnd:
         inbox: Inbox,
         codecs: Runner,
         first_step: int,
+        *,
+        reports_may_wait: bool = False,
     ) -> None:
         """operations: of this worker in a step. ahead: how many steps may have begun beyond the oldest that is under way.
 
-        codecs: the thread that encodes and decodes.
+        codecs: the thread that encodes and decodes. reports_may_wait: whether no batch begins only when it is heard what others
+        have done.
         """
         self.peer = peer
         self._wire = wire
@@ -79,7 +88,7 @@ class LinkEnd:
         self._ahead = ahead
         leaving = tuple(one.crossing for one in operations if isinstance(one, Send) and one.crossing.receiver == peer)
         coming = tuple(one.crossing for one in operations if isinstance(one, Receive) and one.crossing.sender == peer)
-        self._outbox = Outbox(leaving, first_step)
+        self._outbox = Outbox(leaving, first_step, _own_feature(operations, peer))
         self._coming = {self._role_and_block(crossing): crossing for crossing in coming}
         self._received = dict.fromkeys(coming, first_step)
         """Of each crossing that comes here, the step that is whole next."""
@@ -88,6 +97,10 @@ class LinkEnd:
         self._slots: dict[tuple[Crossing, int], dict[int, Encoded]] = {}
         self._dones: ResendBuffer[StepDone] = ResendBuffer(DONES)
         self._done_count = self._dones_sent = self._dones_received = 0
+        self._reports_are_due = False
+        """Whether reports go now, even alone."""
+        self._reports_may_wait = reports_may_wait
+        self._report_reminder = Reminder(REPORT_DELAY_SECONDS, self._send_reports)
         self._stopping: list[str] = []
         """Workers that are about to stop."""
         self._stopping_sent = 0
@@ -122,6 +135,13 @@ class LinkEnd:
         """Tell the peer that a worker has done a step."""
         self._dones.keep(self._done_count, done)
         self._done_count += 1
+        if self._reports_may_wait:
+            self._report_reminder.begin()
+        else:
+            self._send_reports()
+
+    def _send_reports(self) -> None:
+        self._reports_are_due = True
         self._more_to_send.set()
 
     def tell_stopping(self, worker: str) -> None:
@@ -155,6 +175,7 @@ class LinkEnd:
             self._outbox.resume(leaving[key], step)
         self._dones_sent = peer.dones_received
         self._dones.forget_before(peer.dones_received)
+        self._reports_are_due = True
         self._stopping_sent = 0
         self._peer_has_ended = False
         self._announced.clear()
@@ -169,7 +190,7 @@ class LinkEnd:
 
     def end(self) -> None:
         """Send what there is to send, and end the stream then. Who dials ends a link, with nothing under way."""
-        self._is_ending = True
+        self._is_ending = self._reports_are_due = True
         self._more_to_send.set()
 
     async def run(self, stream: LinkStream, end_writing: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -179,7 +200,7 @@ class LinkEnd:
         """
         await stream.write(LinkMessage(position=self.position))
         first = await stream.receive()
-        if first is None or first[1] is not None or first[0] != LinkMessage(position=first[0].position):
+        if first is None or first[1] or first[0] != LinkMessage(position=first[0].position):
             raise ProtocolError(f"the link to {self.peer!r} began with something else than a position")
         self.resume(first[0].position)
         self._stream = stream
@@ -194,7 +215,7 @@ class LinkEnd:
                 await receiving  # it must not be cancelled while it reads, which would end the stream as a failure
             elif end_writing is None and receiving in done:
                 # What is on its way goes on to its end: gRPC cannot end a call of which a write was cancelled.
-                self._peer_has_ended = True
+                self._peer_has_ended = self._reports_are_due = True
                 self._more_to_send.set()
                 await asyncio.wait({sending})
         finally:
@@ -235,34 +256,50 @@ class LinkEnd:
     async def _send_all(self, stream: LinkStream) -> None:
         """Until `end`, or until the peer has ended the stream and nothing waits."""
         while True:
-            if self._stopping_sent < len(self._stopping):
-                worker = self._stopping[self._stopping_sent]
-                self._stopping_sent += 1
-                await stream.write(LinkMessage(stopping=WorkerStopping(worker=worker)))
-            elif self._dones_sent < self._done_count:
-                done = self._dones[self._dones_sent]
-                self._dones_sent += 1
-                await stream.write(LinkMessage(done=done))
-            elif (item := self._outbox.next()) is not None:
-                await self._send(stream, item)
+            if items := self._outbox.next():
+                await self._send(stream, items)
+            elif self._stopping_sent < len(self._stopping) or (self._reports_are_due and self._has_reports):
+                await stream.write(self._news())
             elif self._is_ending or self._peer_has_ended:
                 return
             else:
                 self._more_to_send.clear()
                 await self._more_to_send.wait()
 
-    async def _send(self, stream: LinkStream, item: Item) -> None:
-        if item.encoded is None:
-            started = time.monotonic()
-            item.encoded = await self._encoded(item)
-            item.load = ()
-            self._inbox.listener.encoded(self.peer, item.step, started, time.monotonic())
-        for slot, encoded in item.encoded.items():
-            key = self._wire.key(item.crossing, item.step, slot)
-            tensor = to_wire(encoded, key, self._wire.placement.version, item.samples)
-            await stream.send(tensor)
-            self._inbox.listener.sent(self.peer, len(tensor.payload), encoded.raw_bytes)
-        self._outbox.note_sent(item)
+    @property
+    def _has_reports(self) -> bool:
+        return self._dones_sent < self._done_count
+
+    def _news(self) -> LinkMessage:
+        """A message with what is new beside what crosses: reports, and a worker that is about to stop."""
+        message = LinkMessage()
+        if self._stopping_sent < len(self._stopping):
+            message.stopping.worker = self._stopping[self._stopping_sent]
+            self._stopping_sent += 1
+        if self._has_reports:
+            stop = min(self._done_count, self._dones_sent + MOST_DONES)
+            message.dones.extend(self._dones[number] for number in range(self._dones_sent, stop))
+            self._dones_sent = stop
+            if not self._has_reports:
+                self._reports_are_due = False
+                self._report_reminder.end()
+        return message
+
+    async def _send(self, stream: LinkStream, items: tuple[Item, ...]) -> None:
+        tensors: list[WireTensor] = []
+        for item in items:
+            if item.encoded is None:
+                started = time.monotonic()
+                item.encoded = await self._encoded(item)
+                item.load = ()
+                self._inbox.listener.encoded(self.peer, item.step, started, time.monotonic())
+            for slot, encoded in item.encoded.items():
+                key = self._wire.key(item.crossing, item.step, slot)
+                tensors.append(to_wire(encoded, key, self._wire.placement.version, item.samples))
+                self._inbox.listener.sent(self.peer, len(encoded.payload), encoded.raw_bytes)
+        await stream.send(*tensors, message=self._news())
+        for item in items:
+            self._outbox.note_sent(item)
 
     async def _encoded(self, item: Item) -> dict[int, Encoded]:
         if not self._wire.goes_as_it_lies(item.crossing, item.load):
@@ -284,19 +321,21 @@ class LinkEnd:
 
     async def _receive_all(self, stream: LinkStream) -> None:
         while (event := await stream.receive()) is not None:
-            message, tensor = event
-            if message.HasField("done"):
-                self._inbox.on_done(message.done, self.peer)
+            message, tensors = event
+            for done in message.dones:
+                self._inbox.on_done(done, self.peer)
                 self._dones_received += 1
-                if message.done.worker == self.peer:
-                    self._outbox.forget_before(message.done.step + 1)
-            elif message.HasField("stopping"):
+                if done.worker == self.peer:
+                    self._outbox.forget_before(done.step + 1)
+            if message.HasField("stopping"):
                 self._inbox.on_stopping(message.stopping.worker, self.peer)
-            elif message.ByteSize():
+            message.ClearField("dones")
+            message.ClearField("stopping")
+            if message.ByteSize():
                 raise ProtocolError(
                     f"a message came from {self.peer!r} that is neither a frame, an ack, a step that is done nor a stop"
                 )
-            if tensor is not None:
+            for tensor in tensors:
                 await self._take(tensor)
 
     async def _take(self, tensor: WireTensor) -> None:
@@ -332,6 +371,14 @@ class LinkEnd:
             assert isinstance(load, dict)
             check_part(self._wire.chain.blocks[crossing.index], load)
         return load
+
+
+def _own_feature(operations: Program, peer: str) -> Crossing | None:
+    """The feature that a peer gets of this worker's own samples, before this worker has waited for anybody."""
+    for one in itertools.takewhile(lambda one: not isinstance(one, Receive), operations):
+        if isinstance(one, Send) and one.crossing.receiver == peer and one.crossing.cargo is Cargo.FEATURE:
+            return one.crossing
+    return None
 
 
 def _copied(load: Load) -> Load:

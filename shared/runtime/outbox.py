@@ -12,6 +12,10 @@ _FIRST = (Cargo.ERROR_GRADIENT, Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS, Cargo.LABE
 """What goes first where several things wait: what ends a step that others wait for, and labels before their feature."""
 
 
+MOST_WAITING_BYTES = 4096
+"""Larger labels go at once, while their feature is computed: on a slow link they take time of their own."""
+
+
 @dataclass(slots=True)
 class Item:
     """A load on its way: encoded once, because a codec may draw random numbers."""
@@ -21,12 +25,16 @@ class Item:
     crossing: Crossing
     load: Load
     encoded: dict[int, Encoded] | None = None
+    waits: bool = False
+    """Whether it goes with the feature of its step, and not before."""
 
 
 class Outbox:
     """The items of all crossings that leave by one link."""
 
-    def __init__(self, crossings: tuple[Crossing, ...], first_step: int) -> None:
+    def __init__(self, crossings: tuple[Crossing, ...], first_step: int, labelled: Crossing | None = None) -> None:
+        """labelled: the feature with which small labels of its step go; None where they go by themselves."""
+        self._labelled = labelled
         ordered = sorted(crossings, key=lambda one: (_FIRST.index(one.cargo), one.index))
         self._items: dict[Crossing, ResendBuffer[Item]] = {crossing: ResendBuffer() for crossing in ordered}
         self._to_send = dict.fromkeys(ordered, first_step)
@@ -46,15 +54,28 @@ class Outbox:
     def put(self, outgoing: Outgoing) -> None:
         """One more has to go."""
         item = Item(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load)
+        if outgoing.crossing.cargo is Cargo.LABEL and self._labelled is not None:
+            assert isinstance(outgoing.load, tuple)
+            item.waits = sum(part.nbytes for part in outgoing.load if part is not None) <= MOST_WAITING_BYTES
         self._items[outgoing.crossing].keep(outgoing.step, item)
         self._next_step[outgoing.crossing] = outgoing.step + 1
 
-    def next(self) -> Item | None:
-        """What goes next: of what is there, the kind that goes first."""
-        for crossing, items in self._items.items():
-            if (waiting := items.first_from(self._to_send[crossing])) is not None:
-                return waiting
-        return None
+    def next(self) -> tuple[Item, ...]:
+        """What goes next and goes together: of what is there, the kind that goes first; labels with their feature."""
+        for crossing in self._items:
+            if (item := self._waiting(crossing)) is None:
+                continue
+            if not item.waits or self._labelled is None:
+                return (item,)
+            feature = self._waiting(self._labelled)
+            if feature is not None and feature.step == item.step:
+                return item, feature
+            if self._to_send[self._labelled] > item.step:  # a lost stream has brought the feature and not the labels
+                return (item,)
+        return ()
+
+    def _waiting(self, crossing: Crossing) -> Item | None:
+        return self._items[crossing].first_from(self._to_send[crossing])
 
     def note_sent(self, item: Item) -> None:
         """All of an item has been handed to the link."""

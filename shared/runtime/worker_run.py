@@ -75,7 +75,6 @@ class WorkerRun:
         self._waits_for_all = waits_for_all(placement, model, worker, training=training)
         operations = {name: program(placement, model, name, training=training) for name in placement.workers}
         self._is_idle = not operations[worker]
-        feedback = Feedback(blocks.feedback, self._steps.receives)
         self._heard = reports_heard(placement, model, worker, training=training)
         """By peer, the workers whose reports come from there."""
         self._next_steps = {name: first_step for names in self._heard.values() for name in names}
@@ -94,8 +93,20 @@ class WorkerRun:
         )
         feedback = Feedback(blocks.feedback, self._steps.receives)
         inbox = Inbox(self._computing.deliver, self._arrivals, feedback, self._hear_done, self._hear_stopping, listener)
+        reports_may_wait = all(
+            waits_for_all(placement, model, source.worker, training=training) for source in placement.sources
+        )
         self.links = {
-            peer: LinkEnd(wire, operations[worker], self._ahead, peer, inbox, threads.codecs, first_step)
+            peer: LinkEnd(
+                wire,
+                operations[worker],
+                self._ahead,
+                peer,
+                inbox,
+                threads.codecs,
+                first_step,
+                reports_may_wait=reports_may_wait,
+            )
             for peer in linked
         }
         """By the worker at the other end."""

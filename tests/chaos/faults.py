@@ -170,7 +170,7 @@ class Saboteur:
 
 
 def _possible(due: Planned, arguments: tuple[Any, ...]) -> bool:
-    return due.fault is not Fault.DUPLICATE_FRAME or arguments[1].HasField("frame")
+    return due.fault is not Fault.DUPLICATE_FRAME or bool(arguments[1].frames)
 
 
 def _happen(fault: Fault, original: Callable[..., Any], arguments: tuple[Any, ...], more: dict[str, Any]) -> Any:

@@ -149,7 +149,7 @@ def _claiming(draw: st.DrawFn, packets: Sequence[Packet[Any]]) -> list[Packet[An
     replaced = draw(st.sampled_from([(Role.ROLE_LABEL,), (Role.ROLE_FEATURE,), (Role.ROLE_LABEL, Role.ROLE_FEATURE)]))
     claiming, done = list[Packet[Any]](), set[int]()
     for packet in packets:
-        role = packet.message.frame.role if packet.message.HasField("frame") else None
+        role = packet.message.frames[0].role if packet.message.frames else None
         if role not in replaced:
             claiming.append(packet)
         elif role not in done:
@@ -172,7 +172,7 @@ def _claim(draw: st.DrawFn, packet: Packet[Any], right: Sequence[int]) -> Packet
     message.CopyFrom(packet.message)
     size = _encoded_bytes(codec, dtype, shape, strides)
     header = TensorHeader(codec=codec, dtype=dtype, shape=shape, strides=strides, encoded_bytes=size)
-    message.frame.tensor.CopyFrom(header)
+    message.frames[0].tensor.CopyFrom(header)
     content = draw(st.sampled_from([b"\x00", b"\x01", b"\xff", b"\x00\xff\x7f\x80", bytes(range(10))]))
     return Packet(message, (content * _MOST_SENT_BYTES)[: min(size, _MOST_SENT_BYTES)])
 
@@ -273,7 +273,7 @@ def _link() -> Sequence[Packet[Any]]:
     opening = LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=SESSION, session_term=1, worker=AGENT)
     after = [
         LinkMessage(ack=Ack(received_bytes=1, credit_bytes=1)),
-        LinkMessage(done=StepDone(worker=AGENT, step=0)),
+        LinkMessage(dones=[StepDone(worker=AGENT, step=0)]),
         LinkMessage(stopping=WorkerStopping(worker=TRAINER)),
     ]
     begin = [LinkMessage(opening=opening), LinkMessage.FromString(positioned()[:-_CHECKSUM_BYTES])]

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from shared.placement import AGENT
 from shared.tensor_wire import to_wire
 from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import Assembler, TensorKey
+from shared.transport.stream.framing import Assembler, TensorKey, WireTensor
 from shared.transport.stream.packets import deserializer, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -54,17 +54,19 @@ class Stepper:
         self._feature = codec_by_name("fp32").encode(torch.rand(BATCH, OUTPUTS))
 
     async def step(self) -> None:
-        """One, to the gradient and the report of it."""
+        """One, to its gradient. The report may come with the next one's."""
         labels, feature = (self._labels, Role.ROLE_LABEL, BLOCKS), (self._feature, Role.ROLE_FEATURE, CUT)
-        for encoded, role, block in (labels, feature):
-            await self._stream.send(to_wire(encoded, TensorKey(self._number, role, block), 0, BATCH))
-        gradient = report = False
-        while not (gradient and report):
+        await self._stream.send(
+            *(
+                to_wire(encoded, TensorKey(self._number, role, block), 0, BATCH)
+                for encoded, role, block in (labels, feature)
+            )
+        )
+        tensors: Sequence[WireTensor] = ()
+        while not tensors:
             event = await self._stream.receive()
             assert event is not None, "the trainer ended the stream"
-            message, tensor = event
-            gradient = gradient or tensor is not None
-            report = report or message.HasField("done")
+            _, tensors = event
         self._number += 1
 
     async def until(self, ended: "asyncio.Future[Any]", least: int = 1) -> Pace:

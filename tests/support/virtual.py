@@ -145,13 +145,14 @@ class Wire:
 
     async def write(self, packet: Packet[Any]) -> None:
         """Wait for room in the buffer, then hand the packet over. A payload is copied, as a socket would."""
-        size = len(packet.payload) + MESSAGE_BYTES
+        payload = b"".join((packet.payload, *packet.rest))
+        size = len(payload) + MESSAGE_BYTES
         while self._buffered and self._held_bytes + size > self._buffer_bytes:
             self._changed.clear()
             await self._changed.wait()
         message = type(packet.message)()
         message.CopyFrom(packet.message)
-        self._buffered.append(Packet(message, bytes(packet.payload)))
+        self._buffered.append(Packet(message, payload))
         self._held_bytes += size
         self._changed.set()
         if self._write_seconds is not None:

@@ -268,7 +268,7 @@ def batch_packets(
         (codec_by_name(codec).encode(feature), TensorKey(step, Role.ROLE_FEATURE, CUT)),
     ]
     return [
-        Packet(LinkMessage(frame=frame), bytes(payload))
+        Packet(LinkMessage(frames=[frame]), bytes(payload))
         for encoded, key in parts
         for frame, payload in chunks(to_wire(encoded, key, 0, BATCH), chunk_bytes)
     ]

@@ -55,4 +55,4 @@ def loopback() -> tuple[LoopbackChannel[M, N], LoopbackChannel[N, M]]:
 def _copy(packet: Packet[M]) -> Packet[M]:
     message = type(packet.message)()
     message.CopyFrom(packet.message)
-    return Packet(message, bytes(packet.payload))
+    return Packet(message, b"".join((packet.payload, *packet.rest)))

@@ -37,13 +37,18 @@ class SendCredits:
         """Sent and not acknowledged."""
         return self.sent_bytes - self.acknowledged_bytes
 
+    @property
+    def room_bytes(self) -> int:
+        """How much more may be under way before an ack has to come; none where it is negative."""
+        return min(self.window_bytes, self._granted_bytes) - self.under_way_bytes
+
     async def take(self, count: int) -> None:
         """Wait for the turn of `count` more bytes and for room for them, and count them as sent.
 
         A chunk larger than the whole credit goes when nothing else is under way; so no setting can stop a stream.
         """
         await self._pace(count)
-        while self.under_way_bytes and self.under_way_bytes + count > min(self.window_bytes, self._granted_bytes):
+        while self.under_way_bytes and count > self.room_bytes:
             self._changed.clear()
             await self._changed.wait()
         self.sent_bytes += count
@@ -85,3 +90,8 @@ class ReceiveLedger:
         return Ack(
             received_bytes=self.received_bytes, receiver_nanoseconds=self._now(), credit_bytes=self._credit_bytes
         )
+
+    def release(self, ack: Ack, message_ack: Ack) -> None:
+        """Write an ack into a message that goes now, with how long it has waited for that."""
+        message_ack.CopyFrom(ack)
+        message_ack.held_nanoseconds = self._now() - ack.receiver_nanoseconds

@@ -6,25 +6,28 @@ Other messages pass through it unread.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Generic, Literal, Protocol, TypeVar
 
 from shared.errors import ProtocolError
 from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.credits import ReceiveLedger, SendCredits
-from shared.transport.stream.framing import Assembler, WireTensor, chunks
+from shared.transport.stream.framing import Assembler, WireTensor, messages, payloads
 from shared.transport.stream.link_rate import LinkRate
 from shared.transport.stream.packets import Packet, undamaged
 from shared.transport.stream.peer_clock import PeerClock
+from shared.transport.stream.reminder import Reminder
 from shared.transport.stream.round_trip import RoundTrip
 from shared.transport.stream.sending import LEAST_CHUNK_BYTES, allowance
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame
 
-ACK_DELAY_SECONDS = 0.002
-"""How long an ack waits for a message that goes the same way and can carry it. This spares a quick step half its messages."""
-ACK_AT_ONCE_BYTES = 256 * 1024
-"""With so many bytes unacknowledged an ack does not wait: the sender may be short of credit."""
+ACK_DELAY_SECONDS = 0.020
+"""How long an ack waits for a message that goes the same way and can carry it, unless the sender waits for it. This spares a
+quick step half its messages; the ack says how long it has waited (as QUIC's does, RFC 9000)."""
+MEASURED_SECONDS = 0.002
+"""A chunk of a tensor that takes longer on the link is to be acknowledged at once: a message more costs little then, and more
+of the link is seen."""
 
 INITIAL_WINDOW_BYTES = 512 * 1024
 """Bytes that may be under way before the link is known."""
@@ -32,20 +35,31 @@ FIRST_CHUNK_BYTES = 64 * 1024
 """The largest chunk before the link is known: small enough that the first tensor measures it."""
 LEAST_CHUNKS_OF_A_TENSOR = 4
 """The fewest chunks of a tensor that has to measure the link, because it is not known or may have become slower."""
+LEAST_FIRST_CHUNK_BYTES = 8 * 1024
+"""The smallest chunk that measures a link of which nothing is known; less says little."""
 SUSPICIOUS_SECONDS = 0.01
 """A chunk whose round trip took longer says that the link may have become slower."""
 
 
-class Envelope(Protocol):
-    """A protobuf message that can carry a frame and an ack, whatever else it can say."""
+class Frames(Protocol):
+    """The frames of a message, one after the other."""
 
-    def __init__(self, *, frame: Frame | None = None) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Frame: ...
+    def __iter__(self) -> Iterator[Frame]: ...
+    def extend(self, frames: Iterable[Frame], /) -> None: ...
+
+
+class Envelope(Protocol):
+    """A protobuf message that can carry frames and an ack, whatever else it can say."""
+
+    def __init__(self, *, frames: Iterable[Frame] | None = None) -> None: ...
     @property
-    def frame(self) -> Frame: ...
+    def frames(self) -> Frames: ...
     @property
     def ack(self) -> Ack: ...
-    def HasField(self, field_name: Literal["frame", "ack"], /) -> bool: ...
-    def ClearField(self, field_name: Literal["frame", "ack"], /) -> None: ...
+    def HasField(self, field_name: Literal["ack"], /) -> bool: ...
+    def ClearField(self, field_name: Literal["frames", "ack"], /) -> None: ...
     def ByteSize(self) -> int: ...
 
 
@@ -78,8 +92,7 @@ class Duplex(Generic[Out, In]):
         self._largest_chunk_bytes = min(FIRST_CHUNK_BYTES, chunk_bytes)
         self._writing = asyncio.Lock()
         self._unsent_ack: Ack | None = None
-        self._last_ack_bytes, self._last_ack_seconds = 0, 0.0
-        self._ack_timer: asyncio.TimerHandle | None = None
+        self._ack_reminder = Reminder(ACK_DELAY_SECONDS, self._start_ack)
         self._ack_task: asyncio.Task[None] | None = None
         self._tensors_under_way: deque[tuple[int, float, WireTensor]] = deque()
         """Each with the count of sent bytes at its end, and the moment at which its sending began."""
@@ -100,29 +113,56 @@ class Duplex(Generic[Out, In]):
         """For how long the peer has been silent while it has something to acknowledge; 0 while it has nothing to."""
         return time.monotonic() - self._quiet_since if self._credits.under_way_bytes else 0.0
 
-    async def write(self, message: Out, payload: memoryview | bytes = b"") -> None:
+    async def write(self, message: Out, *payload: memoryview) -> None:
         """Send one message, and with it the ack that waits, if there is one."""
         async with self._writing:
             if self._unsent_ack is not None:
-                message.ack.CopyFrom(self._unsent_ack)
-                self._last_ack_bytes, self._last_ack_seconds = self._unsent_ack.received_bytes, time.monotonic()
+                self._ledger.release(self._unsent_ack, message.ack)
                 self._unsent_ack = None
-            await self._channel.write(Packet(message, payload))
+                self._ack_reminder.end()
+            await self._channel.write(Packet(message, payload[0] if payload else b"", payload[1:]))
 
-    async def send(self, tensor: WireTensor) -> None:
-        """Send a tensor, chunk by chunk, as credits allow. One call at a time."""
+    async def send(self, *tensors: WireTensor, message: Out | None = None) -> None:
+        """Send tensors, chunk by chunk, as credits allow; what is small goes in one message. One call at a time.
+
+        message: what else goes with the first chunk.
+        """
+        first, *others = tensors
+        if self.round_trip.is_due(len(first.payload), time.monotonic()):
+            await self._send((first,), message, measures=True)
+            tensors, message = tuple(others), None
+        if tensors:
+            total = sum(len(tensor.payload) for tensor in tensors)
+            await self._send(tensors, message, measures=not self._link_is_known and total > LEAST_FIRST_CHUNK_BYTES)
+
+    async def _send(self, tensors: Sequence[WireTensor], message: Out | None, *, measures: bool) -> None:
+        """measures: whether every chunk is to be acknowledged at once."""
         started = time.monotonic_ns()
-        self._tensors_under_way.append((self._credits.sent_bytes + len(tensor.payload), started / 1e9, tensor))
-        for frame, payload in chunks(tensor, self._chunk_bytes_of(tensor), started):
+        ends = self._credits.sent_bytes
+        for tensor in tensors:
+            ends += len(tensor.payload)
+            self._tensors_under_way.append((ends, started / 1e9, tensor))
+        for parts in messages(tensors, self._chunk_bytes_of(ends - self._credits.sent_bytes), started):
             if not self._credits.under_way_bytes:
                 self.link.idle()
                 self._quiet_since = time.monotonic()
-            await self._credits.take(len(payload))
-            self._chunks_under_way.append((self._credits.sent_bytes, len(payload), time.monotonic()))
-            await self.write(self._outgoing(frame=frame), payload)
+            frames, payload = zip(*parts, strict=True)
+            count = sum(map(len, payload))
+            await self._credits.take(count)
+            frames[-1].wants_ack = measures or self._waits_for_ack(count, more_follows=self._credits.sent_bytes < ends)
+            message = message or self._outgoing()
+            message.frames.extend(frames)
+            self._chunks_under_way.append((self._credits.sent_bytes, count, time.monotonic()))
+            await self.write(message, *payload)
+            message = None
 
-    async def receive(self) -> tuple[In, WireTensor | None] | None:
-        """The next message that says more than acks and chunks or completes a tensor, and that tensor; None at the end.
+    def _waits_for_ack(self, count: int, *, more_follows: bool) -> bool:
+        """Whether the ack of so many bytes is to come at once: for room, or because a message more costs little beside them."""
+        is_long = more_follows and count * 8 > MEASURED_SECONDS * (self.link.bits_per_second or float("inf"))
+        return is_long or self.link.draining or self._credits.room_bytes < self._largest_chunk_bytes
+
+    async def receive(self) -> tuple[In, Sequence[WireTensor]] | None:
+        """The next message that says more than acks and chunks or completes tensors, and these tensors; None at the end.
 
         Raises ProtocolError for what the contract forbids, also for an end in the middle of a tensor.
         """
@@ -138,40 +178,37 @@ class Duplex(Generic[Out, In]):
             if message.HasField("ack"):
                 self._take_ack(message.ack)
                 message.ClearField("ack")
-            tensor = None
-            if message.HasField("frame"):
-                tensor = self._assembler.add(message.frame, packet.payload)
-                message.ClearField("frame")
-                self._owe_ack(len(packet.payload), more_follows=tensor is None)
+            tensors: Sequence[WireTensor] = ()
+            if len(message.frames):
+                tensors = self._take_frames(message, packet.payload)
             elif packet.payload:
                 raise ProtocolError("a payload came without a frame")
-            if tensor is not None or message.ByteSize() > 0:
-                return message, tensor
+            if tensors or message.ByteSize() > 0:
+                return message, tensors
 
-    def _owe_ack(self, count: int, *, more_follows: bool) -> None:
-        """Count the bytes of a chunk that has come; their ack goes at once, or with the next message, or after a delay."""
-        self._unsent_ack = self._ledger.add(count)
-        slow = more_follows and time.monotonic() - self._last_ack_seconds > ACK_DELAY_SECONDS
-        if slow or self._unsent_ack.received_bytes - self._last_ack_bytes >= ACK_AT_ONCE_BYTES:
-            self._ack_soon(0.0)
+    def _take_frames(self, message: In, payload: memoryview | bytes) -> Sequence[WireTensor]:
+        """Take the chunks of a message; returns the tensors that they complete."""
+        wholes, wants_ack = [], False
+        for frame, part in payloads(message.frames, payload):
+            wants_ack = wants_ack or frame.wants_ack
+            if (tensor := self._assembler.add(frame, part)) is not None:
+                wholes.append(tensor)
+        message.ClearField("frames")
+        # Of all bytes so far; it goes at once, or with the next message, or after a delay.
+        self._unsent_ack = self._ledger.add(len(payload))
+        if wants_ack:
+            self._start_ack()
         else:
-            self._ack_soon(ACK_DELAY_SECONDS)
-
-    def _ack_soon(self, delay_seconds: float) -> None:
-        if self._ack_timer is not None:
-            if delay_seconds > 0:
-                return
-            self._ack_timer.cancel()
-        self._ack_timer = asyncio.get_running_loop().call_later(delay_seconds, self._start_ack)
+            self._ack_reminder.begin()
+        return wholes
 
     def _start_ack(self) -> None:
-        self._ack_timer = None
-        if self._unsent_ack is not None:
+        if self._ack_task is None or self._ack_task.done():
             self._ack_task = asyncio.create_task(self._send_ack())
 
     async def _send_ack(self) -> None:
         with suppress(Exception):  # the stream has ended, and its reader sees why
-            if self._unsent_ack is not None:
+            while self._unsent_ack is not None:
                 await self.write(self._outgoing())
 
     def _take_ack(self, ack: Ack) -> None:
@@ -181,6 +218,8 @@ class Duplex(Generic[Out, In]):
         while self._chunks_under_way and self._chunks_under_way[0][0] <= ack.received_bytes:
             _, chunk_bytes, written = self._chunks_under_way.popleft()
         if written is not None:
+            # As if it had come when the bytes did: it may have waited for a message to go with.
+            now = max(now - ack.held_nanoseconds / 1e9, written)
             self.peer_clock.observe(written, now, ack.receiver_nanoseconds)
             self._link_is_known = self.link.bits_per_second is not None and now - written < SUSPICIOUS_SECONDS
             self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, written, now)
@@ -191,11 +230,11 @@ class Duplex(Generic[Out, In]):
             _, started, tensor = self._tensors_under_way.popleft()
             self._on_delivered(tensor, now - started, ack.receiver_nanoseconds)
 
-    def _chunk_bytes_of(self, tensor: WireTensor) -> int:
+    def _chunk_bytes_of(self, count: int) -> int:
         if self._link_is_known:
             return self._largest_chunk_bytes
-        a_share = -(-len(tensor.payload) // LEAST_CHUNKS_OF_A_TENSOR)
-        return min(max(a_share, LEAST_CHUNK_BYTES), self._largest_chunk_bytes)
+        least = LEAST_FIRST_CHUNK_BYTES if self.link.bits_per_second is None else LEAST_CHUNK_BYTES
+        return min(max(-(-count // LEAST_CHUNKS_OF_A_TENSOR), least), self._largest_chunk_bytes)
 
     def _allow(self, received_bytes: int) -> None:
         allowed = allowance(self.link, self._chunk_bytes)

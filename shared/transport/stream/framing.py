@@ -1,6 +1,6 @@
 """Tensors as chunks and back, with every size checked before memory is taken."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,6 +9,8 @@ from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
 MAX_DIMENSIONS = 8
 """The most dimensions of a tensor (see `TensorHeader.shape`). The check comes before any code loops over a million of them."""
+MOST_FRAMES = 16
+"""The most frames of a message that is sent; with what else it says they stay below what a reader takes (`packets`)."""
 MOST_TENSORS = 8
 """The most tensors under way on one stream at one time (see `Frame`). The judge of announcements bounds their bytes."""
 
@@ -59,15 +61,72 @@ def chunks(tensor: WireTensor, chunk_bytes: int, sender_nanoseconds: int = 0) ->
 
     sender_nanoseconds: when the sender began, where the receiver wants to know.
     """
-    key = {name: number for name, number in tensor.key._asdict().items() if number}
-    for offset in range(0, max(len(tensor.payload), 1), chunk_bytes):
-        frame = Frame(**key, offset=offset)
-        if offset == 0:
-            frame.placement_version = tensor.placement_version
-            frame.tensor.CopyFrom(tensor.header)
-            frame.sender_nanoseconds = sender_nanoseconds
-            frame.batch_samples = tensor.batch_samples
-        yield frame, tensor.payload[offset : offset + chunk_bytes]
+    for (chunk,) in messages((tensor,), chunk_bytes, sender_nanoseconds):
+        yield chunk
+
+
+def messages(
+    tensors: Iterable[WireTensor], most_bytes: int, sender_nanoseconds: int = 0
+) -> Iterator[list[tuple[Frame, memoryview]]]:
+    """Cut tensors into frames, and gather these to messages whose payloads have at most `most_bytes` together.
+
+    The frames stand in the order of the tensors and of their bytes, and their payloads are views; see `payloads`.
+    """
+    gathered: list[tuple[Frame, memoryview]] = []
+    room = most_bytes
+    for tensor in tensors:
+        size, offset = len(tensor.payload), 0
+        while offset < size or offset == 0:
+            count = min(size - offset, room)
+            if gathered:
+                gathered[-1][0].payload_bytes = len(gathered[-1][1])
+            gathered.append((_frame(tensor, offset, sender_nanoseconds), tensor.payload[offset : offset + count]))
+            offset, room = offset + count, room - count
+            if room == 0 or len(gathered) == MOST_FRAMES:
+                yield gathered
+                gathered, room = [], most_bytes
+            if size == 0:
+                break
+    if gathered:
+        yield gathered
+
+
+def _frame(tensor: WireTensor, offset: int, sender_nanoseconds: int) -> Frame:
+    step, role, block, slot = tensor.key
+    if offset:
+        return Frame(step=step, role=role, block=block, slot=slot, offset=offset)
+    return Frame(
+        step=step,
+        role=role,
+        block=block,
+        slot=slot,
+        placement_version=tensor.placement_version,
+        tensor=tensor.header,
+        sender_nanoseconds=sender_nanoseconds,
+        batch_samples=tensor.batch_samples,
+    )
+
+
+def payloads(frames: Iterable[Frame], payload: memoryview | bytes) -> Iterator[tuple[Frame, memoryview | bytes]]:
+    """Each of the frames of a message that has come, one at least, with its part of the payload.
+
+    Raises ProtocolError where the frames have other lengths than the payload.
+    """
+    *before, last = frames
+    begin, view = 0, memoryview(payload) if before else payload
+    for frame in before:
+        end = begin + frame.payload_bytes
+        if end > len(view):
+            raise ProtocolError(
+                f"{key_of(frame)}: {end} bytes of a payload of {len(view)} are said to be its chunk's end"
+            )
+        yield frame, view[begin:end]
+        begin = end
+    if last.payload_bytes:
+        raise ProtocolError(
+            f"{key_of(last)}: the last chunk of a message has the rest of its payload, and says no number"
+        )
+    yield last, view[begin:]
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ PAYLOAD_FIELD = 14
 _LENGTH_DELIMITED, _FIXED64 = 2, 1
 _PAYLOAD_TAG = PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED
 _CHECKSUM_TAG = (PAYLOAD_FIELD + 1) << 3 | _FIXED64
+_PAYLOAD_TAG_BYTES, _CHECKSUM_TAG_BYTES = bytes([_PAYLOAD_TAG]), bytes([_CHECKSUM_TAG])
 _CHECKSUM_BYTES = 9  # the tag and eight bytes, little-endian
 
 
@@ -34,6 +35,8 @@ class Packet(Generic[T]):
 
     message: T
     payload: memoryview | bytes = b""
+    rest: tuple[memoryview | bytes, ...] = ()
+    """What follows `payload`, of a packet that is to be sent; one that has come has all of it in one piece."""
 
 
 @dataclass(slots=True)
@@ -53,12 +56,12 @@ def undamaged(received: T | Damaged) -> T:
 def serialize(packet: Packet[M]) -> bytes:
     """The packet's bytes on the wire, checksum included."""
     parts: list[bytes | memoryview] = [packet.message.SerializeToString()]
-    if packet.payload:
-        parts += [bytes([_PAYLOAD_TAG]) + _varint(len(packet.payload)), packet.payload]
+    if count := len(packet.payload) + sum(map(len, packet.rest)):
+        parts += [_PAYLOAD_TAG_BYTES + _varint(count), packet.payload, *packet.rest]
     digest = xxhash.xxh3_64()
     for part in parts:
         digest.update(part)
-    parts.append(bytes([_CHECKSUM_TAG]) + digest.intdigest().to_bytes(8, "little"))
+    parts.append(_CHECKSUM_TAG_BYTES + digest.intdigest().to_bytes(8, "little"))
     return b"".join(parts)
 
 

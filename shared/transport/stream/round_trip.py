@@ -8,6 +8,8 @@ from collections import deque
 
 MEMORY_SECONDS = 10.0
 """How long an ack is remembered: after that, the way may have become longer for good."""
+RENEWED_SECONDS = 1.0
+"""How often a small chunk is to be sent by itself for this, where it could go with others."""
 LARGEST_SHARE = 0.1
 """The share of an ack's time that its chunk may take on the link: with more, the time says what the link carries."""
 SHORT_SECONDS = 0.001
@@ -27,6 +29,11 @@ class RoundTrip:
     def seconds(self) -> float | None:
         """The round trip without the queue in front of the link; None before anything is known."""
         return self._shortest[0][1] if self._shortest else None
+
+    def is_due(self, chunk_bytes: int, now_seconds: float) -> bool:
+        """Whether a chunk is small, and the last that said anything so long ago, that this one is to be acknowledged."""
+        latest = self._shortest[-1][0] if self._shortest else float("-inf")
+        return chunk_bytes <= SMALL_BYTES and now_seconds > latest + RENEWED_SECONDS
 
     def observe(self, seconds: float, chunk_bytes: int, bits_per_second: float | None, now_seconds: float) -> None:
         """A chunk was acknowledged `seconds` after it was written, without its time in the queue.

@@ -211,7 +211,7 @@ async def test_a_message_larger_than_the_trainer_takes(trainer):
 async def test_a_chunk_longer_than_announced(trainer):
     async with opened(trainer) as (peer, session):
         first, *_ = batch_packets(0)
-        first.payload = bytes(first.message.frame.tensor.encoded_bytes + 1)
+        first.payload = bytes(first.message.frames[0].tensor.encoded_bytes + 1)
         end = await peer.linked(session, [serialize(first)])
         assert end.code is Code.INVALID_ARGUMENT
         assert end.details == (
@@ -231,7 +231,7 @@ async def test_a_stream_that_ends_in_the_middle_of_a_tensor(trainer):
 def batch_in_parts(step=0):
     """The messages of a batch: all of its first tensor's, and those of its second."""
     packets = batch_packets(step)
-    first = [packet for packet in packets if packet.message.frame.role == packets[0].message.frame.role]
+    first = [packet for packet in packets if packet.message.frames[0].role == packets[0].message.frames[0].role]
     return first, packets[len(first) :]
 
 
@@ -259,8 +259,8 @@ async def test_a_batch_that_is_announced_before_the_one_before_it_is_whole(train
 @PURPOSES
 async def test_the_chunks_of_labels_and_feature_may_be_mixed(trainer, purpose):
     batch = batch_packets(0, chunk_bytes=32)
-    first, *labels = [packet for packet in batch if packet.message.frame.role == Role.ROLE_LABEL]
-    feature = [packet for packet in batch if packet.message.frame.role == Role.ROLE_FEATURE]
+    first, *labels = [packet for packet in batch if packet.message.frames[0].role == Role.ROLE_LABEL]
+    feature = [packet for packet in batch if packet.message.frames[0].role == Role.ROLE_FEATURE]
     mixed = [first, *feature[:3], *labels[:-1], *feature[3:], labels[-1]]
     assert sorted(map(serialize, mixed)) == sorted(map(serialize, batch))
     async with linking(trainer, purpose) as send:

@@ -64,7 +64,7 @@ async def test_after_a_failure_that_may_be_the_connections_the_next_call_has_ano
 @pytest.mark.parametrize(
     ("first", "says"),
     [
-        ([message(done=StepDone())], "did not open the link"),
+        ([message(dones=[StepDone()])], "did not open the link"),
         ([b""], "damaged message: it does not end with a checksum"),
         ([b"\xff" * 40], "damaged message"),
         ([OPENED[:-1] + b"\x00"], "damaged message: its checksum is wrong"),
@@ -85,8 +85,8 @@ async def test_a_link_that_begins_wrongly(first, says):
         (b"", "damaged message"),
         (message(b"xyz"), "a payload came without a frame"),
         (message(ack=Ack(received_bytes=2**62)), "acknowledges 4611686018427387904 bytes of"),
-        (message(done=StepDone(worker="trainer", step=9)), "has done step 9; of it, step 0 is next"),
-        (message(done=StepDone(worker="another")), "says what 'another' has done; others pass that on"),
+        (message(dones=[StepDone(worker="trainer", step=9)]), "has done step 9; of it, step 0 is next"),
+        (message(dones=[StepDone(worker="another")]), "says what 'another' has done; others pass that on"),
         (OPENED, "neither a frame, an ack, a step that is done nor a stop"),
         (gradient(step=1), "step 1"),
         (gradient(role=4), "4"),
@@ -189,7 +189,7 @@ async def test_a_refusal_that_meets_what_the_edge_is_sending_keeps_its_sentence(
         await context.write(OPENED)
         await context.read()
         for _ in range(5):
-            await context.write(message(done=StepDone()))
+            await context.write(message(dones=[StepDone()]))
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the disk is full")
 
     handler = grpc.stream_stream_rpc_method_handler(link, request_deserializer=deserializer(LinkMessage))

@@ -83,7 +83,7 @@ async def opened(address, purpose, loss):
 
 def messages(frames):
     """As they go up."""
-    return [serialize(Packet(LinkMessage(frame=frame), data)) for frame, data in frames]
+    return [serialize(Packet(LinkMessage(frames=[frame]), data)) for frame, data in frames]
 
 
 async def refused(trainer, purpose, loss, frames):
@@ -106,7 +106,7 @@ PURPOSES = pytest.mark.parametrize("purpose", ["training", "evaluation"])
 @pytest.mark.parametrize("claimed", LABELS)
 async def test_labels_that_claim_more_than_a_batch_has_are_refused(trainer, purpose, loss, claimed):
     feature = batch_packets(0)[1:]
-    frames = [LABELS[claimed], *((packet.message.frame, packet.payload) for packet in feature)]
+    frames = [LABELS[claimed], *((packet.message.frames[0], packet.payload) for packet in feature)]
     await refused(trainer, purpose, loss, frames)
 
 
@@ -114,7 +114,7 @@ async def test_labels_that_claim_more_than_a_batch_has_are_refused(trainer, purp
 @pytest.mark.parametrize("claimed", FEATURES_THAT_CANNOT_BE)
 async def test_features_that_claim_more_than_the_cut_has_are_refused(trainer, purpose, claimed):
     labels = batch_packets(0)[0]
-    frames = [(labels.message.frame, labels.payload), FEATURES_THAT_CANNOT_BE[claimed]]
+    frames = [(labels.message.frames[0], labels.payload), FEATURES_THAT_CANNOT_BE[claimed]]
     await refused(trainer, purpose, "cross_entropy", frames)
 
 
@@ -124,7 +124,7 @@ async def test_labels_of_a_loss_of_ones_own_may_have_several_numbers_a_sample(tr
     packets = batch_packets(0)
     frames = [
         claim(LABEL, [BATCH, 6, 2], [12, 2, 1], INT64, BATCH * 12),
-        *((packet.message.frame, packet.payload) for packet in packets[1:]),
+        *((packet.message.frames[0], packet.payload) for packet in packets[1:]),
     ]
     async with opened(address, purpose, OWN_LOSS) as (peer, session, evaluation):
         end = await peer.linked(session, messages(frames), evaluation=evaluation)

@@ -265,9 +265,9 @@ async def test_a_terabyte_is_refused_at_its_first_byte(expected, what, role):
                 end = await peer.streamed(what, [serialize(Packet(announced, b"first"))])
             else:
                 frame.batch_samples = BATCH
-                messages = [serialize(Packet(LinkMessage(frame=frame), b"first"))]
+                messages = [serialize(Packet(LinkMessage(frames=[frame]), b"first"))]
                 if role is Role.ROLE_FEATURE:  # a feature comes after its labels
-                    messages = [serialize(p) for p in batch_packets(0) if p.message.frame.role != role] + messages
+                    messages = [serialize(p) for p in batch_packets(0) if p.message.frames[0].role != role] + messages
                 async with AsyncExitStack() as evaluating:
                     if number := int(what == "evaluation"):
                         await evaluating.enter_async_context(peer.evaluating(session, number))

@@ -84,7 +84,7 @@ def first_step_of(experiment):
 async def test_each_listener_hears_what_the_placement_says_and_nothing_else(kind, tmp_path):
     heard, experiment = await listen(kind, tmp_path)
     for name, ear in heard.items():
-        announced = {(said.frame.role, said.frame.block) for said in ear.link_messages if said.HasField("frame")}
+        announced = {(frame.role, frame.block) for said in ear.link_messages for frame in said.frames}
         numbered = {(role, len(experiment.chain.blocks) if role == LABEL else block) for role, block in announced}
         assert numbered == CROSSES[kind][name]
 
@@ -97,7 +97,7 @@ async def test_where_labels_stay_no_label_no_output_and_no_loss_is_heard_anywher
         assert not any(map(ear.heard, labels_of(experiment)))
         assert not ear.heard(features[-1])
         assert not ear.heard(gradients[-1]), "the output's error gradient tells the label"
-        assert not any(said.done.samples or said.done.loss for said in ear.link_messages)
+        assert not any(done.samples or done.loss for said in ear.link_messages for done in said.dones)
         assert not ear.heard(features[0])
     assert heard["near"].heard(features[1]), "the ear hears what does cross"
     assert any(ear.heard(gradients[3]) for ear in heard.values())

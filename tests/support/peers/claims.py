@@ -67,10 +67,10 @@ def _tensor(role: Role.ValueType, **header: Any) -> Callable[[str], list[bytes]]
         sent = begin_link(session)
         if role == Role.ROLE_FEATURE:
             frame = Frame(role=Role.ROLE_LABEL, block=BLOCKS, tensor=labels, batch_samples=BATCH)
-            sent.append(serialize(Packet(LinkMessage(frame=frame), bytes(8 * BATCH))))
+            sent.append(serialize(Packet(LinkMessage(frames=[frame]), bytes(8 * BATCH))))
         block = CUT if role == Role.ROLE_FEATURE else BLOCKS
         frame = Frame(role=role, block=block, tensor=wrong, batch_samples=BATCH)
-        sent.append(serialize(Packet(LinkMessage(frame=frame), b"\x00" * 64)))
+        sent.append(serialize(Packet(LinkMessage(frames=[frame]), b"\x00" * 64)))
         return sent
 
     return messages

@@ -123,7 +123,7 @@ class Damage:
             "ack of bytes never sent": _packet(LinkMessage(ack=Ack(received_bytes=draw.choice([1, *_BIG])))),
             "opened once more": opening(self._session),
             "position once more": positioned(),
-            "what another has done": _packet(LinkMessage(done=StepDone(worker=self._text()))),
+            "what another has done": _packet(LinkMessage(dones=[StepDone(worker=self._text())])),
             "that another stops": _packet(LinkMessage(stopping=WorkerStopping(worker=self._text()))),
         }
         case = self._spoilt_or("Link", serialize(packets[place]), hostile)
@@ -140,7 +140,7 @@ class Damage:
             for packet in packets[:-1]:
                 packet.payload = draw.randbytes(len(packet.payload))
         elif draw.random() < 0.3:
-            header = packets[-1].message.frame.tensor
+            header = packets[-1].message.frames[0].tensor
             header.dtype, header.encoded_bytes = DataType.DATA_TYPE_BOOL, BATCH
             packets[-1].payload = bytes([7] * BATCH)
         what = "random bytes for a codec" if spoil_feature else "labels that cannot be"
@@ -278,15 +278,15 @@ class Damage:
 
     def _hostile_frames(self, packet: Packet[Any]) -> dict[str, bytes]:
         """The same chunk saying something that it must not, one thing each."""
-        draw, frame = self._random, packet.message.frame
+        draw, frame = self._random, packet.message.frames[0]
 
         def reframed(other: Frame) -> bytes:
             message = _but(packet.message)
-            message.frame.CopyFrom(other)
+            message.frames[0].CopyFrom(other)
             return _packet(message, packet.payload)
 
         frameless = _but(packet.message)
-        frameless.ClearField("frame")
+        frameless.ClearField("frames")
         cases = {
             "step": reframed(_but(frame, step=_other(draw, frame.step, 0, 1, 3, 5, *_BIG))),
             "role": reframed(_but(frame, role=_other(draw, frame.role, *range(6), 77, 2**31 - 1, -1))),

@@ -65,7 +65,7 @@ def linking(*answers, after_steps=0, then_reads=0):
             await context.write(answer)
         features = 0
         while features < after_steps:
-            frame = (await context.read()).message.frame
+            (frame, *_) = (await context.read()).message.frames
             features += frame.role == Role.ROLE_FEATURE and frame.offset == 0
         for answer in answers[2:]:
             await context.write(answer)
@@ -109,12 +109,12 @@ def gradient(payload=bytes(8192), step=0, role=Role.ROLE_ERROR_GRADIENT, version
         batch_samples=samples,
         tensor=TensorHeader(**{**right, **header}),
     )
-    return message(payload, frame=frame)
+    return message(payload, frames=[frame])
 
 
 async def writing(stream):
     while True:
-        await stream.write(LinkMessage(frame=Frame(offset=1)), bytes(20_000))
+        await stream.write(LinkMessage(frames=[Frame(offset=1)]), bytes(20_000))
 
 
 async def reading(stream):

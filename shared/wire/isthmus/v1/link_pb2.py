@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from shared.wire.isthmus.v1 import tensor_pb2 as isthmus_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15isthmus/v1/link.proto\x12\nisthmus.v1\x1a\x17isthmus/v1/tensor.proto\"\xc0\x02\n\x0bLinkMessage\x12(\n\x07opening\x18\x05 \x01(\x0b\x32\x17.isthmus.v1.LinkOpening\x12&\n\x06opened\x18\x06 \x01(\x0b\x32\x16.isthmus.v1.LinkOpened\x12*\n\x08position\x18\x01 \x01(\x0b\x32\x18.isthmus.v1.LinkPosition\x12 \n\x05\x66rame\x18\x02 \x01(\x0b\x32\x11.isthmus.v1.Frame\x12\x1c\n\x03\x61\x63k\x18\x03 \x01(\x0b\x32\x0f.isthmus.v1.Ack\x12\"\n\x04\x64one\x18\x04 \x01(\x0b\x32\x14.isthmus.v1.StepDone\x12,\n\x08stopping\x18\x07 \x01(\x0b\x32\x1a.isthmus.v1.WorkerStopping\x12\x0f\n\x07payload\x18\x0e \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x06\"u\n\x0bLinkOpening\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x14\n\x0csession_term\x18\x03 \x01(\x04\x12\x0e\n\x06worker\x18\x04 \x01(\t\x12\x12\n\nevaluation\x18\x05 \x01(\x04\"!\n\nLinkOpened\x12\x13\n\x0bnext_ticket\x18\x01 \x01(\t\" \n\x0eWorkerStopping\x12\x0e\n\x06worker\x18\x01 \x01(\t\"g\n\x0cLinkPosition\x12\x19\n\x11placement_version\x18\x01 \x01(\x04\x12$\n\x07\x61waited\x18\x02 \x03(\x0b\x32\x13.isthmus.v1.Awaited\x12\x16\n\x0e\x64ones_received\x18\x03 \x01(\x04\"K\n\x07\x41waited\x12\x1e\n\x04role\x18\x01 \x01(\x0e\x32\x10.isthmus.v1.Role\x12\r\n\x05\x62lock\x18\x02 \x01(\r\x12\x11\n\tnext_step\x18\x03 \x01(\x04\"/\n\x08LinkRate\x12\n\n\x02to\x18\x01 \x01(\t\x12\x17\n\x0f\x62its_per_second\x18\x02 \x01(\x01\"\xdf\x01\n\x08StepDone\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0f\n\x07samples\x18\x03 \x01(\r\x12\x0c\n\x04loss\x18\x04 \x01(\x01\x12\x14\n\x07\x63orrect\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\x0f\x63ompute_seconds\x18\x06 \x01(\x01\x12!\n\x19\x63ompute_start_nanoseconds\x18\x07 \x01(\x04\x12#\n\x05rates\x18\x08 \x03(\x0b\x32\x14.isthmus.v1.LinkRate\x12\x13\n\x0bno_gradient\x18\t \x01(\x08\x42\n\n\x08_correctb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15isthmus/v1/link.proto\x12\nisthmus.v1\x1a\x17isthmus/v1/tensor.proto\"\xc2\x02\n\x0bLinkMessage\x12(\n\x07opening\x18\x05 \x01(\x0b\x32\x17.isthmus.v1.LinkOpening\x12&\n\x06opened\x18\x06 \x01(\x0b\x32\x16.isthmus.v1.LinkOpened\x12*\n\x08position\x18\x01 \x01(\x0b\x32\x18.isthmus.v1.LinkPosition\x12!\n\x06\x66rames\x18\x02 \x03(\x0b\x32\x11.isthmus.v1.Frame\x12\x1c\n\x03\x61\x63k\x18\x03 \x01(\x0b\x32\x0f.isthmus.v1.Ack\x12#\n\x05\x64ones\x18\x04 \x03(\x0b\x32\x14.isthmus.v1.StepDone\x12,\n\x08stopping\x18\x07 \x01(\x0b\x32\x1a.isthmus.v1.WorkerStopping\x12\x0f\n\x07payload\x18\x0e \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x0f \x01(\x06\"u\n\x0bLinkOpening\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x14\n\x0csession_term\x18\x03 \x01(\x04\x12\x0e\n\x06worker\x18\x04 \x01(\t\x12\x12\n\nevaluation\x18\x05 \x01(\x04\"!\n\nLinkOpened\x12\x13\n\x0bnext_ticket\x18\x01 \x01(\t\" \n\x0eWorkerStopping\x12\x0e\n\x06worker\x18\x01 \x01(\t\"g\n\x0cLinkPosition\x12\x19\n\x11placement_version\x18\x01 \x01(\x04\x12$\n\x07\x61waited\x18\x02 \x03(\x0b\x32\x13.isthmus.v1.Awaited\x12\x16\n\x0e\x64ones_received\x18\x03 \x01(\x04\"K\n\x07\x41waited\x12\x1e\n\x04role\x18\x01 \x01(\x0e\x32\x10.isthmus.v1.Role\x12\r\n\x05\x62lock\x18\x02 \x01(\r\x12\x11\n\tnext_step\x18\x03 \x01(\x04\"/\n\x08LinkRate\x12\n\n\x02to\x18\x01 \x01(\t\x12\x17\n\x0f\x62its_per_second\x18\x02 \x01(\x01\"\xdf\x01\n\x08StepDone\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0f\n\x07samples\x18\x03 \x01(\r\x12\x0c\n\x04loss\x18\x04 \x01(\x01\x12\x14\n\x07\x63orrect\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\x0f\x63ompute_seconds\x18\x06 \x01(\x01\x12!\n\x19\x63ompute_start_nanoseconds\x18\x07 \x01(\x04\x12#\n\x05rates\x18\x08 \x03(\x0b\x32\x14.isthmus.v1.LinkRate\x12\x13\n\x0bno_gradient\x18\t \x01(\x08\x42\n\n\x08_correctb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,19 +33,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'isthmus.v1.link_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LINKMESSAGE']._serialized_start=63
-  _globals['_LINKMESSAGE']._serialized_end=383
-  _globals['_LINKOPENING']._serialized_start=385
-  _globals['_LINKOPENING']._serialized_end=502
-  _globals['_LINKOPENED']._serialized_start=504
-  _globals['_LINKOPENED']._serialized_end=537
-  _globals['_WORKERSTOPPING']._serialized_start=539
-  _globals['_WORKERSTOPPING']._serialized_end=571
-  _globals['_LINKPOSITION']._serialized_start=573
-  _globals['_LINKPOSITION']._serialized_end=676
-  _globals['_AWAITED']._serialized_start=678
-  _globals['_AWAITED']._serialized_end=753
-  _globals['_LINKRATE']._serialized_start=755
-  _globals['_LINKRATE']._serialized_end=802
-  _globals['_STEPDONE']._serialized_start=805
-  _globals['_STEPDONE']._serialized_end=1028
+  _globals['_LINKMESSAGE']._serialized_end=385
+  _globals['_LINKOPENING']._serialized_start=387
+  _globals['_LINKOPENING']._serialized_end=504
+  _globals['_LINKOPENED']._serialized_start=506
+  _globals['_LINKOPENED']._serialized_end=539
+  _globals['_WORKERSTOPPING']._serialized_start=541
+  _globals['_WORKERSTOPPING']._serialized_end=573
+  _globals['_LINKPOSITION']._serialized_start=575
+  _globals['_LINKPOSITION']._serialized_end=678
+  _globals['_AWAITED']._serialized_start=680
+  _globals['_AWAITED']._serialized_end=755
+  _globals['_LINKRATE']._serialized_start=757
+  _globals['_LINKRATE']._serialized_end=804
+  _globals['_STEPDONE']._serialized_start=807
+  _globals['_STEPDONE']._serialized_end=1030
 # @@protoc_insertion_point(module_scope)

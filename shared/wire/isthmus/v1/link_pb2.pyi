@@ -22,7 +22,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 @_typing.final
 class LinkMessage(_message.Message):
     """What goes either way on the link between two workers of a session: the first message of each end opens the link, the second
-    says where the end stands, each later one holds a frame with its payload, an ack, what a worker has done, or several of these.
+    says where the end stands, each later one holds chunks of tensors, an ack, what workers have done, or several of these. What is
+    ready together goes together.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -30,14 +31,14 @@ class LinkMessage(_message.Message):
     OPENING_FIELD_NUMBER: _builtins.int
     OPENED_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
-    FRAME_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
     ACK_FIELD_NUMBER: _builtins.int
-    DONE_FIELD_NUMBER: _builtins.int
+    DONES_FIELD_NUMBER: _builtins.int
     STOPPING_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
-    """Bytes of the frame."""
+    """Bytes of the frames."""
     checksum: _builtins.int
     """XXH3-64 of all bytes before it."""
     @_builtins.property
@@ -53,16 +54,16 @@ class LinkMessage(_message.Message):
         """Where this end stands; in the second message, and nowhere else."""
 
     @_builtins.property
-    def frame(self) -> _tensor_pb2.Frame:
-        """What the payload is a chunk of."""
+    def frames(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Frame]:
+        """What the payload consists of: chunks of tensors, their bytes one after the other."""
 
     @_builtins.property
     def ack(self) -> _tensor_pb2.Ack:
         """What this end has received."""
 
     @_builtins.property
-    def done(self) -> Global___StepDone:
-        """That a worker has done a step."""
+    def dones(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepDone]:
+        """What workers have done, in the order in which it was heard."""
 
     @_builtins.property
     def stopping(self) -> Global___WorkerStopping:
@@ -74,16 +75,16 @@ class LinkMessage(_message.Message):
         opening: Global___LinkOpening | None = ...,
         opened: Global___LinkOpened | None = ...,
         position: Global___LinkPosition | None = ...,
-        frame: _tensor_pb2.Frame | None = ...,
+        frames: _abc.Iterable[_tensor_pb2.Frame] | None = ...,
         ack: _tensor_pb2.Ack | None = ...,
-        done: Global___StepDone | None = ...,
+        dones: _abc.Iterable[Global___StepDone] | None = ...,
         stopping: Global___WorkerStopping | None = ...,
         payload: _builtins.bytes = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "done", b"done", "frame", b"frame", "opened", b"opened", "opening", b"opening", "position", b"position", "stopping", b"stopping"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "opened", b"opened", "opening", b"opening", "position", b"position", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "checksum", b"checksum", "done", b"done", "frame", b"frame", "opened", b"opened", "opening", b"opening", "payload", b"payload", "position", b"position", "stopping", b"stopping"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "checksum", b"checksum", "dones", b"dones", "frames", b"frames", "opened", b"opened", "opening", b"opening", "payload", b"payload", "position", b"position", "stopping", b"stopping"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -183,7 +184,7 @@ class LinkPosition(_message.Message):
     placement_version: _builtins.int
     """The version of the placement that it holds."""
     dones_received: _builtins.int
-    """How many messages `done` it has received since the placement came into force."""
+    """How many `dones` it has received since the placement came into force."""
     @_builtins.property
     def awaited(self) -> _containers.RepeatedCompositeFieldContainer[Global___Awaited]:
         """Of everything that comes to it on this link in a step: the step that it waits for."""

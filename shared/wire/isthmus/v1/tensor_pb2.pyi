@@ -176,6 +176,8 @@ class Frame(_message.Message):
     TENSOR_FIELD_NUMBER: _builtins.int
     SENDER_NANOSECONDS_FIELD_NUMBER: _builtins.int
     BATCH_SAMPLES_FIELD_NUMBER: _builtins.int
+    PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
+    WANTS_ACK_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """The step that the tensor belongs to, or the batch of an evaluation, counted from 0; 0 for a block."""
     role: Global___Role.ValueType
@@ -198,6 +200,10 @@ class Frame(_message.Message):
     """How many samples the whole batch has, where several workers share it: what a part has follows from that. In its first
     chunk, and nowhere else; left out where the tensor has the whole batch.
     """
+    payload_bytes: _builtins.int
+    """How many bytes of the payload are this chunk's, where another frame follows in the same message; the last frame has the rest."""
+    wants_ack: _builtins.bool
+    """Whether the sender waits for the ack of this chunk on a link; any other ack may wait a little for a message that goes its way."""
     @_builtins.property
     def tensor(self) -> Global___TensorHeader:
         """The tensor. In its first chunk, and nowhere else."""
@@ -214,10 +220,12 @@ class Frame(_message.Message):
         tensor: Global___TensorHeader | None = ...,
         sender_nanoseconds: _builtins.int = ...,
         batch_samples: _builtins.int = ...,
+        payload_bytes: _builtins.int = ...,
+        wants_ack: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_samples", b"batch_samples", "block", b"block", "offset", b"offset", "placement_version", b"placement_version", "role", b"role", "sender_nanoseconds", b"sender_nanoseconds", "slot", b"slot", "step", b"step", "tensor", b"tensor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_samples", b"batch_samples", "block", b"block", "offset", b"offset", "payload_bytes", b"payload_bytes", "placement_version", b"placement_version", "role", b"role", "sender_nanoseconds", b"sender_nanoseconds", "slot", b"slot", "step", b"step", "tensor", b"tensor", "wants_ack", b"wants_ack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -234,22 +242,28 @@ class Ack(_message.Message):
     RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
     RECEIVER_NANOSECONDS_FIELD_NUMBER: _builtins.int
     CREDIT_BYTES_FIELD_NUMBER: _builtins.int
+    HELD_NANOSECONDS_FIELD_NUMBER: _builtins.int
     received_bytes: _builtins.int
     """Payload bytes received on this stream since it began."""
     receiver_nanoseconds: _builtins.int
     """When the last of them arrived, by the receiver's monotonic clock; only differences mean anything."""
     credit_bytes: _builtins.int
     """How many bytes beyond received_bytes the receiver will take."""
+    held_nanoseconds: _builtins.int
+    """How long after that arrival the ack was written: it may have waited for a message that goes its way. A round trip is what is
+    left without this time.
+    """
     def __init__(
         self,
         *,
         received_bytes: _builtins.int = ...,
         receiver_nanoseconds: _builtins.int = ...,
         credit_bytes: _builtins.int = ...,
+        held_nanoseconds: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["credit_bytes", b"credit_bytes", "received_bytes", b"received_bytes", "receiver_nanoseconds", b"receiver_nanoseconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credit_bytes", b"credit_bytes", "held_nanoseconds", b"held_nanoseconds", "received_bytes", b"received_bytes", "receiver_nanoseconds", b"receiver_nanoseconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

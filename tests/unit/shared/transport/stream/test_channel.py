@@ -11,7 +11,7 @@ from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, TensorKey, WireTensor
 from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, StepDone
-from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
 Near = Far = LoopbackChannel[LinkMessage, LinkMessage]
 
@@ -43,7 +43,7 @@ async def test_tensors_go_both_ways_until_each_end_says_that_no_more_comes(up, d
     async def arrived(stream):
         tensors = []
         while (event := await stream.receive()) is not None:
-            tensors.append(event[1])
+            tensors += event[1]
         return [(one.key.step, one.key.role, bytes(one.payload)) for one in tensors]
 
     feature, gradient = Role.ROLE_FEATURE, Role.ROLE_ERROR_GRADIENT
@@ -60,29 +60,28 @@ async def test_both_ends_may_send_the_same_message_type():
     near, far = duplex(LinkMessage, one), duplex(LinkMessage, other)
     await near.send(tensor(3, b"abc", Role.ROLE_FEATURE))
     await far.send(tensor(4, b"de", Role.ROLE_FEATURE))
-    (_, at_far), (_, at_near) = await far.receive(), await near.receive()
+    (_, (at_far,)), (_, (at_near,)) = await far.receive(), await near.receive()
     assert (bytes(at_far.payload), bytes(at_near.payload)) == (b"abc", b"de")
 
 
 async def test_what_was_written_is_not_changed_by_what_becomes_of_it_at_either_end():
     near, far = channels()
-    message, payload = LinkMessage(), bytearray(b"abc")
-    message.frame.step = 3
+    message, payload = LinkMessage(frames=[Frame(step=3)]), bytearray(b"abc")
     await near.write(Packet(message, memoryview(payload)))
-    message.frame.step, payload[0] = 4, 0
+    message.frames[0].step, payload[0] = 4, 0
     packet = await far.read()
-    packet.message.ClearField("frame")
+    packet.message.ClearField("frames")
     assert bytes(packet.payload) == b"abc"
-    assert message.frame.step == 4
+    assert message.frames[0].step == 4
 
 
 async def test_a_writer_waits_where_nobody_reads():
     near, far = channels()
     for step in range(MOST_UNREAD_PACKETS):
-        await far.write(Packet(LinkMessage(done=StepDone(step=step))))
-    waiting = asyncio.ensure_future(far.write(Packet(LinkMessage(done=StepDone(step=MOST_UNREAD_PACKETS)))))
+        await far.write(Packet(LinkMessage(dones=[StepDone(step=step)])))
+    waiting = asyncio.ensure_future(far.write(Packet(LinkMessage(dones=[StepDone(step=MOST_UNREAD_PACKETS)]))))
     await asyncio.wait({waiting}, timeout=0)
     assert not waiting.done()
-    steps = [(await near.read()).message.done.step for _ in range(MOST_UNREAD_PACKETS + 1)]
+    steps = [(await near.read()).message.dones[0].step for _ in range(MOST_UNREAD_PACKETS + 1)]
     assert steps == list(range(MOST_UNREAD_PACKETS + 1))
     await waiting

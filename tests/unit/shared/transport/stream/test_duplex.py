@@ -239,8 +239,8 @@ def test_whatever_the_delays_every_byte_goes(sizes, rate, jitter, delay, chance:
         async def receive() -> None:
             nonlocal arrived
             while arrived < sum(sizes):
-                _, whole = await cloud.receive()
-                arrived += len(whole.payload)
+                _, wholes = await cloud.receive()
+                arrived += sum(len(whole.payload) for whole in wholes)
 
         began = loop.time()
         hearing = asyncio.create_task(edge.receive())

@@ -33,7 +33,7 @@ frames = st.builds(
     tensor=st.none() | headers,
 )
 messages = st.one_of(
-    st.builds(LinkMessage, frame=frames),
+    st.builds(LinkMessage, frames=st.lists(frames, max_size=3)),
     st.builds(LinkMessage, opening=st.builds(LinkOpening, session_id=st.text(max_size=20), session_term=uint64)),
     st.builds(UploadBlockRequest, session_id=st.text(max_size=200), frame=frames),
     st.builds(DownloadBlockResponse, frame=frames),
@@ -44,7 +44,7 @@ payloads = st.binary(max_size=200) | st.integers(126, 129).map(bytes) | st.integ
 
 def some_packet():
     frame = Frame(step=3, role=Role.ROLE_FEATURE, tensor=TensorHeader(codec="fp32", shape=[2, 3], encoded_bytes=24))
-    return Packet(LinkMessage(frame=frame), bytes(range(24)))
+    return Packet(LinkMessage(frames=[frame]), bytes(range(24)))
 
 
 def reason(data, message_type=LinkMessage):

@@ -1,0 +1,64 @@
+"""What a link sends next, and what goes with it."""
+
+import pytest
+import torch
+
+from shared.execution.steps import Outgoing
+from shared.placement import Cargo, Crossing, Rows
+from shared.runtime.outbox import MOST_WAITING_BYTES, Outbox
+
+WHOLE = Rows(0, 4)
+LABELS, FEATURE = Crossing("edge", "gpu", Cargo.LABEL, 4, WHOLE), Crossing("edge", "gpu", Cargo.FEATURE, 1, WHOLE)
+
+
+def outbox(labelled: Crossing | None = FEATURE) -> Outbox:
+    return Outbox((FEATURE, LABELS), 0, labelled)
+
+
+def put(box: Outbox, crossing: Crossing, step: int, size: int = 8) -> None:
+    box.put(Outgoing(step, 4, crossing, (torch.zeros(size, dtype=torch.uint8),)))
+
+
+def next_of(box: Outbox) -> list[tuple[Crossing, int]]:
+    return [(item.crossing, item.step) for item in box.next()]
+
+
+def test_small_labels_go_with_their_feature():
+    box = outbox()
+    put(box, LABELS, 0)
+    assert next_of(box) == []
+    put(box, FEATURE, 0)
+    assert next_of(box) == [(LABELS, 0), (FEATURE, 0)]
+    for item in box.next():
+        box.note_sent(item)
+    assert next_of(box) == []
+
+
+@pytest.mark.parametrize(("size", "waits"), [(MOST_WAITING_BYTES, True), (MOST_WAITING_BYTES + 1, False)])
+def test_large_labels_do_not_wait(size, waits):
+    box = outbox()
+    put(box, LABELS, 0, size)
+    assert next_of(box) == ([] if waits else [(LABELS, 0)])
+
+
+def test_labels_without_a_feature_to_go_with_go_at_once():
+    box = outbox(None)
+    put(box, LABELS, 0)
+    assert next_of(box) == [(LABELS, 0)]
+
+
+def test_labels_of_later_steps_do_not_hold_a_feature_up():
+    box = outbox()
+    for step in (0, 1):
+        put(box, LABELS, step)
+    put(box, FEATURE, 0)
+    box.resume(LABELS, 1)  # the peer has the labels of step 0
+    assert next_of(box) == [(FEATURE, 0)]
+
+
+def test_labels_whose_feature_the_peer_has_go_alone():
+    box = outbox()
+    put(box, LABELS, 0)
+    put(box, FEATURE, 0)
+    box.resume(FEATURE, 1)
+    assert next_of(box) == [(LABELS, 0)]
