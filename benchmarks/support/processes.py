@@ -1,5 +1,6 @@
 """Trainers and agents as processes of their own, for measurements."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -14,18 +15,33 @@ from typing import Any
 from benchmarks.net import Link
 from shared.errors import IsthmusError
 
+_LOG_BYTES = 1 << 20
+
 
 class Trainer:
     """A running trainer process that allows the benchmarks' models; `address` is where it listens by now."""
 
-    def __init__(self, *overrides: str, wrapper: Sequence[str] = (), listen: str = "127.0.0.1:0") -> None:
-        """overrides: section.key=value. wrapper: a command to run it under (a network namespace, a core)."""
+    def __init__(
+        self, *overrides: str, wrapper: Sequence[str] = (), listen: str = "127.0.0.1:0", tree: Path | None = None
+    ) -> None:
+        """overrides: section.key=value. wrapper: a command to run it under (a network namespace, a core).
+
+        tree: the checkout whose trainer it is; None for the one that is imported here.
+        """
         flags = [f"server.listen={listen}", "server.insecure=true", "log.format=json"]
         flags += ['models.allowed=["benchmarks", "shared.model.zoo"]']
         command = [*wrapper, sys.executable, "-m", "cloud_trainer.main", "serve"]
         self._process = subprocess.Popen(
-            [*command, *(f"--set={flag}" for flag in [*flags, *overrides])], stderr=subprocess.PIPE, text=True
+            [*command, *(f"--set={flag}" for flag in [*flags, *overrides])],
+            cwd=tree,
+            env=_environment(tree),
+            stderr=subprocess.PIPE,
+            text=True,
         )
+        self.pid = self._process.pid
+        assert self._process.stderr is not None
+        # What it logs of many sessions is read at its end, and must not stop it until then.
+        fcntl.fcntl(self._process.stderr, fcntl.F_SETPIPE_SZ, _LOG_BYTES)
         self.address = _logged(self._process, "listening", "address")
 
     def kill(self) -> None:
@@ -96,8 +112,13 @@ class AgentRun:
 class Agent:
     """A running agent process; `session` is known once its training has begun."""
 
-    def __init__(self, address: str | None, flags: Sequence[str], wrapper: Sequence[str] = ()) -> None:
-        """address: of the trainer; None where the flags name trainers. flags: section.key=value. wrapper: to run it under."""
+    def __init__(
+        self, address: str | None, flags: Sequence[str], wrapper: Sequence[str] = (), tree: Path | None = None
+    ) -> None:
+        """address: of the trainer; None where the flags name trainers. flags: section.key=value. wrapper: to run it under.
+
+        tree: see `Trainer`.
+        """
         self._folder = tempfile.TemporaryDirectory(prefix="isthmus-")
         named = [] if address is None else [f"trainer.address={address}"]
         fixed = [*named, f"output.directory={self._folder.name}", "log.format=json"]
@@ -105,10 +126,13 @@ class Agent:
         command = [*wrapper, sys.executable, "-m", "edge_agent.main", "run"]
         self._process = subprocess.Popen(
             [*command, *(f"--set={flag}" for flag in [*fixed, traced, *flags])],
+            cwd=tree,
+            env=_environment(tree),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.pid = self._process.pid
         self.session = _logged(self._process, "session opened", "session")
 
     def wait(self) -> AgentRun:
@@ -144,6 +168,10 @@ class Agent:
 def run_agent(address: str | None, flags: Sequence[str], wrapper: Sequence[str] = ()) -> AgentRun:
     """One whole run of an agent in a process of its own; see `Agent`."""
     return Agent(address, flags, wrapper).wait()
+
+
+def _environment(tree: Path | None) -> dict[str, str]:
+    return {**os.environ, **({"PYTHONPATH": str(tree)} if tree is not None else {})}
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

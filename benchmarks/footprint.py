@@ -1,0 +1,146 @@
+"""What processes have in memory: `python -m benchmarks.footprint [--repeats N] [--against FOLDER] [--json PATH]`.
+
+An agent that trains the demo alone and one that trains it with a trainer; a trainer without a session, with one and with four.
+PSS counts a page that n processes share as an nth of it, so it is what a process costs beside those that run with it. --against
+names another checkout of this project, whose processes take turns with ours.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.support.arguments import benchmark_parser
+from benchmarks.support.machine import machine
+from benchmarks.support.processes import Agent, Trainer
+from benchmarks.support.report import Spread, write_json
+
+HERE = Path(__file__).resolve().parent.parent
+STEPS = 300
+LOOK_SECONDS = 0.1
+MB = 1e6
+COMPUTE = ("compute.threads=1", "compute.device=cpu", "control.listen=none", "checkpoints.location=none")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The most that a process had, in bytes."""
+
+    pss: int
+    resident: int
+
+
+def memory_of(pid: int) -> Memory:
+    """What a process has now, and the most that was ever resident."""
+    now = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    ever = Path(f"/proc/{pid}/status").read_text()
+    return Memory(_kilobytes("Pss", now), _kilobytes("VmHWM", ever))
+
+
+def _kilobytes(key: str, text: str) -> int:
+    found = re.search(rf"^{key}:\s+(\d+) kB$", text, re.MULTILINE)
+    assert found is not None, text
+    return int(found[1]) * 1024
+
+
+class _Watch:
+    """Looks at a process again and again on a thread of its own."""
+
+    def __init__(self, pid: int) -> None:
+        self.most = memory_of(pid)
+        self._pid = pid
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look while the body runs, at its beginning and at its end too."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._look_until, args=(over,))
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _look_until(self, over: threading.Event) -> None:
+        while True:
+            try:
+                seen = memory_of(self._pid)
+            except (OSError, AssertionError):  # it has ended
+                return
+            self.most = Memory(max(self.most.pss, seen.pss), max(self.most.resident, seen.resident))
+            if over.wait(LOOK_SECONDS):
+                return
+
+
+def demo_flags(alone: bool) -> list[str]:
+    """The demo, without its evaluations."""
+    shared = [*COMPUTE, f"training.max_steps={STEPS}", "training.evaluate_every_epochs=0"]
+    return [*shared, "trainers=[]"] if alone else shared
+
+
+def measured(tree: Path) -> dict[str, Memory]:
+    """Each process of a checkout once."""
+    found = {}
+    alone = Agent(None, demo_flags(alone=True), tree=tree)
+    found["agent that trains the demo alone"] = _most_of(alone)
+    trainer = Trainer(*COMPUTE, tree=tree)
+    try:
+        watch = _Watch(trainer.pid)
+        found["trainer without a session"] = watch.most
+        for count in (1, 4):
+            with watch.looking():
+                agents = [Agent(trainer.address, demo_flags(alone=False), tree=tree) for _ in range(count)]
+                most = [_most_of(agent) for agent in agents]
+            if count == 1:
+                found["agent that trains the demo with a trainer"] = most[0]
+            found[f"trainer with {count} session{'s' if count > 1 else ''}"] = watch.most
+    finally:
+        trainer.stop()
+    return found
+
+
+def _most_of(agent: Agent) -> Memory:
+    watch = _Watch(agent.pid)
+    with watch.looking():
+        agent.wait()
+    return watch.most
+
+
+def table(found: Mapping[str, Sequence[Mapping[str, Memory]]]) -> Table:
+    """A row a process; a pair of columns a checkout. found: the repeats of each checkout, by its name."""
+    shown = Table("process", *(f"{what}, {name}" for name in found for what in ("PSS", "resident at most")))
+    for process in next(iter(found.values()))[0]:
+        cells = []
+        for repeats in found.values():
+            for figure in ("pss", "resident"):
+                cells.append(Spread.of([getattr(each[process], figure) for each in repeats]).show(1 / MB, 0))
+        shown.add_row(process, *cells)
+    return shown
+
+
+def main() -> None:
+    """Measure, and print one table."""
+    parser = benchmark_parser("footprint", __doc__)
+    parser.add_argument("--repeats", type=int, default=3, help="processes of each kind (%(default)s)")
+    parser.add_argument("--against", type=Path, help="another checkout of this project")
+    arguments = parser.parse_args()
+    trees = {"ours": HERE} | ({"before": arguments.against.resolve()} if arguments.against else {})
+    found: dict[str, list[dict[str, Memory]]] = {name: [] for name in trees}
+    for _ in range(arguments.repeats):
+        for name, tree in trees.items():
+            found[name].append(measured(tree))
+    console = Console(width=150)
+    console.print(f"{machine()}, {os.cpu_count()} cores; MB, median (quartiles) of {arguments.repeats} processes")
+    console.print(table(found))
+    write_json(arguments.json, "footprint", found=found)
+
+
+if __name__ == "__main__":
+    main()

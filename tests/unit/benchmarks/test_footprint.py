@@ -1,0 +1,29 @@
+"""What processes have in memory: the figures of this very process, and the table."""
+
+import os
+import resource
+
+import numpy as np
+import pytest
+
+from benchmarks.footprint import Memory, memory_of, table
+
+
+def test_the_memory_of_a_process_is_what_the_system_counts():
+    seen = memory_of(os.getpid())
+    assert 0 < seen.pss <= seen.resident
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert seen.resident == pytest.approx(most, rel=0.01)  # the system adds up what its cores count
+
+
+def test_memory_that_is_written_to_is_seen():
+    before = memory_of(os.getpid())
+    held = np.ones(64 << 20, np.uint8)
+    assert memory_of(os.getpid()).pss - before.pss > 0.9 * held.nbytes
+
+
+def test_a_checkout_has_its_own_columns():
+    ours, before = {"agent": Memory(1_000_000, 2_000_000)}, {"agent": Memory(3_000_000, 4_000_000)}
+    shown = table({"ours": [ours], "before": [before]})
+    cells = [cell for column in shown.columns for cell in column.cells]
+    assert cells == ["agent", "1 (1 to 1)", "2 (2 to 2)", "3 (3 to 3)", "4 (4 to 4)"]
