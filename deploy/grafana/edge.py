@@ -108,10 +108,14 @@ def _workers() -> Panels:
     computes = Curve(EDGE.mean("isthmus_stage_seconds"), "{{worker}}, " + INSTANCE)
     slowest = Curve(EDGE.quantile(0.95, "isthmus_stage_seconds"), "{{worker}}, " + INSTANCE)
     rates = Curve(EDGE.of("isthmus_worker_link_bytes_per_second"), "{{link}}, " + INSTANCE)
+    off = Curve(EDGE.of("isthmus_prediction_ratio"), "{{worker}}, " + INSTANCE)
+    moves = Curve(EDGE.rate("isthmus_repartitions_total"), "{{reason}}, " + INSTANCE)
     return [
         graph("Computing", "Of each worker of the placement for a step, on average.", "s", 8, computes),
         graph("Slow steps", "What 95 % of the steps did not exceed at a worker.", "s", 8, slowest),
         graph("Links", "What each was measured to carry, from one worker to another.", "Bps", 8, rates),
+        graph("Against the prediction", "Of a chain: what stages took over what was predicted.", "short", 12, off),
+        graph("Moves of blocks", "Along a chain, a second, by what they were for.", "short", 12, moves),
     ]
 
 

@@ -92,10 +92,15 @@ class ChainDecisions:
         both = [(rates.get((near, far)), rates.get((far, near))) for near, far in pairwise(self._names)]
         decision = self._engine.observe(seconds, self._statistics.steps, both, self._take_seconds())
         self._metrics.modelled.set(self._engine.predicted_seconds)
+        self._show_ratios()
         if (step_seconds := self._statistics.step.recent) is not None:
             self._metrics.measured.set(step_seconds)
         if decision is not None:
             self._apply(deployer, decision)
+
+    def _show_ratios(self) -> None:
+        for name, ratio in zip(self._names, self._engine.prediction_ratios, strict=True):
+            self._metrics.prediction_ratio.labels(name).set(ratio)
 
     def _apply(self, deployer: Deploys, decision: ChainDecision) -> None:
         wanted = decision.partition

@@ -30,6 +30,12 @@ class EngineMetrics:
         )
         for reason in Reason:
             self.repartitions.labels(reason)
+        self.prediction_ratio = Gauge(
+            "isthmus_prediction_ratio",
+            "Seconds that a stage of the chain took in its last 20 steps over those that were predicted; 0 before.",
+            ["worker"],
+            registry=registry,
+        )
         predicted = Gauge(
             "isthmus_engine_step_seconds",
             "Seconds per step with today's deployment: predicted when it was chosen, modelled for the rates since, measured.",
@@ -165,8 +171,10 @@ class EdgeMetrics(TrainingMetrics):
         """Have a series for each worker and each direction of a link that there is now, and for no other."""
         self.stage_seconds.clear()
         self._worker_links.clear()
+        self.engine.prediction_ratio.clear()
         for worker in statistics.workers:
             self.stage_seconds.labels(worker)
+            self.engine.prediction_ratio.labels(worker)
         for sender, receiver in statistics.link_rates:
             if sender == AGENT:
                 self.link_losses.labels(receiver)

@@ -1,7 +1,7 @@
 """What a device takes for parts of a model, predicted from ten of them. Numbers and files: no torch, no gRPC, no clock.
 
 table.py is the file of one device, devices.py brings several together, gaussian.py predicts another from them, predictor.py is
-the file of that, evaluation.py says how good it is beside the estimates of baselines.py, and drift.py watches it in use.
+the file of that, and evaluation.py says how good it is beside the estimates of baselines.py.
 """
 
 from shared.prediction.accuracy import Accuracy

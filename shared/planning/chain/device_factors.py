@@ -21,6 +21,8 @@ class DeviceFactors:
     def __init__(self, stages: int) -> None:
         self.factors: Floats = np.ones(stages)
         """Seconds of each stage over those that were measured beforehand, shape (N,)."""
+        self.off: Floats = np.zeros(stages)
+        """What each stage took over what was expected of it then, in its last whole window, shape (N,); 0 before one."""
         self.begin()
 
     def begin(self) -> None:
@@ -48,7 +50,8 @@ class DeviceFactors:
     def _end_window(self, stage: int) -> bool:
         ratio = self._ratios[stage] / self._steps[stage]
         self._steps[stage] = self._ratios[stage] = 0.0
-        is_off = abs(ratio / self.factors[stage] - 1.0) > TOLERANCE
+        self.off[stage] = ratio / self.factors[stage]
+        is_off = abs(self.off[stage] - 1.0) > TOLERANCE
         has_changed = bool(is_off and self._was_off[stage])
         if has_changed:
             self.factors[stage] = ratio

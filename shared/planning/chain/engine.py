@@ -112,6 +112,11 @@ class ChainEngine:
         """Seconds a step of today's partition, by what is believed of devices and links."""
         return self._seconds_of(self.partition, self._today())
 
+    @property
+    def prediction_ratios(self) -> tuple[float, ...]:
+        """By stage: what it took in its last 20 steps over what was believed that it takes; 0 before there were as many."""
+        return tuple(self._devices.off.tolist())
+
     def pin(self, cuts: tuple[int, ...] | None = None, bits: int | None = None) -> None:
         """Hold these cuts and this width from now on; None lets the engine choose. PlanError where that leaves nothing."""
         before = self._pinned_cuts, self._pinned_bits

@@ -174,6 +174,13 @@ class TestDeviceFactors:
         assert changes == [False, False, False, True]
         assert devices.factors.tolist() == [2.0, 1.0]
 
+    def test_how_far_off_the_last_window_was_is_against_what_was_believed_then(self):
+        devices, off = DeviceFactors(2), []
+        for _ in range(3):
+            devices.note(20, (2.0, 1.05), (1.0, 1.0))
+            off.append(devices.off.tolist())
+        assert off == [[2.0, 1.05], [2.0, 1.05], [1.0, 1.05]], "then one factor has made it right"
+
     @pytest.mark.parametrize(("ratio", "changes"), [(1.09, False), (1.11, True), (0.91, False), (0.89, True)])
     def test_a_tenth_is_no_change(self, ratio, changes):
         devices = DeviceFactors(1)
