@@ -24,6 +24,15 @@ DIVIDED = {
     ],
     "owners": {"0": "near", "1": "near"},
 }
+SHARED_BY_NOBODY = {
+    "schema": "isthmus.placement/v1",
+    "workers": ["edge", "near"],
+    "tiles": [
+        {"worker": "edge", "blocks": [0, 2], "samples": [0, 16]},
+        {"worker": "near", "blocks": [0, 2], "samples": [16, 32]},
+        {"worker": "near", "blocks": [2, 4]},
+    ],
+}
 ELSEWHERE = {
     "schema": "isthmus.placement/v1",
     "workers": ["near", "edge"],
@@ -44,9 +53,11 @@ def refused(code, *says, placed):
     [
         ([TWO, "placement.edge=0:1", "placement.fear=1:"], "placement names 'fear', which is not configured"),
         (['trainers=[{name="near", address="a:1"}, {name="near", address="b:1"}]'], "two are named 'near'"),
+        ([TWO, "placement.edge=0:1", "placement.near=2:"], "nobody has block 1 on samples [0, 32)"),
+        ([TWO, "placement.edge=0:2", "placement.near=1:"], "two workers have block 1 on samples [0, 32)"),
         ([TWO, "placement.near=0:2", "placement.edge=2:"], "raw samples would go from 'edge' to 'near'"),
     ],
-    ids=["unknown trainer", "named twice", "inputs not permitted"],
+    ids=["unknown trainer", "named twice", "hole", "overlap", "inputs not permitted"],
 )
 def test_a_configuration_that_cannot_be_is_refused_before_anybody_is_asked(placed, says):
     refused(ExitCode.CONFIG, says, placed=placed)
@@ -56,6 +67,8 @@ def test_a_configuration_that_cannot_be_is_refused_before_anybody_is_asked(place
     ("document", "says"),
     [
         (DIVIDED, "'edge' has 1 sample of block 0 (stem), which needs 2 at least"),
+        (SHARED_BY_NOBODY, "block 0 is shared by edge, near and has no owner; name the one that updates it"),
+        (DIVIDED | {"workers": ["edge", "near", "edge"]}, "worker 'edge' is named twice"),
         (DIVIDED | {"workers": ["edge", "near", "remote"]}, "worker 'remote' is not configured"),
         (ELSEWHERE, "in this version all samples are on this device"),
         (
@@ -63,7 +76,7 @@ def test_a_configuration_that_cannot_be_is_refused_before_anybody_is_asked(place
             "a codec is named for the cargo weights",
         ),
     ],
-    ids=["too few samples", "unknown worker", "samples elsewhere", "codec of weights"],
+    ids=["too few samples", "no owner", "double worker", "unknown worker", "samples elsewhere", "codec of weights"],
 )
 def test_a_file_that_cannot_be_is_refused_before_anybody_is_asked(document, says, tmp_path):
     placed = [*flags_of_document(document, NOBODY, tmp_path), TWO, INPUTS_TO_NEAR]

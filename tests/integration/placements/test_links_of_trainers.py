@@ -168,6 +168,7 @@ async def test_a_ticket_opens_its_link_once():
         ({"worker": "far"}, ProtocolError),
         ({"session_term": 7}, FencedError),
         ({"evaluation": 1}, ProtocolError),
+        ({"protocol_version": PROTOCOL_VERSION + 1}, ProtocolError),
     ],
 )
 async def test_what_is_refused_uses_no_ticket_up(changes, error):
