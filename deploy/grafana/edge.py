@@ -163,13 +163,14 @@ def _deployment() -> Panels:
     moved = Curve(EDGE.of("isthmus_migrations_total"), "{{outcome}}, " + INSTANCE)
     pause = EDGE.of("isthmus_migration_seconds_sum")
     decided = Curve(EDGE.of("isthmus_decisions_total"), INSTANCE)
+    recut = Curve(EDGE.of("isthmus_repartitions_total"), "chain, {{reason}}, " + INSTANCE)
     predicted = Curve(EDGE.of("isthmus_engine_step_seconds"), "{{kind}}, " + INSTANCE)
     return [
         graph("Cut", "Blocks on the edge, of all of the model.", "short", 6, cut, blocks, steps=True),
         graph("Bits", "Of an element on the link.", "short", 6, bits, steps=True),
         graph("Migrations", "Since the start.", "short", 6, moved, steps=True),
         graph("Stood still", "Seconds that migrations took, since the start.", "s", 6, _one(pause), steps=True),
-        graph("Decisions", "Changes that the engine chose, since the start.", "short", 8, decided, steps=True),
+        graph("Decisions", "Changes that the engine chose, since the start.", "short", 8, decided, recut, steps=True),
         graph("Predicted and measured", "Seconds of a step with today's deployment.", "s", 16, predicted),
     ]
 
