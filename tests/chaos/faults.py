@@ -120,7 +120,9 @@ def plan(dice: random.Random, side: str, count: int, trainers: int) -> list[Plan
     """Faults of one side of a run with so many trainers, in the order in which they are to happen."""
     planned = []
     for _ in range(count):
-        fault = dice.choice([fault for of, fault in POINTS if of == side])
+        kinds = [fault for of, fault in POINTS if of == side]
+        kinds += [Fault.KILL_IN_MIGRATION] * (2 if trainers > 1 else 0)  # few of its points are reached often
+        fault = dice.choice(kinds)
         point = dice.choice([at for at in POINTS[side, fault] if trainers > 1 or at not in BETWEEN_TRAINERS])
         planned.append(Planned(side, fault, point, dice.randint(1, MOST_CALLS.get(fault, 12))))
     return planned
