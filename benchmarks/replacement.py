@@ -89,7 +89,9 @@ def stays_away(folder: Path) -> list[float]:
     """The middle never comes back; a run each time."""
     seconds = []
     for run in range(RUNS):
-        with chain(folder / str(run), REPLACE_AFTER_SECONDS) as (trainers, steps):
+        own = folder / str(run)
+        own.mkdir()
+        with chain(own, REPLACE_AFTER_SECONDS) as (trainers, steps):
             steps.next(BETWEEN_STEPS)
             trainers[MIDDLE].kill()
             limit = time.monotonic() + REPLACE_AFTER_SECONDS
