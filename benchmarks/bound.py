@@ -26,7 +26,7 @@ from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config
 from shared.training.losses import LossHead
-from shared.training.policies import policy_by_name
+from shared.training.policies import KeptGraph, Replay
 from shared.training.stage import Stage, lone_stage
 
 GOAL = 1.05
@@ -115,13 +115,13 @@ def computers_alone(chosen: list[str], staleness: int, steps: int = 12) -> tuple
     experiment = Experiment(load_config(EdgeConfig, None, chosen, environ={}))
     chain, cut = experiment.chain, experiment.deployment.cut
     stage = Stage(experiment.held, 0, cut)
-    policy = policy_by_name("replay")(stage)
+    policy = (Replay if staleness else KeptGraph)(stage)
     cloud = lone_stage(chain, cut, len(chain.blocks), experiment.recipe, torch.device("cpu"))
     head = LossHead("cross_entropy", None)
     edge_seconds, cloud_seconds = [], []
     for batch in experiment.loader.iterate(0, steps):
         began = time.perf_counter()
-        features = policy.forward(batch.step, (batch.inputs,), weights_stay=staleness == 0)
+        features = policy.forward(batch.step, (batch.inputs,))
         forwarded = time.perf_counter()
         graph = cloud.forward(batch.step, features, input_gradient=True)
         gradients = cloud.backward(graph, head.gradient(graph.outputs, batch.labels)[1])

@@ -27,7 +27,7 @@ from shared.model.build import build_model
 from shared.model.chain import build_chain
 from shared.telemetry.logs import configure_logs
 from shared.training.losses import LossHead
-from shared.training.policies import Replay
+from shared.training.policies import KeptGraph
 from shared.training.recipe import Recipe
 from shared.training.stage import lone_stage
 from shared.transport.rpc.malloc import keep_message_memory
@@ -76,13 +76,13 @@ def alone_seconds(channels: int, size: int, idle_seconds: float) -> tuple[list[f
     )
     cpu = torch.device("cpu")
     stage, cloud = lone_stage(chain, 0, 1, recipe, cpu), lone_stage(chain, 1, 2, recipe, cpu)
-    edge = Replay(stage)
+    edge = KeptGraph(stage)
     head = LossHead("cross_entropy", None)
     edge_seconds, cloud_seconds = [], []
     for step in range(ROUNDS):
         time.sleep(idle_seconds)
         started = time.perf_counter()
-        features = edge.forward(step, (inputs,), weights_stay=True)
+        features = edge.forward(step, (inputs,))
         forward_seconds = time.perf_counter() - started
         time.sleep(idle_seconds)
         started = time.perf_counter()

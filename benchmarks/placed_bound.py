@@ -31,7 +31,7 @@ from edge_agent.experiment.building import Experiment
 from shared.config import load_config
 from shared.model.features import Features, Gradients
 from shared.training.losses import LossHead
-from shared.training.policies import Replay
+from shared.training.policies import KeptGraph, Replay
 from shared.training.stage import lone_stage
 
 STALENESS = (0, 1, 2, 3, 5)
@@ -137,14 +137,17 @@ def workers_alone(shape: Shape, chosen: list[str], staleness: int, steps: int = 
         lone_stage(experiment.chain, block, block + 1, experiment.recipe, torch.device("cpu"))
         for block in range(blocks)
     ]
-    policies = [Replay(stage, input_gradient=index > 0) for index, stage in enumerate(stages)]
+    policies = [
+        (KeptGraph if staleness == 0 or index == last else Replay)(stage, input_gradient=index > 0)
+        for index, stage in enumerate(stages)
+    ]
     head = LossHead("cross_entropy", None)
     seconds: dict[str, list[float]] = {worker: [0.0] * steps for worker in shape.workers}
     for batch in experiment.loader.iterate(0, steps):
         features: Features = (batch.inputs,)
         moments = [time.perf_counter()]
-        for index, policy in enumerate(policies):
-            features = policy.forward(batch.step, features, weights_stay=staleness == 0 or index == last)
+        for policy in policies:
+            features = policy.forward(batch.step, features)
             moments.append(time.perf_counter())
         gradients: Gradients = head.gradient(features, batch.labels)[1]
         for policy, stage in zip(reversed(policies), reversed(stages), strict=True):

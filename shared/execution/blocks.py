@@ -17,7 +17,7 @@ from shared.placement import ModelFacts, Placement, Tile, stages
 from shared.training import block_state
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
-from shared.training.policies import BackwardPolicy, Replay, policy_by_name
+from shared.training.policies import BackwardPolicy, KeptGraph, policy_by_name
 from shared.training.stage import Stage
 
 
@@ -48,13 +48,14 @@ class PlacedBlocks:
         for tile in stages(placement, worker):
             stage = Stage(held, tile.first, tile.stop, first_sample=tile.rows.begin)
             # From the last block the way goes straight back, so nothing changes the weights before.
-            policy_class = Replay if tile.stop == placement.blocks else policy_by_name(method.backward)
+            weights_stay = tile.stop == placement.blocks or placement.staleness == 0
+            policy_class = KeptGraph if weights_stay else policy_by_name(method.backward)
             policy = policy_class(stage, input_gradient=model.learns_below(tile.first))
             self._stages[tile] = stage, policy
 
-    def forward(self, step: int, tile: Tile, inputs: Features, *, weights_stay: bool) -> Features:
-        """Run a stage; what its backward needs is kept. weights_stay: until then they change no more."""
-        return self._stages[tile][1].forward(step, inputs, weights_stay=weights_stay)
+    def forward(self, step: int, tile: Tile, inputs: Features) -> Features:
+        """Run a stage; what its backward needs is kept."""
+        return self._stages[tile][1].forward(step, inputs)
 
     def backward(self, step: int, tile: Tile, gradients: Gradients) -> tuple[Gradients, dict[int, BlockGradients]]:
         """Error gradients at a stage's inputs, and its blocks' gradients; `gradients` are at what `forward` returned."""

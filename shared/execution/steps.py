@@ -244,9 +244,7 @@ class WorkerSteps:
     def _forward(self, step: int, operation: Forward, inputs: Features) -> Features:
         if not self._training:
             return self._blocks.evaluate(operation.stage, inputs)
-        goes_straight_back = operation.stage.stop == self._placement.blocks
-        stay = goes_straight_back or self._placement.staleness == 0
-        return self._blocks.forward(step, operation.stage, inputs, weights_stay=stay)
+        return self._blocks.forward(step, operation.stage, inputs)
 
     def _learn(self, state: StepInFlight, stage: Tile, rows: Rows) -> None:
         inputs = features_of(gathered(state.features[stage.first], rows))

@@ -114,6 +114,8 @@ class Computing:
         self._stop_step = first_step
         self._something_new = asyncio.Event()
         self._is_computing = self._is_stopped = False
+        self._defect: Exception | None = None
+        """What `hear` has raised while the thread went on."""
 
     def feed(self, source: BatchSource, stop_step: int) -> None:
         """Begin batches of a source, the steps before `stop_step`, whenever one is ready and may begin."""
@@ -142,8 +144,10 @@ class Computing:
             self._loop.call_soon_threadsafe(self.wake)
 
     async def run(self) -> None:
-        """Compute whatever can be computed, for as long as this is awaited. Raises what a piece of work fails with."""
+        """Compute whatever can be computed, for as long as this is awaited. Raises what work, or `hear`, fails with."""
         while True:
+            if self._defect is not None:
+                raise self._defect
             self._something_new.clear()
             self._take_in()
             self._hear_all()
@@ -159,16 +163,19 @@ class Computing:
             self._is_computing = False
             self._hear_all()
 
-    async def stop(self) -> None:
-        """Have the thread go on no more; when this returns, nothing is being computed."""
-        self._is_stopped = True
+    async def stop(self, running: "asyncio.Task[None] | None") -> None:
+        """End `running`, where `run` is awaited; when this returns, nothing is being computed."""
+        self._is_stopped = True  # before anything is waited for: the thread looks at it after each piece
+        if running is not None:
+            running.cancel()
+            await asyncio.wait({running})
         await self._runner.run(_nothing)  # a call that was under way goes on after its caller
 
     def _go_on(self, work: Work | None) -> None:
         """On the compute thread: this piece of work, and what can be computed then."""
         while work is not None:
             self._compute(work)
-            if self._is_stopped or self._runner.is_wanted:
+            if self._is_stopped or self._defect is not None or self._runner.is_wanted:
                 return
             self._take_in()
             if (work := self._steps.next_work()) is not None:
@@ -215,14 +222,22 @@ class Computing:
         if self._is_told or not self._news:
             return
         self._is_told = True
-        self._loop.call_soon_threadsafe(self._hear_all if self._is_awaited else self._hear_later)
+        self._loop.call_soon_threadsafe(self._hear_beside if self._is_awaited else self._hear_later)
 
     def _hear_later(self) -> None:
-        self._loop.call_later(LATEST_SECONDS, self._hear_all)
+        self._loop.call_later(LATEST_SECONDS, self._hear_beside)
+
+    def _hear_beside(self) -> None:
+        """While the thread goes on."""
+        try:
+            self._hear_all()
+        except Exception as defect:
+            self._defect = defect
+            self.wake()
 
     def _hear_all(self) -> None:
         self._is_told = False  # first: what comes from here on is told again
-        while self._news and not self._is_stopped:
+        while self._news and not self._is_stopped and self._defect is None:
             self._hear(self._news.popleft())
 
 

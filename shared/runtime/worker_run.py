@@ -165,10 +165,7 @@ class WorkerRun:
 
     async def stop(self) -> None:
         """Compute no more. When this returns, nothing is being computed."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-        await self._computing.stop()
+        await self._computing.stop(self._task)
 
     async def serve(
         self, peer: str, stream: LinkStream, end_writing: Callable[[], Awaitable[None]] | None = None

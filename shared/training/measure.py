@@ -59,7 +59,7 @@ def measure_replay(stage: Stage, inputs: FeatureSpecs, *, repeats: int) -> list[
     examples, policy = _examples(inputs), Replay(stage)
 
     def step() -> None:
-        features = policy.forward(0, examples, weights_stay=False)
+        features = policy.forward(0, examples)
         if stage.gradients_return:
             policy.backward(0, _made_up_gradients(features))
             stage.update(0)

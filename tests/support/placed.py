@@ -104,10 +104,10 @@ class WatchedBlocks(PlacedBlocks):
         self._inputs: list[weakref.ref[Tensor]] = []
         self._updated: dict[int, int] = defaultdict(lambda: -1)
 
-    def forward(self, step: int, tile: Tile, inputs: Features, *, weights_stay: bool) -> Features:
+    def forward(self, step: int, tile: Tile, inputs: Features) -> Features:
         """See `PlacedBlocks`."""
         self._note(step, tile, inputs)
-        return super().forward(step, tile, inputs, weights_stay=weights_stay)
+        return super().forward(step, tile, inputs)
 
     def learn(
         self, step: int, tile: Tile, inputs: Features, labels: Tensor, share: float

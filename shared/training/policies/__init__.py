@@ -3,11 +3,12 @@
 from pkgutil import resolve_name
 
 from shared.registry import POLICIES
+from shared.training.policies.kept_graph import KeptGraph
 from shared.training.policies.policy import BackwardPolicy
 from shared.training.policies.replay import Replay
 from shared.training.policies.stash import Stash
 
-__all__ = ["BackwardPolicy", "Replay", "Stash", "policy_by_name"]
+__all__ = ["BackwardPolicy", "KeptGraph", "Replay", "Stash", "policy_by_name"]
 
 
 def policy_by_name(name: str) -> type[BackwardPolicy]:

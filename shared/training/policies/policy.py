@@ -1,7 +1,7 @@
 """What a stage does with a batch between its forward and the return of its error gradient.
 
-Where no update can lie between the two (K = 0), its graph is kept and used. Otherwise policies differ, and each
-has a file. Called from the compute thread; batches come back in the order they went.
+Where no update can lie between the two, as with K = 0, its graph is kept and used (`kept_graph`). Otherwise policies differ,
+and each has a file. Called from the compute thread; batches come back in the order they went.
 """
 
 from typing import ClassVar, Protocol
@@ -20,11 +20,8 @@ class BackwardPolicy(Protocol):
     def __init__(self, stage: Stage, *, input_gradient: bool = False) -> None:
         """input_gradient: whether the error gradients at the stage's inputs are of use to anybody."""
 
-    def forward(self, step: int, inputs: Features, *, weights_stay: bool) -> Features:
-        """The features of a batch, detached; whatever their backward needs is kept.
-
-        weights_stay: the weights change no more before this batch's own update.
-        """
+    def forward(self, step: int, inputs: Features) -> Features:
+        """The features of a batch, detached; whatever their backward needs is kept."""
 
     def backward(self, step: int, gradients: Gradients) -> Gradients:
         """Take the error gradients of the oldest batch in flight, which is `step`, back to the stage's parameters and inputs.

@@ -13,7 +13,7 @@ from shared.model.chain import Chain, build_chain
 from shared.model.random_state import random_state
 from shared.model.zoo import bilstm, residual_cnn
 from shared.registry import POLICIES, OptimizerConfig
-from shared.training.policies import Replay, Stash, policy_by_name
+from shared.training.policies import KeptGraph, Replay, Stash, policy_by_name
 from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.stage import Stage, lone_stage
 from tests.support.plain import PlainEdge, assert_same_bits, plain_optimizer
@@ -127,19 +127,18 @@ def stage_of(module: nn.Module, example: Tensor, cut: int = 2, optimizer: Optimi
 
 @st.composite
 def orders(draw):
-    """What the edge does: (step, K) for a forward, (step, None) for a backward; K may change on the way."""
+    """What the edge does under one K: whether it is 0, and (step, True) for a forward, (step, False) for a backward."""
     events, started, settled = [], 0, 0
-    steps = draw(st.integers(1, 7))
+    steps, limit = draw(st.integers(1, 7)), draw(st.integers(0, 3))
     while settled < steps:
-        limit = draw(st.integers(0, 3))
         may_start = started < steps and started - settled <= limit
         if may_start and (started == settled or draw(st.booleans())):
-            events.append((started, limit))
+            events.append((started, True))
             started += 1
         elif started > settled:
-            events.append((settled, None))
+            events.append((settled, False))
             settled += 1
-    return events
+    return limit == 0, events
 
 
 @settings(max_examples=120, deadline=None)
@@ -151,16 +150,17 @@ def orders(draw):
 )
 def test_any_order_gives_what_autograd_on_copies_gives(name, policy, optimizer, order):
     stage = stage_of(build(name), batch_of(name, 0), optimizer=optimizer)
-    ours = policy_by_name(policy)(stage)
+    weights_stay, events = order
+    ours = (KeptGraph if weights_stay else policy_by_name(policy))(stage)
     plain_module = build(name)
     blocks = plain_module.blocks() if name == "texts" else list(plain_module)
     plain = PlainEdge(blocks[:2], recipe(optimizer), policy)
     features = {}
-    for step, limit in order:
-        if limit is not None:
+    for step, goes_forward in events:
+        if goes_forward:
             inputs = batch_of(name, step)
-            (features[step],) = ours.forward(step, (inputs,), weights_stay=limit == 0)
-            assert torch.equal(features[step], plain.forward(step, batch_of(name, step), weights_stay=limit == 0))
+            (features[step],) = ours.forward(step, (inputs,))
+            assert torch.equal(features[step], plain.forward(step, batch_of(name, step), weights_stay=weights_stay))
             assert torch.equal(inputs, batch_of(name, step)), "the samples are the user's and are not written to"
         else:
             gradient = gradient_of(step, features[step])
@@ -182,12 +182,12 @@ def traced_stage() -> tuple[Stage, Chain]:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_with_no_update_in_between_a_policy_equals_the_kept_graph_bit_for_bit(policy):
     states = []
-    for weights_stay in (True, False):
+    for kind in (KeptGraph, policy_by_name(policy)):
         stage, chain = traced_stage()
-        chosen = policy_by_name(policy)(stage)
+        chosen = kind(stage)
         for step in range(4):
             with random_state("image", step):
-                (feature,) = chosen.forward(step, (torch.randn(BATCH, 1, 8, 8),), weights_stay=weights_stay)
+                (feature,) = chosen.forward(step, (torch.randn(BATCH, 1, 8, 8),))
             chosen.backward(step, (gradient_of(step, feature),))
             stage.update(step)
         states.append(chain.module.state_dict())
@@ -203,7 +203,7 @@ def test_statistics_are_those_of_the_first_forwards_in_their_order(policy):
     first_forward = stage.blocks[0].module[0].register_forward_hook(lambda _, __, output: seen.append(output.detach()))
     chosen = policy_by_name(policy)(stage)
     for step in range(4):
-        chosen.forward(step, (batch_of("normed", step),), weights_stay=False)
+        chosen.forward(step, (batch_of("normed", step),))
     first_forward.remove()
     for step in range(4):
         chosen.backward(step, (torch.ones(BATCH, 8),))
@@ -221,7 +221,7 @@ def test_the_replay_at_unchanged_weights_recomputes_the_feature_bit_for_bit():
     outputs: list[Tensor] = []
     stage.blocks[-1].module.register_forward_hook(lambda _, __, output: outputs.append(output.detach().clone()))
     replay = Replay(stage)
-    features = [replay.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
+    features = [replay.forward(step, (batch_of("normed", step),))[0] for step in range(2)]
     torch.rand(5)  # whoever else draws random numbers meanwhile
     replay.backward(0, (torch.ones_like(features[0]),))
     stage.update(0)
@@ -265,7 +265,7 @@ def test_frozen_blocks_have_no_backward(policy, frozen, backwards):
     stage = lone_stage(build_chain(module, torch.zeros(BATCH, 8)), 0, 3, recipe(), CPU)
     chosen = policy_by_name(policy)(stage)
     frozen_before = copy.deepcopy(module[:frozen].state_dict())
-    features = [chosen.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
+    features = [chosen.forward(step, (batch_of("normed", step),))[0] for step in range(2)]
     CountingBackwards.count = 0
     if stage.trainable:
         chosen.backward(0, (torch.ones_like(features[0]),))
@@ -274,16 +274,15 @@ def test_frozen_blocks_have_no_backward(policy, frozen, backwards):
     assert_same_bits(frozen_before, module[:frozen].state_dict())
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("weights_stay", [True, False])
-def test_an_edge_that_is_all_frozen_keeps_nothing_and_still_counts_its_statistics(policy, weights_stay):
+@pytest.mark.parametrize("kind", [KeptGraph, *map(policy_by_name, POLICIES)])
+def test_an_edge_that_is_all_frozen_keeps_nothing_and_still_counts_its_statistics(kind):
     module = build("normed")
     module[:2].requires_grad_(False)
-    chosen = policy_by_name(policy)(stage_of(module, batch_of("normed", 0)))
+    chosen = kind(stage_of(module, batch_of("normed", 0)))
     for step in range(5):
         batch = batch_of("normed", step)
         kept = weakref.ref(batch)
-        (feature,) = chosen.forward(step, (batch,), weights_stay=weights_stay)
+        (feature,) = chosen.forward(step, (batch,))
         assert not feature.requires_grad
         del batch
         assert kept() is None
@@ -303,7 +302,7 @@ def test_the_history_holds_k_plus_one_inputs_and_no_activations(limit):
             replay.backward(step - limit - 1, (torch.ones(BATCH, 8),))
             stage.update(step - limit - 1)
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda kept: kept):
-            (feature,) = replay.forward(step, (batch,), weights_stay=False)
+            (feature,) = replay.forward(step, (batch,))
         gone = weakref.ref(feature)
         del feature, batch
         assert gone() is None
@@ -324,11 +323,11 @@ def test_stash_copies_the_weights_once_a_version_and_holds_none_when_drained(mon
     stage = stage_of(build("normed"), batch_of("normed", 0))
     stash = Stash(stage)
     for step in range(3):
-        stash.forward(step, (batch_of("normed", step),), weights_stay=False)
+        stash.forward(step, (batch_of("normed", step),))
     assert len(copies) == 1, "no update came between these forwards"
     stash.backward(0, (torch.ones(BATCH, 8),))
     stage.update(0)
-    stash.forward(3, (batch_of("normed", 3),), weights_stay=False)
+    stash.forward(3, (batch_of("normed", 3),))
     assert len(copies) == 2
     for step in (1, 2, 3):
         stash.backward(step, (torch.ones(BATCH, 8),))
@@ -356,7 +355,7 @@ def test_parameters_read_outside_of_submodules_learn(policy):
     chain = build_chain(module, torch.zeros(BATCH, 8))
     stage = lone_stage(chain, 0, len(chain.blocks), recipe(), CPU)
     chosen = policy_by_name(policy)(stage)
-    outputs = [chosen.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
+    outputs = [chosen.forward(step, (batch_of("normed", step),))[0] for step in range(2)]
     chosen.backward(0, (torch.ones_like(outputs[0]),))
     stage.update(0)
     plain(batch_of("normed", 0)).sum().backward()
@@ -367,7 +366,7 @@ def test_parameters_read_outside_of_submodules_learn(policy):
 
 def test_a_gradient_out_of_order_is_a_defect():
     replay = Replay(stage_of(build("normed"), batch_of("normed", 0)))
-    features = [replay.forward(step, (batch_of("normed", step),), weights_stay=False)[0] for step in range(2)]
+    features = [replay.forward(step, (batch_of("normed", step),))[0] for step in range(2)]
     with pytest.raises(AssertionError):
         replay.backward(1, (torch.ones_like(features[1]),))
 

@@ -13,7 +13,7 @@ from shared.registry import POLICIES
 from shared.training.held_state import copy_state, put_back, states_in, to_bytes
 from shared.training.losses import LossHead
 from shared.training.measure import measure_replay, measure_stage
-from shared.training.policies import policy_by_name
+from shared.training.policies import BackwardPolicy, KeptGraph, policy_by_name
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
 from shared.training.stage import Stage, lone_stage, with_zeros
 from tests.support.models.tuples import CLASSES, CUTS, WIDTH, Tupled, specs_of, tupled, tupled_chain
@@ -68,12 +68,12 @@ def both(module: Tupled, cut: int) -> tuple[Stage, Stage]:
     return lone_stage(chain, 0, cut, RECIPE, CPU), lone_stage(chain, cut, len(chain.blocks), RECIPE, CPU)
 
 
-def train(edge: Stage, cloud: Stage, policy: str, steps: range) -> None:
+def train(edge: Stage, cloud: Stage, kind: type[BackwardPolicy], steps: range) -> None:
     """Steps of both sides in turn, with K = 0."""
-    chosen, head = policy_by_name(policy)(edge), LossHead(RECIPE.loss, None)
+    chosen, head = kind(edge), LossHead(RECIPE.loss, None)
     for step in steps:
         inputs, labels = batch_of(step)
-        features = chosen.forward(step, (inputs,), weights_stay=policy == "replay")
+        features = chosen.forward(step, (inputs,))
         graph = cloud.forward(step, features, input_gradient=True)
         gradients = cloud.backward(graph, head.gradient(graph.outputs, labels)[1])
         cloud.update(step)
@@ -81,20 +81,20 @@ def train(edge: Stage, cloud: Stage, policy: str, steps: range) -> None:
         edge.update(step)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", [KeptGraph, *map(policy_by_name, POLICIES)])
 @pytest.mark.parametrize("cut", CUTS)
-def test_two_stages_train_as_the_whole_does(cut, policy):
+def test_two_stages_train_as_the_whole_does(cut, kind):
     module = tupled()
-    train(*both(module, cut), policy, range(STEPS))
+    train(*both(module, cut), kind, range(STEPS))
     assert_same_bits(whole(), module.state_dict())
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_cut_moves_and_both_sides_restart_without_changing_a_bit(policy):
+@pytest.mark.parametrize("kind", [KeptGraph, *map(policy_by_name, POLICIES)])
+def test_the_cut_moves_and_both_sides_restart_without_changing_a_bit(kind):
     """Forward over a cut that three tensors cross, back over one that two cross, and again from a checkpoint of both sides."""
     edge, cloud = apart(1, seeds=(0, 1))
     cloud.held.hold(range(1, 4), {index: both(tupled(), 1)[1].held.block_tensors(index) for index in (1, 2, 3)})
-    train(edge, cloud, policy, range(2))
+    train(edge, cloud, kind, range(2))
     for cut, steps in ((3, range(2, 4)), (2, range(4, 5))):
         before = edge.stop
         leaving = {index: dict(cloud.held.block_tensors(index)) for index in range(before, cut)}
@@ -102,12 +102,12 @@ def test_the_cut_moves_and_both_sides_restart_without_changing_a_bit(policy):
         edge.held.hold(range(cut), leaving)
         cloud.held.hold(range(cut, 4), coming)
         edge, cloud = Stage(edge.held, 0, cut), Stage(cloud.held, cut, 4)
-        train(edge, cloud, policy, steps)
+        train(edge, cloud, kind, steps)
     restarted = apart(1, seeds=(2, 3))
     for old, new in zip((edge, cloud), restarted, strict=True):
         put_back(new.held, old.held.indices, states_in(to_bytes(copy_state(old.held))))
     restarted = Stage(restarted[0].held, 0, edge.stop), Stage(restarted[1].held, edge.stop, 4)
-    train(*restarted, policy, range(5, STEPS))
+    train(*restarted, kind, range(5, STEPS))
     trained = {}
     for stage in restarted:
         for block in stage.blocks:

@@ -1,0 +1,200 @@
+"""A worker that computes on a thread of its own goes on by itself, and stops, yields and fails where it should."""
+
+import asyncio
+import copy
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import torch
+from torch import nn
+
+from shared.concurrency.threads import Worker
+from shared.errors import ModelError
+from shared.placement import AGENT, Placement, Rows, Source, Tile
+from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
+from shared.runtime.worker_run import Threads, WorkerRun
+from shared.training.held_blocks import HeldBlocks
+from tests.support.linked import Given, Heard
+from tests.support.placed import CLASSES, CPU, INPUTS, batch_of, built, chain_of, method, recipe
+from tests.support.plain import assert_same_bits
+from tests.support.plain_tiles import PlainTiles
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SAMPLES = 6
+STEPS = 40
+
+
+class CountedWorker(Worker):
+    """Counts what the event loop asks of it."""
+
+    asked = 0
+
+    async def run(self, function, *args, **kwargs):
+        """See `Worker`."""
+        self.asked += 1
+        return await super().run(function, *args, **kwargs)
+
+
+class Gate(nn.Module):
+    """Lets a forward pass only when it is told to; fails in a step that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(INPUTS, INPUTS)
+        self.is_open, self.entered = threading.Semaphore(1 << 20), threading.Event()
+        self.seen, self.fails_at = 0, -1
+
+    def close(self) -> None:
+        """Let no forward pass from now on; those of the chain's checks are over."""
+        self.is_open, self.seen = threading.Semaphore(0), 0
+        self.entered.clear()
+
+    def forward(self, x):
+        if not self.training:
+            return self.linear(x)
+        self.entered.set()
+        self.is_open.acquire()
+        self.seen += 1
+        if self.seen == self.fails_at:
+            raise ArithmeticError("this one")
+        return self.linear(x)
+
+
+def alone(blocks: int) -> Placement:
+    whole = Rows(0, SAMPLES)
+    return Placement(0, blocks, SAMPLES, (AGENT,), (Tile(AGENT, 0, blocks, whole),), (Source(AGENT, whole),))
+
+
+@asynccontextmanager
+async def computing(module: nn.Module, compute: Worker, heard: Heard) -> AsyncIterator[WorkerRun]:
+    """The steps of a worker that has all blocks."""
+    chain = chain_of(module)
+    placement = alone(len(chain.blocks))
+    held = HeldBlocks(chain, recipe("sgd"), CPU, range(len(chain.blocks)))
+    setup = WorkerSetup(AGENT, held, method("replay"), Threads(compute, compute), lambda _labels: None, heard)
+    worker = PlacedWorker(setup, placement)
+    try:
+        yield worker.run
+    finally:
+        await worker.stop()
+        compute.close()
+
+
+def batches(steps: int) -> Given:
+    return Given(Source(AGENT, Rows(0, SAMPLES)), SAMPLES, [batch_of(step, SAMPLES) for step in range(steps)])
+
+
+async def test_all_steps_of_a_device_alone_are_one_call_and_the_plain_loops_bits():
+    module, compute, heard = built("dropping"), CountedWorker("compute"), Heard()
+    plain, ours = PlainTiles(list(module), alone(len(module)), recipe("sgd")), copy.deepcopy(module)
+    async with computing(ours, compute, heard) as run:
+        run.feed(batches(STEPS), STEPS)
+        await heard.all_done(range(STEPS), 1)
+        assert compute.asked == 1
+    for step in range(STEPS):
+        plain.step(step, *batch_of(step, SAMPLES))
+    assert [len(heard.done[step]) for step in range(STEPS)] == [1] * STEPS, "each step is told once"
+    assert_same_bits(dict(module.state_dict()), dict(ours.state_dict()))
+
+
+async def test_whoever_wants_the_thread_has_it_between_two_pieces():
+    gate, compute, heard = Gate(), CountedWorker("compute"), Heard()
+    async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
+        gate.close()
+        run.feed(batches(STEPS), STEPS)
+        await asyncio.to_thread(gate.entered.wait)
+        others = asyncio.create_task(compute.run(lambda: gate.seen))
+        await asyncio.sleep(0)
+        gate.is_open.release(STEPS)
+        assert await others == 1
+        await heard.all_done(range(STEPS), 1)
+
+
+async def test_when_it_has_stopped_nothing_is_computed_any_more():
+    gate, compute, heard = Gate(), Worker("compute"), Heard()
+    async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
+        gate.close()
+        run.feed(batches(STEPS), STEPS)
+        await asyncio.to_thread(gate.entered.wait)
+        stopping = asyncio.create_task(run.stop())
+        await asyncio.sleep(0)
+        assert not stopping.done(), "a piece is being computed"
+        gate.is_open.release(STEPS)
+        await stopping
+        assert gate.seen == 1
+        assert not heard.done
+
+
+async def test_what_has_begun_when_the_feeding_ends_is_done_and_no_more():
+    gate, compute, heard = Gate(), Worker("compute"), Heard()
+    async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
+        gate.close()
+        source = batches(STEPS)
+        run.feed(source, STEPS)
+        await asyncio.to_thread(gate.entered.wait)
+        begun = run.feed_no_more()
+        assert 1 <= begun < STEPS
+        gate.is_open.release(STEPS)
+        await heard.all_done(range(begun), 1)
+        assert (run.begun_step, run.in_flight, gate.seen) == (begun, (), begun)
+        run.feed(source, STEPS)
+        await heard.all_done(range(STEPS), 1)
+        assert gate.seen == STEPS
+
+
+async def test_a_step_that_fails_surfaces_once_and_those_before_it_are_heard():
+    gate, compute, heard = Gate(), Worker("compute"), Heard()
+    async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
+        gate.seen, gate.fails_at = 0, 8
+        run.feed(batches(STEPS), STEPS)
+        with pytest.raises(ModelError, match="this one"):
+            await run.failure
+        assert sorted(heard.done) == list(range(7))
+        assert run.has_failed
+
+
+@pytest.mark.parametrize("step", [0, STEPS // 2, STEPS - 1])
+async def test_a_defect_of_whoever_listens_ends_the_run_and_is_raised(step):
+    class Defective(Heard):
+        """Fails in one step."""
+
+        def step_ended(self, ended: int, _staleness: int, /) -> None:
+            """See `WorkerListener`."""
+            if ended == step:
+                raise LookupError("a defect of ours")
+
+    heard = Defective()
+    async with computing(built("dropping"), Worker("compute"), heard) as run:
+        run.feed(batches(STEPS), STEPS)
+        with pytest.raises(LookupError):
+            await run.failure
+        assert sorted(heard.done) == list(range(step))
+
+
+async def test_a_batch_that_is_ready_late_is_begun_then():
+    class Late:
+        """Has its batch when it is told."""
+
+        def __init__(self) -> None:
+            self.ready = 0
+            self.all = batches(2)
+
+        def take(self):
+            """See `BatchSource`."""
+            if not self.ready:
+                return None
+            self.ready -= 1
+            return self.all.take()
+
+    module, compute, heard, source = built("dropping"), Worker("compute"), Heard(), Late()
+    async with computing(module, compute, heard) as run:
+        run.feed(source, 2)
+        for step in range(2):
+            await asyncio.sleep(0)
+            assert run.begun_step == step
+            source.ready += 1
+            await asyncio.to_thread(run.note_ready)
+            await heard.all_done(range(step + 1), 1)
+    assert torch.isfinite(next(module.parameters())).all()
