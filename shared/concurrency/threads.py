@@ -38,7 +38,8 @@ class Worker:
         """prepare: called on the thread before anything else."""
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         """The calls that wait; None ends the thread."""
-        self._thread = threading.Thread(target=self._serve, args=(prepare,), name=name)
+        # A process that ends early, before whoever closes this is there, must not wait for it.
+        self._thread = threading.Thread(target=self._serve, args=(prepare,), name=name, daemon=True)
         self._thread.start()
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
