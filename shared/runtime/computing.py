@@ -25,6 +25,8 @@ from shared.training.losses import BatchLoss
 
 LATEST_SECONDS = 0.02
 """What nobody waits for is heard of so much later at most, and all that was done meanwhile with it."""
+MOST_UNHEARD = 8
+"""So many pieces of work may be done and not heard of: who asks for a boundary then is not many quick steps too late."""
 
 
 class Samples(NamedTuple):

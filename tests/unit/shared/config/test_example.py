@@ -21,7 +21,7 @@ def test_the_example_file_loads_back_to_the_defaults(cls: type[Config], tmp_path
 
 
 USERS_OF_OPTIONAL_KEYS: dict[type[Config], list[str]] = {
-    EdgeConfig: ["training.optimizer.name=adam", "training.schedule.name=cosine"],
+    EdgeConfig: ["training.optimizer.name=adam", "training.schedule.name=cosine", "checkpoints.replicas=1"],
     TrainerConfig: [],
 }
 FORMS: list[tuple[type[Config], set[str]]] = [
