@@ -24,6 +24,8 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 
 _log = structlog.get_logger(__name__)
+BACK_WITHIN_SECONDS = 2.0
+"""How long a trainer that was left out is tried: longer than gRPC ever waits between connections."""
 
 
 async def open_session(
@@ -77,7 +79,8 @@ async def take_back(session: OpenSession, worker: str) -> None:
     Where it has forgotten the session, it is opened there anew. Raises IsthmusError where it does not answer or refuses.
     """
     client, session_id = session.left_out[worker]
-    await client.check_serving()
+    # It may serve again while the connection to it still waits until it is tried the next time.
+    await Retry(BACK_WITHIN_SECONDS).run(client.check_serving)
     term = await session.workers.disk.run(session.stored.next_term)
     try:
         await client.join_session(session_id, term)

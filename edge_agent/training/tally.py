@@ -86,7 +86,7 @@ class Tally(WorkerListener):
             self._listener.gradient_applied(step, staleness)
 
     def step_done(self, done: StepDone, /) -> None:
-        """One worker has done its part; steps end one after the other."""
+        """One worker has done its part; steps end one after the other. After one that ends the run, none does."""
         if done.no_gradient and not self._warned_of_no_gradient:
             self._warned_of_no_gradient = True
             _log.warning(
@@ -95,7 +95,7 @@ class Tally(WorkerListener):
         self._listener.worker_done(done)
         reports = self._reports.setdefault(done.step, [])
         reports.append(done)
-        while len(self._reports.get(self.done_step, ())) == len(self._names):
+        while not self.failure.done() and len(self._reports.get(self.done_step, ())) == len(self._names):
             self._end(self._reports.pop(self.done_step))
 
     def peer_stops(self, worker: str, /) -> None:
@@ -127,6 +127,5 @@ class Tally(WorkerListener):
         try:
             self._check_loss(step, loss.loss)
         except IsthmusError as failure:
-            if not self.failure.done():
-                self.failure.set_exception(failure)
+            self.failure.set_exception(failure)
         self._look_at_goal()
