@@ -45,6 +45,7 @@ SLOW = tuple(
         "peers/test_fuzz_frames",
         "recovery/test_resuming",
         "recovery/test_interruptions",
+        "placements/test_replacement",
         "commands/test_pages",
         "benchmarks/test_peer",
         "peers/test_worst_claims",

@@ -190,7 +190,7 @@ async def test_checkpoints_of_another_state_are_neither_taken_nor_restored(tmp_p
                     pb.CheckpointWorkerRequest(session_id=session, fence=agent.fence, name=name)
                 ):
                     pass
-        with pytest.raises(SessionLostError, match="is not here, or is damaged"):
+        with pytest.raises(SessionLostError, match="are not all here, or are damaged"):
             await agent.restore(3, STEPS, b"", CUT)
         assert (await agent.join())["gpu"].whole
 
