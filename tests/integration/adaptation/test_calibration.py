@@ -8,7 +8,8 @@ import pytest
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
-from edge_agent.profiling.calibration import CalibrateOn, Candidate
+from edge_agent.profiling.calibrate_on import CalibrateOn
+from edge_agent.profiling.calibration import Candidate
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
 from edge_agent.profiling.calibration_trainings import CalibrationSettings, Watching
 from edge_agent.profiling.profile import profile_model

@@ -278,15 +278,16 @@ class Damage:
 
     def _hostile_frames(self, packet: Packet[Any]) -> dict[str, bytes]:
         """The same chunk saying something that it must not, one thing each."""
-        draw, frame = self._random, packet.message.frames[0]
+        several = "frames" in packet.message.DESCRIPTOR.fields_by_name
+        draw, frame = self._random, packet.message.frames[0] if several else packet.message.frame
 
         def reframed(other: Frame) -> bytes:
             message = _but(packet.message)
-            message.frames[0].CopyFrom(other)
+            (message.frames[0] if several else message.frame).CopyFrom(other)
             return _packet(message, packet.payload)
 
         frameless = _but(packet.message)
-        frameless.ClearField("frames")
+        frameless.ClearField("frames" if several else "frame")
         cases = {
             "step": reframed(_but(frame, step=_other(draw, frame.step, 0, 1, 3, 5, *_BIG))),
             "role": reframed(_but(frame, role=_other(draw, frame.role, *range(6), 77, 2**31 - 1, -1))),
@@ -298,6 +299,8 @@ class Damage:
             "no payload": _packet(packet.message),
             "no frame": _packet(frameless, packet.payload),
         }
+        if several:
+            cases["payload bytes"] = reframed(_but(frame, payload_bytes=draw.choice([1, *_BIG])))
         other = _but(frame)
         if not frame.HasField("tensor"):
             other.tensor.SetInParent()
