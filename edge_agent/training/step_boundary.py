@@ -1,6 +1,8 @@
 """Step boundaries: moments with nothing in flight, which operators, checkpoints, moves of the cut and a stop ask for."""
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class StepBoundary:
@@ -8,6 +10,7 @@ class StepBoundary:
 
     def __init__(self) -> None:
         self._requested = asyncio.Event()
+        self._on_request: Callable[[], object] | None = None
 
     @property
     def requested(self) -> bool:
@@ -17,6 +20,17 @@ class StepBoundary:
     def request(self) -> None:
         """Have the run reach one as soon as it can."""
         self._requested.set()
+        if self._on_request is not None:
+            self._on_request()
+
+    @contextmanager
+    def heard_by(self, on_request: Callable[[], object]) -> Iterator[None]:
+        """Have a request told at once while the body runs, before anything else can begin."""
+        self._on_request = on_request
+        try:
+            yield
+        finally:
+            self._on_request = None
 
     def clear_request(self) -> None:
         """Forget the request: the run is at a boundary, and whatever waited for one is done now."""

@@ -47,7 +47,8 @@ class Stretches:
         run = self._worker.run
         run.feed(batches, stop_step)
         try:
-            await watched(self._reach(stop_step), run.failure, self._tally.failure, links.failure, batches.failure)
+            with self._boundary.heard_by(run.feed_no_more):
+                await watched(self._reach(stop_step), run.failure, self._tally.failure, links.failure, batches.failure)
         finally:
             run.feed_no_more()
         self._boundary.clear_request()

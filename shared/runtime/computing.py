@@ -177,7 +177,12 @@ class Computing:
         """On the compute thread: this piece of work, and what can be computed then."""
         while work is not None:
             self._compute(work)
-            if self._is_stopped or self._defect is not None or self._runner.is_wanted:
+            if (
+                self._is_stopped
+                or self._defect is not None
+                or self._runner.is_wanted
+                or len(self._news) >= MOST_UNHEARD
+            ):
                 return
             self._take_in()
             if (work := self._steps.next_work()) is not None:

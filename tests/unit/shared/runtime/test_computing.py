@@ -13,6 +13,7 @@ from torch import nn
 from shared.concurrency.threads import Worker
 from shared.errors import ModelError
 from shared.placement import AGENT, Placement, Rows, Source, Tile
+from shared.runtime.computing import MOST_UNHEARD
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.worker_run import Threads, WorkerRun
 from shared.training.held_blocks import HeldBlocks
@@ -86,13 +87,13 @@ def batches(steps: int) -> Given:
     return Given(Source(AGENT, Rows(0, SAMPLES)), SAMPLES, [batch_of(step, SAMPLES) for step in range(steps)])
 
 
-async def test_all_steps_of_a_device_alone_are_one_call_and_the_plain_loops_bits():
+async def test_the_steps_of_a_device_alone_are_few_calls_and_the_plain_loops_bits():
     module, compute, heard = built("dropping"), CountedWorker("compute"), Heard()
     plain, ours = PlainTiles(list(module), alone(len(module)), recipe("sgd")), copy.deepcopy(module)
     async with computing(ours, compute, heard) as run:
         run.feed(batches(STEPS), STEPS)
         await heard.all_done(range(STEPS), 1)
-        assert compute.asked == 1
+        assert compute.asked <= -(-STEPS // MOST_UNHEARD)
     for step in range(STEPS):
         plain.step(step, *batch_of(step, SAMPLES))
     assert [len(heard.done[step]) for step in range(STEPS)] == [1] * STEPS, "each step is told once"
