@@ -122,9 +122,12 @@ def weight_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing,
 def steps_ahead(placement: Placement, model: ModelFacts, *, training: bool = True) -> int:
     """How many steps may have begun anywhere beyond the oldest that somebody still works on.
 
-    K, where any worker waits for another's gradient or weights. Where none does nothing can be stale, and more are let through,
-    so that no worker stands still; in an evaluation a few, because it takes memory beside the training.
+    K, where any worker waits for another's gradient or weights, and where nothing goes to another at all. Otherwise nothing can
+    be stale, and more are let through, so that no worker stands still; in an evaluation a few, because it takes memory beside
+    the training.
     """
+    if not crossings(placement):
+        return placement.staleness
     if not training:
         return max(placement.staleness, AHEAD_IN_AN_EVALUATION)
     somebody_waits = gradient_crossings(placement, model) or weight_crossings(placement, model)

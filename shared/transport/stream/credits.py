@@ -42,25 +42,29 @@ class SendCredits:
         """How much more may be under way before an ack has to come; none where it is negative."""
         return min(self.window_bytes, self._granted_bytes) - self.under_way_bytes
 
-    async def take(self, count: int) -> None:
-        """Wait for the turn of `count` more bytes and for room for them, and count them as sent.
+    async def take(self, count: int) -> bool:
+        """Wait for the turn of `count` more bytes and for room for them, and count them as sent. Returns whether it waited.
 
         A chunk larger than the whole credit goes when nothing else is under way; so no setting can stop a stream.
         """
-        await self._pace(count)
+        waited = await self._pace(count)
         while self.under_way_bytes and count > self.room_bytes:
+            waited = True
             self._changed.clear()
             await self._changed.wait()
         self.sent_bytes += count
+        return waited
 
-    async def _pace(self, count: int) -> None:
-        """Wait until the pace allows the next chunk."""
+    async def _pace(self, count: int) -> bool:
+        """Wait until the pace allows the next chunk. Returns whether it did not at once."""
         now = time.monotonic()
-        if self._next_seconds > now and self.under_way_bytes > UNPACED_BYTES:
+        is_early = self._next_seconds > now and self.under_way_bytes > UNPACED_BYTES
+        if is_early:
             await asyncio.sleep(self._next_seconds - now)
             now = time.monotonic()
         next_seconds = max(self._next_seconds, now - BURST_SECONDS) + count * 8 / self.pace_bits_per_second
         self._next_seconds = min(next_seconds, now + LONGEST_PAUSE_SECONDS)
+        return is_early
 
     def acknowledge(self, ack: Ack) -> None:
         """Take an ack. Raises ProtocolError when it acknowledges more than was sent, or less than an ack before it."""

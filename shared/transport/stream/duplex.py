@@ -148,8 +148,10 @@ class Duplex(Generic[Out, In]):
                 self._quiet_since = time.monotonic()
             frames, payload = zip(*parts, strict=True)
             count = sum(map(len, payload))
-            await self._credits.take(count)
-            frames[-1].wants_ack = measures or self._waits_for_ack(count, more_follows=self._credits.sent_bytes < ends)
+            # Where the link is what holds this up, whether it carries more by now is to be known soon.
+            held_up = await self._credits.take(count)
+            more_follows = self._credits.sent_bytes < ends
+            frames[-1].wants_ack = measures or held_up or self._waits_for_ack(count, more_follows=more_follows)
             message = message or self._outgoing()
             message.frames.extend(frames)
             self._chunks_under_way.append((self._credits.sent_bytes, count, time.monotonic()))

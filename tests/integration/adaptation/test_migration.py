@@ -44,7 +44,7 @@ async def train_and_move(moves, *chosen):
 def test_any_sequence_of_migrations_changes_no_bit(model, optimizer, seed, data):
     cuts = st.integers(FIRST_CUTS[model], CUTS[model])
     start = data.draw(cuts)
-    moves = data.draw(st.dictionaries(st.integers(1, 10), cuts, min_size=1, max_size=6))
+    moves = data.draw(st.dictionaries(st.integers(1, 18), cuts, min_size=1, max_size=6))
     chosen = [*flags(model, optimizer), f"training.seed={seed}", f"deployment.cut={start}"]
     result = asyncio.run(train_and_move(moves, *chosen))
     assert result.summary.cut == moves[max(moves)], "the last move was made"
