@@ -4,16 +4,15 @@ The engine (`shared/planning/chain/engine.py`) is pure and decides; clock, codec
 operator pins goes first.
 """
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 
 import structlog
 
-from edge_agent.adaptation.decisions import INTERVAL_SECONDS
 from edge_agent.adaptation.engine_inputs import check_measured
+from edge_agent.adaptation.looking import looking
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
@@ -58,18 +57,8 @@ class ChainDecisions:
     @asynccontextmanager
     async def running(self, deployer: Deploys) -> AsyncIterator[None]:
         """Decide for this deployer while the body runs."""
-        task = asyncio.create_task(self._run(deployer))
-        try:
+        async with looking(partial(self.look, deployer)):
             yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-    async def _run(self, deployer: Deploys) -> None:
-        while True:
-            await asyncio.sleep(INTERVAL_SECONDS)
-            self.look(deployer, time.monotonic())
 
     def pin(self, *, cuts: tuple[int, ...] | None, bits: int | None) -> None:
         """Hold cuts or bit width, each that is given. Raises PlanError where nothing may be so, and then nothing is changed."""

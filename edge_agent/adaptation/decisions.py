@@ -4,17 +4,17 @@ The engine (shared.planning.engine) is pure and decides; clock, codecs by name, 
 precedence: `pin` narrows what the engine may choose, and `use` sets which planner chooses the rest.
 """
 
-import asyncio
 import math
-import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import LinkProbe, LinkRates, make_link_probe
+from edge_agent.adaptation.looking import looking
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
@@ -39,7 +39,6 @@ from shared.registry import codec_bits, codec_of_bits
 
 _log = structlog.get_logger(__name__)
 
-INTERVAL_SECONDS = 1.0
 TELLING_STEPS = 20
 """Where a stream has not shown the link's rates after so many steps, its steps send too little for that link to show them."""
 
@@ -89,20 +88,12 @@ class DecisionLoop:
     @asynccontextmanager
     async def running(self, deployer: Deploys) -> AsyncIterator[None]:
         """Decide for this deployer while the body runs."""
-        task = asyncio.create_task(self._run(deployer))
         try:
-            yield
+            async with looking(partial(self.look, deployer)):
+                yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
             await self._probe.close()
             self._log_outcome()
-
-    async def _run(self, deployer: Deploys) -> None:
-        while True:
-            await asyncio.sleep(INTERVAL_SECONDS)
-            self.look(deployer, time.monotonic())
 
     def look(self, deployer: Deploys, seconds: float) -> None:
         """Observe once, and do what follows from it. seconds: any clock that never goes back."""
