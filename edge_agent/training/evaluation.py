@@ -76,7 +76,10 @@ class Evaluator:
             test.iterate(), self._session.workers.load, run.note_ready, at_once=test.reads_at_once
         ) as batches:
             run.feed(batches, test.batches)
-            await watched(totals.until(lambda: run.oldest_step >= test.batches), batches.failure)
+            try:
+                await watched(totals.until(lambda: run.oldest_step >= test.batches), batches.failure)
+            finally:
+                run.feed_no_more()  # or the compute thread could be in the batches while they close
 
 
 class _Totals(WorkerListener):

@@ -60,10 +60,12 @@ async def test_one_is_ended_where_training_needs_the_link_and_the_next_is_not_so
 async def test_two_never_run_at_a_time():
     measuring = Measuring(None)
     probe = LinkProbe(measuring)
+    others = asyncio.all_tasks()
     await pass_by(probe, 0.0, 10 * PERIOD_SECONDS)
     assert measuring.begun == 1
+    assert asyncio.all_tasks() - others, "the probe's own"
     await probe.close()
-    assert len(asyncio.all_tasks()) == 1, "this test"
+    assert not asyncio.all_tasks() - others
 
 
 async def test_what_was_found_holds_until_it_is_forgotten():
