@@ -1,6 +1,7 @@
 """Links that are slow, far or broken, and devices that are slow, on one machine."""
 
 from benchmarks.net.measure import Measure
+from benchmarks.net.mesh import Mesh, meshed_namespaces
 from benchmarks.net.namespaces import Link, Namespace, linked_namespaces
 from benchmarks.net.relay import Fault, Lane, Relay
 from benchmarks.net.shaping import Trace
@@ -13,10 +14,12 @@ __all__ = [
     "Link",
     "LinkError",
     "Measure",
+    "Mesh",
     "Namespace",
     "Relay",
     "SlowDevice",
     "Trace",
     "linked_namespaces",
+    "meshed_namespaces",
     "slowed_device",
 ]

@@ -1,4 +1,4 @@
-"""Two network namespaces and the link between them: an edge and a cloud on one machine, with nothing else in reach.
+"""Network namespaces, and the link between two of them: an edge and a cloud on one machine, with nothing else in reach.
 
 Needs root, `ip` and `tc` (and `nft` for loss). Everything is made under a name of its own and goes when the context
 ends, by exception or SIGTERM too; what a killed process left is removed by the next. Knows nothing of gRPC or training.
@@ -9,10 +9,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.net import tun_relay
 from benchmarks.net.shaping import LinkEnd, Trace, playing
@@ -21,17 +21,17 @@ from benchmarks.net.tools import Children, LinkError, kill_all, missing_for, run
 _DEVICE = "link0"
 _EDGE_ADDRESS, _CLOUD_ADDRESS, _NETWORK = "10.77.0.1", "10.77.0.2", "10.77.0.0/30"
 """The same for every link: a namespace sees its own link only."""
-_NAME = re.compile(r"isthmus-.*-(\d+)-\d+-(edge|cloud)")
+_NAME = re.compile(r"isthmus-.*-(\d+)-\d+-\w+")
 _serial = itertools.count()
+N = TypeVar("N", bound="Namespace")
 
 
 class Namespace:
-    """One side of a link: `address` is its own, and what is started through it sees only the link and its loopback."""
+    """A machine: `address` is its own, and what is started through it sees only its links and its loopback."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
         self.address = address
-        self.end = LinkEnd(name, _DEVICE)
         self._children = Children()
 
     def command(self, args: Sequence[str]) -> list[str]:
@@ -52,18 +52,16 @@ class Namespace:
         # What TCP learnt of the link under an earlier shape must not slow the next connection.
         run_tool(*self.command(["sh", "-c", "echo 1 > /proc/sys/net/ipv4/tcp_no_metrics_save"]))
 
-    def configure(self) -> None:
-        run_tool("ip", "-n", self.name, "link", "set", _DEVICE, "addrgenmode", "none")
-        run_tool("ip", "-n", self.name, "address", "add", f"{self.address}/30", "dev", _DEVICE)
-        self.up()
+    def name_device(self, device: str, prefix_bits: int) -> None:
+        """Give a device of it its address, and no other."""
+        run_tool("ip", "-n", self.name, "link", "set", device, "addrgenmode", "none")
+        run_tool("ip", "-n", self.name, "address", "add", f"{self.address}/{prefix_bits}", "dev", device)
 
-    def up(self) -> None:
-        run_tool("ip", "-n", self.name, "link", "set", _DEVICE, "up")
+    def attach(self, device: str, network: str) -> None:
+        """Reach a network through a device."""
+        run_tool("ip", "-n", self.name, "link", "set", device, "up")
         # The machine's default may be bbr, which misjudges a shaped link; the route goes when the device goes down.
-        run_tool("ip", "-n", self.name, "route", "replace", _NETWORK, "dev", _DEVICE, "congctl", "cubic")
-
-    def down(self) -> None:
-        run_tool("ip", "-n", self.name, "link", "set", _DEVICE, "down")
+        run_tool("ip", "-n", self.name, "route", "replace", network, "dev", device, "congctl", "cubic")
 
     def remove(self) -> None:
         """End what runs inside, our children first, then the namespace itself; nothing is done when there is none."""
@@ -77,10 +75,28 @@ class Namespace:
         return [int(pid) for pid in run_tool("ip", "netns", "pids", self.name).split()]
 
 
+class Side(Namespace):
+    """One side of a link, which alone it sees."""
+
+    def __init__(self, name: str, address: str) -> None:
+        super().__init__(name, address)
+        self.end = LinkEnd(name, _DEVICE)
+
+    def configure(self) -> None:
+        self.name_device(_DEVICE, 30)
+        self.up()
+
+    def up(self) -> None:
+        self.attach(_DEVICE, _NETWORK)
+
+    def down(self) -> None:
+        run_tool("ip", "-n", self.name, "link", "set", _DEVICE, "down")
+
+
 class Link:
     """The link between `edge` and `cloud`; the uplink runs from edge to cloud. Bits per second count whole frames."""
 
-    def __init__(self, edge: Namespace, cloud: Namespace) -> None:
+    def __init__(self, edge: Side, cloud: Side) -> None:
         self.edge = edge
         self.cloud = cloud
 
@@ -135,26 +151,45 @@ def linked_namespaces(name_prefix: str, *, delay_seconds: float = 0.0) -> Iterat
     a process that carries packets between them.
     Raises LinkError when this is not root or a tool is missing.
     """
+    make = {"edge": _EDGE_ADDRESS, "cloud": _CLOUD_ADDRESS}
+    with made_namespaces(name_prefix, make, Side) as (sides, stack):
+        link = Link(sides["edge"], sides["cloud"])
+        if delay_seconds > 0:
+            _join_by_relay(link, delay_seconds, stack)
+        else:
+            join(link.edge, _DEVICE, link.cloud, _DEVICE)
+        link.edge.configure()
+        link.cloud.configure()
+        yield link
+
+
+@contextmanager
+def made_namespaces(
+    name_prefix: str, addresses: Mapping[str, str], kind: Callable[[str, str], N]
+) -> Iterator[tuple[dict[str, N], ExitStack]]:
+    """Namespaces with nothing between them, by what `addresses` calls them, and what is unwound before they go.
+
+    Raises LinkError when this is not root or a tool is missing.
+    """
     if reason := missing():
         raise LinkError(f"a link between namespaces {reason}; benchmarks.net.Relay shapes a connection without")
     _remove_orphans()
-    name = f"isthmus-{name_prefix}-{os.getpid()}-{next(_serial)}"
-    link = Link(Namespace(f"{name}-edge", _EDGE_ADDRESS), Namespace(f"{name}-cloud", _CLOUD_ADDRESS))
+    prefix = f"isthmus-{name_prefix}-{os.getpid()}-{next(_serial)}"
+    made = {name: kind(f"{prefix}-{name}", address) for name, address in addresses.items()}
     with sigterm_unwinds() as guard, ExitStack() as stack:
         try:
-            for side in (link.edge, link.cloud):
-                stack.callback(side.remove)
-                side.create()
-            if delay_seconds > 0:
-                _join_by_relay(link, delay_seconds, stack)
-            else:
-                veth = ("type", "veth", "peer", "name", _DEVICE, "netns", link.cloud.name)
-                run_tool("ip", "link", "add", "name", _DEVICE, "netns", link.edge.name, *veth)
-            link.edge.configure()
-            link.cloud.configure()
-            yield link
+            for namespace in made.values():
+                stack.callback(namespace.remove)
+                namespace.create()
+            yield made, stack
         finally:
             guard.hold()
+
+
+def join(one: Namespace, device: str, other: Namespace, other_device: str) -> None:
+    """Lay a cable between two namespaces, with these devices at its ends."""
+    veth = ("type", "veth", "peer", "name", other_device, "netns", other.name)
+    run_tool("ip", "link", "add", "name", device, "netns", one.name, *veth)
 
 
 def _join_by_relay(link: Link, delay_seconds: float, stack: ExitStack) -> None:

@@ -17,7 +17,15 @@ after an idle 0.2 s took 0.2 ms on a 10 Mbit/s link instead of 80 ms. 8 KiB cost
 
 QUEUE_BYTES = 128 * 1024
 """Longest queue ahead of the link: 0.1 s at 10 Mbit/s. Both stay constant when the rate changes: a burst that shrinks
-can stall the queue for seconds."""
+can stall the queue for seconds, because a unit that is longer than the burst never passes."""
+
+SLOW_BITS_PER_SECOND = 10e6
+"""A link that begins below this rate has the next two figures instead, and keeps them: at 0.25 Mbit/s the usual ones let a
+small feature pass for nothing and hold back 4 s of what was sent."""
+SLOW_BURST_BYTES = 1600
+"""One packet with its headers."""
+SLOW_QUEUE_BYTES = 16 * 1024
+"""Half a second at 0.25 Mbit/s; ten packets, with which TCP begins."""
 
 OUTAGE_BITS_PER_SECOND = 64_000.0
 """Stands in for a rate below it in a trace: tbf cannot hold 0, and much less makes it slow to wake up again."""
@@ -37,15 +45,18 @@ class LinkEnd:
         self._namespace = namespace
         self._device = device
         self._shaped = False
+        self._burst_bytes, self._queue_bytes = BURST_BYTES, QUEUE_BYTES
 
     def shape(self, bits_per_second: float) -> None:
         """Limit what leaves through this end; effective within 0.25 s."""
         if not bits_per_second > 0:
             raise LinkError(f"a link cannot be shaped to {bits_per_second:g} bit/s; the rate must be above 0")
+        if not self._shaped and bits_per_second < SLOW_BITS_PER_SECOND:
+            self._burst_bytes, self._queue_bytes = SLOW_BURST_BYTES, SLOW_QUEUE_BYTES
         self._tc(
             "change" if self._shaped else "add",
             *("tbf", "rate", f"{bits_per_second:.0f}bit"),
-            *("burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES)),
+            *("burst", str(self._burst_bytes), "limit", str(self._queue_bytes)),
         )
         self._shaped = True
 
@@ -54,6 +65,7 @@ class LinkEnd:
         if self._shaped:
             self._tc("del")
             self._shaped = False
+            self._burst_bytes, self._queue_bytes = BURST_BYTES, QUEUE_BYTES
 
     def sent_bytes(self) -> int:
         """Bytes of frames that have passed the shaper so far."""

@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.net import LinkError, Measure, Namespace, linked_namespaces
+from benchmarks.net import LinkError, Measure, Namespace, linked_namespaces, meshed_namespaces
 from benchmarks.net.namespaces import missing
 from benchmarks.net.shaping import OUTAGE_BITS_PER_SECOND, check_trace, play
 from benchmarks.net.tools import missing_for, wait_for
@@ -96,6 +97,24 @@ class TestLink:
         with linked_namespaces("test") as link:
             link.shape(10e6, 10e6)
             assert Measure(link).message(50_000) > 0.8 * 50_000 * 8 / 10e6
+
+    @pytest.mark.parametrize("rate", [0.25e6, 0.5e6, 1e6, 2e6, 4e6])
+    def test_a_slow_link_carries_its_rate_and_no_feature_for_nothing(self, rate):
+        with linked_namespaces("test") as link:
+            measure = Measure(link)
+            link.shape(rate, rate)
+            # Plain TCP's payload is 95.6 % of its frames.
+            assert measure.uplink(LONG_SECONDS) == pytest.approx(0.956 * rate, rel=0.08)
+            assert measure.downlink(LONG_SECONDS) == pytest.approx(0.956 * rate, rel=0.08)
+            assert measure.message(20_000) > 0.93 * 20_000 * 8 / rate
+
+    def test_machines_of_a_mesh_see_each_other_over_links_of_their_own(self):
+        with meshed_namespaces("test", ["a", "b", "c"]) as mesh:
+            mesh.shape(2e6)
+            a, b, c = mesh.machines.values()
+            at_once = [Measure(SimpleNamespace(edge=a, cloud=far)) for far in (b, c)]
+            for started in [(measure, measure.start("uplink", LONG_SECONDS)) for measure in at_once]:
+                assert started[0].wait(started[1]) == pytest.approx(0.956 * 2e6, rel=0.08)
 
     def test_a_round_trip_takes_the_delay(self):
         with linked_namespaces("test", delay_seconds=0.06) as link:
