@@ -49,6 +49,7 @@ class TrainerServer:
     """A running trainer. `address` is what it really listens on, `health_address` where it answers probes besides."""
 
     def __init__(self, config: TrainerConfig) -> None:
+        keep_message_memory()  # before the first thread
         self._config = config
         self.metrics = TrainerMetrics(CollectorRegistry())
         device = choose_device(config.compute.device)
@@ -68,7 +69,6 @@ class TrainerServer:
 
     async def start(self) -> None:
         """Listen. Raises ListenError when the address cannot be listened on, ConfigError for files that cannot be used."""
-        keep_message_memory()
         sys.setswitchinterval(SWITCH_SECONDS)
         config = self._config.server
         options = server_options(config.max_message_bytes, self._config.link.keepalive_seconds)

@@ -80,6 +80,7 @@ def train(config: EdgeConfig, on_progress: Callable[[Statistics], object] = lamb
     Works in a notebook, whose own event loop is left alone. on_progress: called after every step, on another thread.
     Raises IsthmusError (`shared.errors`) for everything that a user, the data or the trainer can get wrong.
     """
+    keep_message_memory()  # here already: the thread that runs it would have a heap of its own
     stoppers: list[Callable[[], object]] = []
 
     def run() -> TrainingResult:

@@ -3,7 +3,8 @@
 A gRPC message of a megabyte is allocated several times on its way, and by default every one of those allocations is a
 pair of system calls and a page fault a page. With the thresholds raised, plain protobuf messages moved 3 to 4 times as
 fast on loopback (`python -m benchmarks.overhead` measures the whole). What it costs is resident memory: freed messages
-stay with the process. So that they stay once, and not once a thread, all threads share one heap.
+stay with the process. So that they stay once, and not once a thread, all threads share one heap. A heap of a thread's own
+could not keep a large tensor either: it holds 64 MiB at most, and what is larger would be page faults in every step.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ _MIB = 1 << 20
 
 
 def keep_message_memory() -> bool:
-    """Raise the thresholds of this process; called once at its start.
+    """Raise the thresholds of this process; called once at its start, because threads that are there keep their heaps.
 
     Returns whether glibc took them; elsewhere (musl, macOS) nothing happens.
     """

@@ -1,0 +1,66 @@
+"""All threads of a process share one heap of glibc's.
+
+In any other heap a tensor of 32 MiB or more is asked of the kernel and given back to it in every step, which costs a page fault
+for every 4 KiB of it.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+AGENT = """
+import asyncio
+from edge_agent import run_training
+from tests.support.experiments import flags
+from tests.support.running import Listening, edge_config
+
+counted = []
+asyncio.run(run_training(edge_config(*flags("mlp", "sgd"), "trainers=[]"), Listening(lambda _: counted.append(heaps()))))
+print(max(counted))
+"""
+FUNCTION = """
+from edge_agent import train
+from tests.support.experiments import flags
+from tests.support.running import edge_config
+
+counted = []
+train(edge_config(*flags("mlp", "sgd"), "trainers=[]"), on_progress=lambda _: counted.append(heaps()))
+print(max(counted))
+"""
+TRAINER = """
+import asyncio
+from cloud_trainer.server import TrainerServer
+from tests.support.running import trainer_config
+
+async def serve():
+    server = TrainerServer(trainer_config())
+    await server.start()
+    print(heaps())
+    await server.stop()
+
+asyncio.run(serve())
+"""
+HEAPS = """
+import ctypes, os, tempfile
+
+def heaps():
+    libc = ctypes.CDLL(None)
+    libc.fdopen.restype = ctypes.c_void_p
+    with tempfile.TemporaryFile() as said:
+        stream = ctypes.c_void_p(libc.fdopen(os.dup(said.fileno()), b"w"))
+        assert libc.malloc_info(0, stream) == 0
+        libc.fclose(stream)
+        said.seek(0)
+        return said.read().count(b"<heap nr=")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="another allocator")
+@pytest.mark.parametrize("process", [AGENT, FUNCTION, TRAINER], ids=["agent", "function", "trainer"])
+def test_all_threads_share_one_heap(process):
+    done = subprocess.run(
+        [sys.executable, "-c", HEAPS + process], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) == 1
