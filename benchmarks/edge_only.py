@@ -3,17 +3,19 @@
     python -m benchmarks.edge_only [--pairs N] [--seconds S] [--only CASE] [--json PATH]
 
 Both train the same model with the same optimizer on one thread for computing. The plain loop reads batches by torch's
-DataLoader with no worker processes, as a user writes it. Ours is what a run without a trainer does: all blocks on one worker,
-batches from the loader by the prefetcher. The two take turns in random order in one process, each with weights of its own, and
-a pair gives a ratio of the time that passed and one of the processor time of all threads. Goal: at most 1.02.
+DataLoader with no worker processes, as a user writes it. Ours is a whole run without a trainer, as `edge-agent run` does it,
+with its loader, metrics and checks. The two take turns in random order in one process, each with weights of its own, and a
+pair gives a ratio of the time that passed and one of the processor time of all threads; the latter holds on a busy machine
+too. Each case has a process of its own. Goal: at most 1.02.
 """
 
 import asyncio
 import random
 import time
 from collections.abc import Callable
-from contextlib import closing
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 
 import torch
 from rich.console import Console
@@ -24,25 +26,14 @@ from torch.utils.data import DataLoader
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.report import Spread, write_json
-from edge_agent.config import ModelConfig
-from edge_agent.data import BatchLoader, digits
-from edge_agent.data.prefetch import Prefetcher
+from edge_agent.config import EdgeConfig, ModelConfig
+from edge_agent.data import digits
 from edge_agent.data.samples import Dataset
-from edge_agent.experiment.workers import Workers
-from shared.execution.blocks import Method
+from edge_agent.run import TrainingListener, run_training
+from edge_agent.training.statistics import Statistics
+from shared.config import load_config
 from shared.model.build import build_model
-from shared.model.chain import build_chain
-from shared.placement import AGENT, Placement, Rows, Source, Tile
-from shared.registry import OptimizerConfig
-from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
-from shared.runtime.watching import watched
-from shared.runtime.worker_listener import WorkerListener
-from shared.runtime.worker_run import Threads
-from shared.training.held_blocks import HeldBlocks
-from shared.training.losses import LossHead
-from shared.training.recipe import Recipe, ScheduleConfig
 from shared.transport.rpc.malloc import keep_message_memory
-from shared.wire.isthmus.v1.link_pb2 import StepDone
 
 LEARNING_RATE, MOMENTUM = 0.05, 0.9
 WARM_UP_STEPS, LEAST_STEPS = 10, 30
@@ -65,12 +56,13 @@ class RandomVectors:
 
 @dataclass(frozen=True)
 class Case:
-    """A model with its data."""
+    """A model with its data, as the configuration of a run names them and as the plain loop builds them."""
 
     name: str
+    flags: tuple[str, ...]
     module: Callable[[], nn.Module]
-    dataset: Dataset
-    batch: int
+    dataset: Callable[[], Dataset]
+    batch: int = 32
 
 
 @dataclass(frozen=True)
@@ -102,13 +94,21 @@ def mlp(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
 
 
-VECTORS = RandomVectors(1024, 64)
-CASES = (
-    Case("demo", demo, digits(), 32),
-    Case("MLP, width 256", lambda: mlp(256), VECTORS, 32),
-    Case("MLP, width 1536", lambda: mlp(1536), VECTORS, 32),
-    Case("MLP, width 4096", lambda: mlp(4096), VECTORS, 32),
-)
+def vectors() -> RandomVectors:
+    """A dataset of a user's own: an object with a length and items."""
+    return RandomVectors(1024, 64)
+
+
+def _mlp_case(width: int) -> Case:
+    flags = (
+        'model.factory="benchmarks.edge_only:mlp"',
+        f"model.kwargs={{width={width}}}",
+        'data.train={factory="benchmarks.edge_only:vectors"}',
+    )
+    return Case(f"MLP, width {width}", flags, lambda: mlp(width), vectors)
+
+
+CASES = (Case("demo", (), demo, digits), *(_mlp_case(width) for width in (256, 1536, 4096)))
 
 
 class _Clock:
@@ -133,7 +133,7 @@ def plain_seconds(case: Case, steps: int) -> Seconds:
     optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     loss_function = nn.CrossEntropyLoss()
     loader: DataLoader[tuple[torch.Tensor, torch.Tensor]] = DataLoader(
-        case.dataset,  # type: ignore[arg-type]  # it takes whatever has a length and items
+        case.dataset(),  # type: ignore[arg-type]  # it takes whatever has a length and items
         case.batch,
         shuffle=True,
         drop_last=True,
@@ -156,65 +156,45 @@ def plain_seconds(case: Case, steps: int) -> Seconds:
     return clock.seconds(steps)
 
 
-class _Listener(WorkerListener):
-    def __init__(self) -> None:
-        self._done_step = 0
-        self._progressed = asyncio.Event()
+class _Listener(TrainingListener):
+    def __init__(self, steps: int) -> None:
+        self._clock, self._steps = _Clock(), steps
+        self.seconds: Seconds
 
-    def step_done(self, done: StepDone, /) -> None:
-        """See `WorkerListener`."""
-        self._done_step = done.step + 1
-        self._progressed.set()
-
-    async def reach(self, step: int) -> None:
-        """Wait until all steps before this one are done."""
-        while self._done_step < step:
-            self._progressed.clear()
-            await self._progressed.wait()
+    def progressed(self, statistics: Statistics) -> None:
+        """See `TrainingListener`."""
+        if statistics.steps == WARM_UP_STEPS:
+            self._clock.start()
+        elif statistics.steps == WARM_UP_STEPS + self._steps and statistics.is_flowing:
+            self.seconds = self._clock.seconds(self._steps)
 
 
-async def _train_placed(case: Case, steps: int, workers: Workers) -> Seconds:
-    chain = build_chain(case.module(), torch.stack([case.dataset[index][0] for index in range(case.batch)]))
-    recipe = Recipe(
-        optimizer=OptimizerConfig(name="sgd", learning_rate=LEARNING_RATE, momentum=MOMENTUM),
-        schedule=ScheduleConfig(name="constant"),
-        loss="cross_entropy",
-        seed=0,
-        steps_per_epoch=len(case.dataset) // case.batch,
-        total_steps=WARM_UP_STEPS + steps,
-    )
-    blocks, whole, clock, stop_step = len(chain.blocks), Rows(0, case.batch), _Clock(), WARM_UP_STEPS + steps
-    placement = Placement(0, blocks, case.batch, (AGENT,), (Tile(AGENT, 0, blocks, whole),), (Source(AGENT, whole),))
-    listener = _Listener()
-    held = HeldBlocks(chain, recipe, torch.device("cpu"), range(blocks))
-    method, threads = Method(LossHead(recipe.loss, None)), Threads(workers.compute, workers.codec)
-    worker = PlacedWorker(WorkerSetup(AGENT, held, method, threads, lambda _labels: None, listener), placement)
-    run = worker.run
-    with closing(BatchLoader(case.dataset, case.batch, recipe.seed, drop_last=True, workers=0)) as loader:
-        async with Prefetcher(
-            loader.iterate(0, stop_step), workers.load, run.note_ready, at_once=loader.reads_at_once
-        ) as batches:
-            run.feed(batches, WARM_UP_STEPS)
-            await watched(listener.reach(WARM_UP_STEPS), run.failure, batches.failure)
-            clock.start()
-            run.feed(batches, stop_step)
-            await watched(listener.reach(stop_step), run.failure, batches.failure)
-            seconds = clock.seconds(steps)
-    await worker.stop()
-    return seconds
+def run_seconds(case: Case, steps: int) -> Seconds:
+    """A run of ours with no trainer."""
+    listener = _Listener(steps)
+    flags = [
+        *case.flags,
+        "trainers=[]",
+        "control.listen=none",
+        "compute.threads=1",
+        f"data.batch_size={case.batch}",
+        f'training.optimizer={{name="sgd", learning_rate={LEARNING_RATE}, momentum={MOMENTUM}}}',
+        "training.evaluate_every_epochs=0",
+        "training.epochs=100000",
+        f"training.max_steps={WARM_UP_STEPS + steps}",
+    ]
+    asyncio.run(run_training(load_config(EdgeConfig, None, flags, environ={}), listener))
+    return listener.seconds
 
 
-def placed_seconds(case: Case, steps: int) -> Seconds:
-    """All blocks on one worker of ours."""
-    with Workers.started() as workers:
-        return asyncio.run(_train_placed(case, steps, workers))
-
-
-def measure(case: Case, pairs: int, seconds: float) -> Row:
-    """The ratios of so many pairs, of which every half takes about so many seconds."""
+def measure(name: str, pairs: int, seconds: float) -> Row:
+    """The ratios of so many pairs of a case, of which every half takes about so many seconds."""
+    case = next(case for case in CASES if case.name == name)
+    torch.set_num_threads(1)
+    keep_message_memory()  # as the agent does; the plain loop gains by it, too
     rough = plain_seconds(case, LEAST_STEPS).step
     steps = max(LEAST_STEPS, int(seconds / rough))
-    ways = {"plain": plain_seconds, "ours": placed_seconds}
+    ways = {"plain": plain_seconds, "ours": run_seconds}
     measured: dict[str, list[Seconds]] = {name: [] for name in ways}
     for _ in range(pairs):
         for name in random.sample(sorted(ways), 2):
@@ -233,19 +213,16 @@ def main() -> None:
     """Measure, and print one table."""
     parser = benchmark_parser("edge_only", __doc__)
     parser.add_argument("--pairs", type=int, default=11, help="of runs, for each model (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each run (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each run (%(default)s)")
     parser.add_argument("--only", help="the case whose name begins so")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    keep_message_memory()  # as the agent does; the plain loop gains by it, too
     console = Console(width=150)
     console.print(f"{machine()}; median (quartiles) of {arguments.pairs} pairs")
     table = Table("model", "plain ms", "ours ms", "ours / plain: time", "ours / plain: processor")
-    rows = [
-        measure(case, arguments.pairs, arguments.seconds)
-        for case in CASES
-        if case.name.startswith(arguments.only or "")
-    ]
+    names = [case.name for case in CASES if case.name.startswith(arguments.only or "")]
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
+        rows = list(processes.map(measure, names, [arguments.pairs] * len(names), [arguments.seconds] * len(names)))
     for row in rows:
         table.add_row(
             row.name,
