@@ -113,7 +113,7 @@ def flags(mix: Mix, staleness: int, compute: str, amount: Callable[[float], floa
 def computers_alone(chosen: list[str], staleness: int, steps: int = 12) -> tuple[float, float]:
     """Median seconds of T1 and T3: the stages of that configuration in a loop, in this process, without link or codec."""
     experiment = Experiment(load_config(EdgeConfig, None, chosen, environ={}))
-    chain, cut = experiment.chain, experiment.deployment.cut
+    chain, cut = experiment.chain, experiment.deployment.edge_blocks
     stage = Stage(experiment.held, 0, cut)
     policy = (Replay if staleness else KeptGraph)(stage)
     cloud = lone_stage(chain, cut, len(chain.blocks), experiment.recipe, torch.device("cpu"))

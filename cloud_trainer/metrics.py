@@ -58,7 +58,9 @@ class _SessionSeries(Collector):
         loss = GaugeMetricFamily(
             "isthmus_session_loss", "Mean training loss of the session's last step.", labels=labels
         )
-        cut = GaugeMetricFamily("isthmus_session_cut_blocks", "Blocks that run on the session's edge.", labels=labels)
+        held = GaugeMetricFamily(
+            "isthmus_session_edge_blocks", "Blocks that the session's edge runs or owns.", labels=labels
+        )
         limit = GaugeMetricFamily("isthmus_session_staleness_limit_steps", "K of the session.", labels=labels)
         bits = GaugeMetricFamily(
             "isthmus_session_codec_bit_width",
@@ -82,7 +84,7 @@ class _SessionSeries(Collector):
             attached.add_metric(name, session.attachment.attached)
             steps.add_metric(name, session.next_step)
             loss.add_metric(name, session.statistics.loss)
-            cut.add_metric(name, deployment.cut)
+            held.add_metric(name, deployment.edge_blocks)
             limit.add_metric(name, deployment.staleness)
             rate.add_metric([session.id, "down"], session.statistics.downlink_bits_per_second / 8)
             codecs, counted = (
@@ -92,4 +94,4 @@ class _SessionSeries(Collector):
             for direction, codec, count in zip(DIRECTIONS, codecs, counted, strict=True):
                 bits.add_metric([session.id, direction], codec_bits(codec))
                 payload.add_metric([session.id, direction], count)
-        return attached, steps, payload, loss, cut, limit, bits, rate, missing
+        return attached, steps, payload, loss, held, limit, bits, rate, missing

@@ -42,8 +42,7 @@ def _progress(session: pb.TrainerSessionStatus) -> list[str]:
     lines = [f"{state}, step {session.step}"]
     if session.HasField("deployment"):
         today = session.deployment
-        where = f"blocks {session.held_blocks}" if session.held_blocks else f"cut {today.cut}"
-        lines.append(f"{where}, K {today.staleness_limit}, {today.bits} bits")
+        lines.append(f"blocks {session.held_blocks}, K {today.staleness_limit}, {today.bits} bits")
     if session.missing_links:
         lines.append(f"no link to {', '.join(session.missing_links)}")
     if session.checkpoint_steps:

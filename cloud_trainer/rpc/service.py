@@ -127,7 +127,12 @@ class TrainerService:
         finally:
             self._store.release_room(session_id)
         self.sessions.add(session)
-        _log.info("session opened", session=session_id, model=request.model.factory, cut=session.deployment.cut)
+        _log.info(
+            "session opened",
+            session=session_id,
+            model=request.model.factory,
+            edge_blocks=session.deployment.edge_blocks,
+        )
         return pb.OpenSessionResponse(
             session_id=session_id,
             block_digests=digests,

@@ -45,7 +45,7 @@ def _run() -> Panels:
         figure("Stream", "1 while the trainer's stream is there.", "short", _one(of("isthmus_attached"))),
         figure("Loss now", "Mean training loss of the last step.", "short", _one(of("isthmus_loss"))),
         figure("Accuracy now", "Of the last evaluation.", "percentunit", accuracy),
-        figure("Cut now", "Blocks on the edge.", "short", _one(of("isthmus_cut_blocks"))),
+        figure("Blocks now", "Blocks on the edge.", "short", _one(of("isthmus_edge_blocks"))),
         figure("K", "Limit of the staleness.", "short", _one(of("isthmus_staleness_limit_steps"))),
         figure("Bits up", "Of an element of a feature.", "short", _one(of(bits, 'direction="up"'))),
         figure("Bits down", "Of an element of an error gradient.", "short", _one(of(bits, 'direction="down"'))),
@@ -157,20 +157,28 @@ def _recovery() -> Panels:
 
 
 def _deployment() -> Panels:
-    cut = Curve(EDGE.of("isthmus_cut_blocks"), f"cut, {INSTANCE}")
-    blocks = Curve(EDGE.of("isthmus_model_blocks"), f"blocks, {INSTANCE}")
+    held = Curve(EDGE.of("isthmus_edge_blocks"), f"on the edge, {INSTANCE}")
+    blocks = Curve(EDGE.of("isthmus_model_blocks"), f"in all, {INSTANCE}")
     bits = Curve(EDGE.of("isthmus_codec_bit_width"), "{{direction}}, " + INSTANCE)
     moved = Curve(EDGE.of("isthmus_migrations_total"), "{{outcome}}, " + INSTANCE)
     pause = EDGE.of("isthmus_migration_seconds_sum")
     decided = Curve(EDGE.of("isthmus_decisions_total"), INSTANCE)
-    recut = Curve(EDGE.of("isthmus_repartitions_total"), "chain, {{reason}}, " + INSTANCE)
+    repartitions = Curve(EDGE.of("isthmus_repartitions_total"), "chain, {{reason}}, " + INSTANCE)
     predicted = Curve(EDGE.of("isthmus_engine_step_seconds"), "{{kind}}, " + INSTANCE)
     return [
-        graph("Cut", "Blocks on the edge, of all of the model.", "short", 6, cut, blocks, steps=True),
+        graph("Blocks", "On the edge, of all of the model.", "short", 6, held, blocks, steps=True),
         graph("Bits", "Of an element on the link.", "short", 6, bits, steps=True),
         graph("Migrations", "Since the start.", "short", 6, moved, steps=True),
         graph("Stood still", "Seconds that migrations took, since the start.", "s", 6, _one(pause), steps=True),
-        graph("Decisions", "Changes that the engine chose, since the start.", "short", 8, decided, recut, steps=True),
+        graph(
+            "Decisions",
+            "Changes that the engine chose, since the start.",
+            "short",
+            8,
+            decided,
+            repartitions,
+            steps=True,
+        ),
         graph("Predicted and measured", "Seconds of a step with today's deployment.", "s", 16, predicted),
     ]
 
@@ -183,7 +191,7 @@ def edge_dashboard() -> Board:
         "How the run of an edge goes, and where the time of a step goes.",
         [label_variable("instance", 'isthmus_steps_total{job="isthmus-edge"}', "The edges that are shown.")],
         [
-            mark("cut moved", EDGE.changed("isthmus_cut_blocks"), "purple"),
+            mark("blocks moved", EDGE.changed("isthmus_edge_blocks"), "purple"),
             mark("stream came or went", EDGE.changed("isthmus_attached"), "red"),
         ],
         {

@@ -66,7 +66,7 @@ def _sessions() -> Panels:
         graph("Bandwidth used", "By tensors.", "Bps", 8, used),
         graph("Bandwidth down", "What each way down was measured to carry.", "Bps", 8, rate),
         graph("Links missing", "1 while this trainer cannot dial a worker.", "short", 8, missing, steps=True),
-        graph("Cut", "Blocks on the edge.", "short", 8, _of_each("isthmus_session_cut_blocks"), steps=True),
+        graph("Blocks", "On the edge.", "short", 8, _of_each("isthmus_session_edge_blocks"), steps=True),
         graph(
             "K", "Limit of the staleness.", "short", 8, _of_each("isthmus_session_staleness_limit_steps"), steps=True
         ),
@@ -96,7 +96,7 @@ def trainer_dashboard() -> Board:
             label_variable("session", TRAINER.of("isthmus_session_steps_total"), "The sessions that are shown."),
         ],
         [
-            mark("cut moved", SESSION.changed("isthmus_session_cut_blocks"), "purple"),
+            mark("blocks moved", SESSION.changed("isthmus_session_edge_blocks"), "purple"),
             mark("session came or went", TRAINER.changed("isthmus_sessions"), "red"),
         ],
         {

@@ -122,7 +122,7 @@ class DecisionLoop:
         """What the link carries: as the training stream shows it or, where the stream hardly uses the link, a probe."""
         if deployer.moving:
             self._probe.end()
-        elif deployer.deployment.cut == len(self._profile):
+        elif deployer.deployment.edge_blocks == len(self._profile):
             if self._only_cut != len(self._profile):
                 self._probe.want(seconds)
         elif self._statistics.knows_the_link:
@@ -262,4 +262,4 @@ def make_decision_loop(
 
 def _as_planned(deployment: Deployment) -> PlannedDeployment:
     """The deployment as planning counts it, with bits in place of the codec."""
-    return PlannedDeployment(deployment.cut, deployment.staleness, codec_bits(deployment.codec))
+    return PlannedDeployment(deployment.edge_blocks, deployment.staleness, codec_bits(deployment.codec))

@@ -36,4 +36,4 @@ async def planned_start(experiment: Experiment, profile: Profile) -> Deployment 
         round_trip_seconds=rates.round_trip_seconds,
     )
     codec = codec_of_bits(planned.bits, config.deployment.first_codec)
-    return Deployment(cut=planned.cut, staleness=planned.staleness, codec=codec, downlink_codec=downlink_codec)
+    return Deployment(edge_blocks=planned.cut, staleness=planned.staleness, codec=codec, downlink_codec=downlink_codec)

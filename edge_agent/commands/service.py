@@ -57,7 +57,8 @@ class _ServiceListener(TrainingListener):
 
 
 def status_line(progress: Statistics, seconds: float) -> str:
-    """Step, rate and cut in one line. seconds: since the run began."""
+    """Step, rate and the blocks of this device in one line. seconds: since the run began."""
     rate = progress.samples / seconds if seconds > 0 else 0.0
-    line = f"step {progress.steps} of {progress.total_steps}, {rate:.0f} samples/s, cut {progress.cut}"
+    here = f"{progress.edge_blocks} block{'' if progress.edge_blocks == 1 else 's'} here"
+    line = f"step {progress.steps} of {progress.total_steps}, {rate:.0f} samples/s, {here}"
     return line if progress.steps == 0 else f"{line}, loss {progress.loss:.4g}"

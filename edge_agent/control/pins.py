@@ -106,7 +106,7 @@ class Pinning:
             deployer.change(staleness=staleness, codec=codec)
         if pins.cuts is not None and cuts_of(deployer.placement) not in (None, pins.cuts):
             deployer.recut(pins.cuts)
-        if pins.cut is not None and deployer.has_cut and (deployer.moving or pins.cut != today.cut):
+        if pins.cut is not None and deployer.has_cut and (deployer.moving or pins.cut != today.edge_blocks):
             deployer.move(pins.cut)
 
     def _set(self, pins: Pins) -> None:

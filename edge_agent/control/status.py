@@ -91,8 +91,8 @@ def _add_session(status: pb.EdgeStatus, run: OpenRun) -> None:
     status.attached = run.attached
     blocks = len(run.session.experiment.chain.blocks)
     status.deployment.CopyFrom(deployment_status(run.deployer.deployment, blocks))
-    if (moving_to := run.deployer.moving_to) is not None:
-        status.deployment.moving_to_cut = moving_to
+    if (wanted := run.deployer.wanted_edge_blocks) is not None:
+        status.deployment.wanted_edge_blocks = wanted
     status.batches_in_flight = run.in_flight
     status.queues.CopyFrom(pb.EdgeQueues(**run.waiting))
     if record.shared is not None:

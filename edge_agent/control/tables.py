@@ -38,8 +38,8 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
     for reason in status.waits_because:
         table.add_row("", f"[red]{escape(reason)}[/]")
     table.add_row("model", status.model)
-    moving = f", moving to {today.moving_to_cut}" if today.HasField("moving_to_cut") else ""
-    table.add_row("cut", f"{today.cut} of {today.blocks} blocks here{moving}{_held(status, 'cut')}")
+    moving = f", {today.wanted_edge_blocks} wanted" if today.HasField("wanted_edge_blocks") else ""
+    table.add_row("blocks", f"{today.edge_blocks} of {today.blocks} here{moving}{_held(status, 'cut')}")
     table.add_row("staleness", f"{status.staleness}, at most {today.staleness_limit}{_held(status, 'staleness')}")
     table.add_row(
         "codecs",
@@ -83,8 +83,8 @@ def status_line(status: pb.EdgeStatus) -> str:
     loss = f", loss {status.loss:.4g}" if status.HasField("loss") else ""
     accuracy = f", accuracy {status.accuracy:.1%}" if status.HasField("accuracy") else ""
     return (
-        f"{_state(status)}: step {status.step} of {status.total_steps}{_each(status)}, cut {today.cut}, "
-        f"K {today.staleness_limit}, {today.bits} bits{loss}{accuracy}"
+        f"{_state(status)}: step {status.step} of {status.total_steps}{_each(status)}, "
+        f"{today.edge_blocks} of {today.blocks} blocks here, K {today.staleness_limit}, {today.bits} bits{loss}{accuracy}"
     )
 
 

@@ -94,7 +94,7 @@ class Experiment(Workload):
 
     @property
     def deployment(self) -> Deployment:
-        """What two workers on one cut have of the placement."""
+        """The placement in few numbers."""
         return deployment_of(self.placement, configured_codecs(self.config))
 
     def begin_with(self, deployment: Deployment) -> None:
@@ -103,7 +103,7 @@ class Experiment(Workload):
         Raises ModelError for a cut out of range, ConfigError unless two workers are on one cut.
         """
         chosen = {Cargo.FEATURE: deployment.codec, Cargo.ERROR_GRADIENT: deployment.downlink_codec}
-        placed = at_cut(self.placement, deployment.cut, self, chosen)
+        placed = at_cut(self.placement, deployment.edge_blocks, self, chosen)
         self.placement = replace(placed, staleness=deployment.staleness)
         self.held.hold(held_blocks(self.placement, AGENT), {})
 
@@ -193,14 +193,9 @@ def has_one_cut(placement: Placement) -> bool:
     """Whether two workers train on one cut: the first blocks are here, and the others, which may be none, on the trainer."""
     if len(placement.workers) != 2:
         return False
-    cut = _first_blocks_here(placement)
+    cut = sum(len(tile.blocks) for tile in placement.tiles_of(AGENT))
     expected = two_workers(*placement.workers, max(cut, 1), placement.blocks, placement.batch_size)
     return (set(placement.tiles), set(placement.sources)) == (set(expected.tiles), set(expected.sources))
-
-
-def _first_blocks_here(placement: Placement) -> int:
-    own = {block for tile in placement.tiles_of(AGENT) for block in tile.blocks}
-    return next((block for block in range(placement.blocks) if block not in own), placement.blocks)
 
 
 def _check_source(placement: Placement) -> None:
@@ -214,14 +209,14 @@ def _check_source(placement: Placement) -> None:
 
 
 def deployment_of(placement: Placement, codecs: dict[Cargo, str]) -> Deployment:
-    """What figures of two workers show of a placement: the first blocks here, K, and the codecs of this device's link.
+    """A placement in few numbers: how many blocks are here, K, and the codecs of this device's link.
 
     codecs: where nothing crosses.
     """
     chosen = codecs | codecs_here(placement)
     return Deployment(
         version=placement.version,
-        cut=_first_blocks_here(placement),
+        edge_blocks=len(held_blocks(placement, AGENT)),
         staleness=placement.staleness,
         codec=chosen[Cargo.FEATURE],
         downlink_codec=chosen[Cargo.ERROR_GRADIENT],

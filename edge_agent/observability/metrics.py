@@ -115,8 +115,8 @@ class EdgeMetrics(TrainingMetrics):
         self._in_flight = Gauge(
             "isthmus_batches_in_flight", "Batches that have begun and hold up others.", registry=registry
         )
-        cut = Gauge("isthmus_cut_blocks", "Blocks that run on the edge.", registry=registry)
-        cut.set_function(lambda: statistics.cut)
+        held = Gauge("isthmus_edge_blocks", "Blocks that the edge runs or owns.", registry=registry)
+        held.set_function(lambda: statistics.edge_blocks)
         self.blocks = Gauge("isthmus_model_blocks", "Blocks of the whole model.", registry=registry)
         limit = Gauge("isthmus_staleness_limit_steps", "K, which no staleness exceeds.", registry=registry)
         limit.set_function(lambda: statistics.deployment.staleness)
@@ -131,14 +131,14 @@ class EdgeMetrics(TrainingMetrics):
         bits_down.set_function(lambda: _bits(statistics.deployment.downlink_codec))
         migrations = Counter(
             "isthmus_migrations",
-            "Times that the cut was to be moved: done, or failed with both sides as they were.",
+            "Times that blocks were to move: done, or failed with every worker as it was.",
             ["outcome"],
             registry=registry,
         )
         self.migrations_done, self.migrations_failed = migrations.labels("done"), migrations.labels("failed")
         self.migration_seconds = Histogram(
             "isthmus_migration_seconds",
-            "Seconds that training stood still while the cut was moved, after the run was drained.",
+            "Seconds that training stood still while blocks moved, after the run was drained.",
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )

@@ -80,7 +80,7 @@ class RunObserver(RunListener):
         self._metrics.link_losses.labels(peer).inc()
 
     def deployment_changed(self, deployment: Deployment, /) -> None:
-        """Cut, K and codecs."""
+        """Note it for the status and metrics."""
         self._statistics.deployment = deployment
 
     def placed(self, placement: Placement, links: Sequence[Link], /) -> None:
@@ -204,12 +204,12 @@ class RunObserver(RunListener):
         self._metrics.replicated_at = time.time()
 
     def migrated(self, pause_seconds: float, /) -> None:
-        """The cut was moved."""
+        """Blocks have moved."""
         self._metrics.migrations_done.inc()
         self._metrics.migration_seconds.observe(pause_seconds)
 
     def migration_failed(self) -> None:
-        """The cut stayed."""
+        """Blocks were to move and stayed."""
         self._metrics.migrations_failed.inc()
 
     def replaced(self, trainers: Sequence[str], /) -> None:

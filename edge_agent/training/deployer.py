@@ -41,12 +41,12 @@ class Deployer:
 
     @property
     def deployment(self) -> Deployment:
-        """The same, as what two workers on one cut have of it."""
+        """The same in few numbers."""
         return deployment_of(self.placement, self._codecs)
 
     @property
     def deployment_in_force(self) -> Deployment:
-        """What is in force, as what two workers on one cut have of it."""
+        """What is in force, in few numbers."""
         return deployment_of(self._session.placement, self._codecs)
 
     @property
@@ -61,9 +61,9 @@ class Deployer:
         return self._is_moving or (wanted is not None and wanted.tiles != self._session.placement.tiles)
 
     @property
-    def moving_to(self) -> int | None:
-        """The cut that is being moved to, or that waits to be; None where none is."""
-        return self.deployment.cut if self.moving else None
+    def wanted_edge_blocks(self) -> int | None:
+        """How many blocks will be here once those that move, or wait for it, have moved; None where none do."""
+        return self.deployment.edge_blocks if self.moving else None
 
     @property
     def is_wanted(self) -> bool:

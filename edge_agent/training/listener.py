@@ -109,10 +109,10 @@ class RunListener:
         """Other workers have replicas of each trainer's part of the checkpoint that is shared now."""
 
     def migrated(self, pause_seconds: float, /) -> None:
-        """The cut was moved. pause_seconds: how long training waited for that."""
+        """Blocks have moved. pause_seconds: how long training waited for that."""
 
     def migration_failed(self) -> None:
-        """A move of the cut has failed, and the cut stays."""
+        """A move of blocks has failed, and each block stays where it was."""
 
     def replaced(self, trainers: Sequence[str], /) -> None:
         """The run goes on without these trainers, from a checkpoint; others have their blocks."""

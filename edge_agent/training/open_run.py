@@ -55,11 +55,11 @@ class Deploys(Protocol):
 
     @property
     def moving(self) -> bool:
-        """Whether a move was asked for and is not done or given up."""
+        """Whether blocks were asked to move, and have neither moved nor been given up."""
 
     @property
-    def moving_to(self) -> int | None:
-        """The cut that is being moved to; None where none is."""
+    def wanted_edge_blocks(self) -> int | None:
+        """How many blocks will be here once those that move have moved; None where none do."""
 
     def change(
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None

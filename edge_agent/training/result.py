@@ -46,7 +46,7 @@ class Summary:
     samples_per_second: float
     bytes_up: int
     bytes_down: int
-    cut: int
+    edge_blocks: int
     blocks: list[BlockPlace]
     diverged_at_step: int | None = None
 
@@ -70,7 +70,7 @@ class Summary:
             samples_per_second=round(statistics.samples / seconds, 1),
             bytes_up=statistics.bytes_up,
             bytes_down=statistics.bytes_down,
-            cut=statistics.cut,
+            edge_blocks=statistics.edge_blocks,
             blocks=[
                 BlockPlace(
                     block.name,

@@ -74,7 +74,7 @@ class Statistics:
     """Steps that the trainer has reported so far."""
     samples: int = 0
     is_flowing: bool = False
-    """Whether steps follow one another; otherwise the run is drained, for an evaluation or a move of the cut."""
+    """Whether steps follow one another; otherwise the run is drained, for an evaluation or another placement."""
     loss: float = float("nan")
     accuracy: float | None = None
     test_loss: float | None = None
@@ -102,9 +102,9 @@ class Statistics:
     """The time from one finished step to the next, while steps follow one another."""
 
     @property
-    def cut(self) -> int:
-        """Blocks that run on the edge; 0 until a session is open."""
-        return self.deployment.cut
+    def edge_blocks(self) -> int:
+        """Blocks that the device runs or owns; 0 until a session is open."""
+        return self.deployment.edge_blocks
 
     @property
     def knows_the_link(self) -> bool:

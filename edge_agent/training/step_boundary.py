@@ -1,4 +1,4 @@
-"""Step boundaries: moments with nothing in flight, which operators, checkpoints, moves of the cut and a stop ask for."""
+"""Step boundaries: moments with nothing in flight, which operators, checkpoints, moves of blocks and a stop ask for."""
 
 import asyncio
 from collections.abc import Callable, Iterator

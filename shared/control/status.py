@@ -8,7 +8,7 @@ from shared.wire.isthmus.v1.control_pb2 import DeploymentStatus
 def deployment_status(deployment: Deployment, blocks: int) -> DeploymentStatus:
     """A deployment that is in force. blocks: of the whole model."""
     return DeploymentStatus(
-        cut=deployment.cut,
+        edge_blocks=deployment.edge_blocks,
         blocks=blocks,
         staleness_limit=deployment.staleness,
         codec=deployment.codec,

@@ -1,16 +1,16 @@
-"""What two workers on one cut have of a placement, for those who choose and show no more than that."""
+"""A placement in few numbers: for figures, and for those who choose among two workers."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Where the model is cut and how its two parts talk."""
+    """How much of the model is on the device, and how late and how packed tensors travel."""
 
     version: int = 0
     """The placement's."""
-    cut: int = 0
-    """How many blocks run on the device, 1 to L."""
+    edge_blocks: int = 0
+    """How many blocks the device runs or owns, 0 to L. Of two workers on one cut, it is the cut."""
     staleness: int = 0
     """The limit K."""
     codec: str = ""

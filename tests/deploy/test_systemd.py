@@ -161,12 +161,13 @@ def test_ready_is_an_open_session(running):
     assert running.show(EDGE, "ActiveState", "SubState") == {"ActiveState": "active", "SubState": "running"}
 
 
-def test_the_status_shows_step_rate_and_cut(running):
+def test_the_status_shows_step_rate_and_blocks(running):
     def status():
         return running.show(EDGE, "StatusText")["StatusText"]
 
     wait_until(
-        lambda: bool(re.fullmatch(r"step [1-9]\d* of \d+, \d+ samples/s, cut \d+, loss \S+", status())), "a step"
+        lambda: bool(re.fullmatch(r"step [1-9]\d* of \d+, \d+ samples/s, \d+ blocks? here, loss \S+", status())),
+        "a step",
     )
     assert re.search(r"Status: \"step \d+ of", running.run("systemctl", "status", EDGE))
     assert "listening on" in running.show(TRAINER, "StatusText")["StatusText"]

@@ -22,7 +22,7 @@ class InForce(NamedTuple):
     """A placement in other terms."""
 
     deployment: Deployment
-    """The blocks of the agent count as the cut, and the codecs are those of what crosses first at this worker."""
+    """The codecs are those of what crosses first at this worker."""
     trained: Batches
     """What may be in flight in training."""
     evaluated: Batches
@@ -35,7 +35,7 @@ def in_force(placement: Placement, judge: PlacementJudge) -> InForce:
     gradients = (one for one in gradient_crossings(placement, judge.model) if one.sender == judge.worker)
     deployment = Deployment(
         version=placement.version,
-        cut=len(held_blocks(placement, AGENT)),
+        edge_blocks=len(held_blocks(placement, AGENT)),
         staleness=placement.staleness,
         codec=_first_codec(placement, features),
         downlink_codec=_first_codec(placement, gradients),

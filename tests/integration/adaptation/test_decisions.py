@@ -72,7 +72,10 @@ async def test_over_a_slow_link_the_engine_leaves_the_cut_whose_feature_is_large
         async with Relay(host, int(port), uplink_bits_per_second=5e6, downlink_bits_per_second=5e6) as relay:
             config = settings(relay.port, path, f"deployment.cut={largest}", "engine.bits=[32]")
             await train_until(
-                config, lambda deployment, progress: deployment.cut != largest and progress.cut == deployment.cut
+                config,
+                lambda deployment, progress: (
+                    deployment.edge_blocks != largest and progress.edge_blocks == deployment.edge_blocks
+                ),
             )
 
 
@@ -85,7 +88,7 @@ async def first_deployment_over(bits_per_second, path, *more):
         async with Relay(host, int(port), **ways) as relay:
 
             def reached(deployment, _progress):
-                begun.append((deployment.version, deployment.cut, deployment.staleness, deployment.codec))
+                begun.append((deployment.version, deployment.edge_blocks, deployment.staleness, deployment.codec))
                 return True
 
             await train_until(settings(relay.port, path, *more), reached)
@@ -168,10 +171,10 @@ async def test_all_blocks_come_to_the_edge_over_a_bad_link_and_go_back_when_it_i
 
             def reached(deployment, progress):
                 nonlocal bad
-                if bad and deployment.cut == progress.cut == last:
+                if bad and deployment.edge_blocks == progress.edge_blocks == last:
                     relay.uplink.bits_per_second = relay.downlink.bits_per_second = 3e8
                     bad = False
-                return not bad and deployment.cut == progress.cut < last
+                return not bad and deployment.edge_blocks == progress.edge_blocks < last
 
             more = ("deployment.cut=1", "engine.bits=[32]", "engine.max_staleness=0", "engine.allow_edge_only=true")
             await train_until(settings(relay.port, path, *more), reached)
@@ -188,7 +191,8 @@ async def test_a_pin_moves_the_cut_at_once(profile):
         await train_until(
             config,
             lambda deployment, progress: (
-                (deployment.cut, deployment.codec, deployment.staleness, progress.cut) == (2, "uniform8", 1, 2)
+                (deployment.edge_blocks, deployment.codec, deployment.staleness, progress.edge_blocks)
+                == (2, "uniform8", 1, 2)
             ),
             pin,
         )

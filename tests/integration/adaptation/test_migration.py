@@ -47,7 +47,7 @@ def test_any_sequence_of_migrations_changes_no_bit(model, optimizer, seed, data)
     moves = data.draw(st.dictionaries(st.integers(1, 18), cuts, min_size=1, max_size=6))
     chosen = [*flags(model, optimizer), f"training.seed={seed}", f"deployment.cut={start}"]
     result = asyncio.run(train_and_move(moves, *chosen))
-    assert result.summary.cut == moves[max(moves)], "the last move was made"
+    assert result.summary.edge_blocks == moves[max(moves)], "the last move was made"
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
@@ -62,7 +62,7 @@ async def test_both_directions_in_one_run(optimizer):
 async def test_an_edge_on_which_nothing_learns_becomes_one_that_learns_and_back(limit):
     chosen = [*flags("mlp", "adam"), 'model.frozen=["0"]', "deployment.cut=1", f"deployment.staleness={limit}"]
     result = await train_and_move({9: 3, 15: 1, 18: 2}, *chosen)
-    assert (result.summary.steps, result.summary.cut) == (30, 2)
+    assert (result.summary.steps, result.summary.edge_blocks) == (30, 2)
     if limit == 0:
         assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
@@ -131,7 +131,7 @@ async def test_a_commit_whose_answer_is_lost_is_not_lost(monkeypatch):
     chosen = [*flags("cnn", "adam"), "deployment.cut=2", "trainer.give_up_seconds=60"]
     result = await train_and_move({7: 3}, *chosen)
     assert lost == [1]
-    assert result.summary.cut == 3
+    assert result.summary.edge_blocks == 3
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
@@ -154,7 +154,7 @@ async def test_an_edge_without_memory_for_what_arrives_keeps_its_cut(monkeypatch
         config = edge_config(*chosen, f"trainer.address={server.address}")
         result = await run_training(config, Listening(on_progress, deployers.append))
     assert refused
-    assert result.summary.cut == 2
+    assert result.summary.edge_blocks == 2
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
@@ -173,5 +173,5 @@ async def test_a_transfer_that_fails_leaves_both_sides_as_they_were(monkeypatch,
     chosen = [*flags("cnn", "adam"), "deployment.cut=2"]
     result = await train_and_move(moves, *chosen)
     assert failures
-    assert result.summary.cut == 2
+    assert result.summary.edge_blocks == 2
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())

@@ -97,7 +97,7 @@ def steer_a_run(edge, trainer):
 
     # What is wanted of a specs is done while training stands still: nothing but the cut changes.
     assert edge("Pin", {"cut": 2})["pinned"] == {"cut": 2}
-    moved = edge.watch_until(lambda status: status["deployment"]["cut"] == 2)
+    moved = edge.watch_until(lambda status: status["deployment"]["edgeBlocks"] == 2)
     assert moved["step"] == standing["step"]
     assert edge("TakeCheckpoint")["step"] == standing["step"]
     kept = edge("ListSessions")["sessions"]
@@ -168,7 +168,7 @@ def use_the_commands(edge):
     assert shown.keys() == status.keys()
     assert "training stands still before step" in agent("pause")
     assert agent("pin", "--cut", "3", "--bits", "8") == "pinned: cut 3, bits 8\n"
-    assert edge.watch_until(lambda now: now["deployment"]["cut"] == 3)["deployment"]["codec"] == "uniform8"
+    assert edge.watch_until(lambda now: now["deployment"]["edgeBlocks"] == 3)["deployment"]["codec"] == "uniform8"
     assert agent("release", "--bits") == "pinned: cut 3\n"
     assert agent("pin", "--bits", "32") == "pinned: cut 3, bits 32\n"
     assert agent("release") == "pinned: nothing\n"
@@ -190,12 +190,16 @@ def steer_an_engine(edge, trainer):
     edge("Pin", {"cut": 3, "bits": 4, "staleness": 1}, remember=False)
     edge.watch_until(
         lambda status: (
-            (status["deployment"]["cut"], status["deployment"]["codec"], status["deployment"].get("stalenessLimit"))
+            (
+                status["deployment"]["edgeBlocks"],
+                status["deployment"]["codec"],
+                status["deployment"].get("stalenessLimit"),
+            )
             == (3, "uniform4", 1)
         )
     )
     command(agent_app, "release", f"--control={edge.target}")
-    edge.watch_until(lambda status: status["deployment"]["cut"] == fixed["deployment"]["cut"])
+    edge.watch_until(lambda status: status["deployment"]["edgeBlocks"] == fixed["deployment"]["edgeBlocks"])
     edge("SetPlanner", {"planner": "jointdnn"}, remember=False)
     edge.watch_until(
         lambda status: status["deployment"].get("stalenessLimit", 0) == 0 and status["deployment"]["bits"] == 32

@@ -58,7 +58,7 @@ def test_the_quickstart_is_five_commands_from_a_clone_to_a_run_that_can_be_watch
     runs = [output for command, output in typed.items() if "edge-agent run" in command]
     assert all("session" in output and "on trainer" in output and "accuracy" in output for output in runs)
     summary = json.loads((folder / "run" / "demo" / "summary.json").read_text())
-    assert (summary["steps"], summary["cut"]) == (STEPS, 3), "the second run is the last"
+    assert (summary["steps"], summary["edge_blocks"]) == (STEPS, 3), "the second run is the last"
     assert (folder / "run" / "demo" / "model.safetensors").exists()
     (report,) = (output for command, output in typed.items() if "doctor" in command)
     assert "round trip" in report

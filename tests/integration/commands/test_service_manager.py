@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -38,10 +39,12 @@ class Manager:
 
     def wait_for(self, pattern):
         """The next message that matches, and all before it in `heard`."""
-        while True:
+        give_up = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < give_up:
             self.heard.append(self._socket.recv(4096).decode())
             if re.fullmatch(pattern, self.heard[-1]):
                 return self.heard[-1]
+        raise AssertionError(f"no message like {pattern!r}; the last was {self.heard[-1]!r}")
 
 
 @contextmanager
@@ -75,7 +78,7 @@ async def test_an_agent_is_ready_with_its_session_tells_its_step_and_ends_in_ord
                 manager.wait_for("READY=1")
                 assert server.counted("isthmus_sessions") == 1
                 assert not [message for message in manager.heard if message.startswith("STATUS")], "that comes later"
-                manager.wait_for(r"STATUS=step \d+ of \d+, \d+ samples/s, cut 1, loss [\d.e-]+")
+                manager.wait_for(r"STATUS=step \d+ of \d+, \d+ samples/s, 1 block here, loss [\d.e-]+")
                 for _ in range(3):
                     manager.wait_for("WATCHDOG=1")
                 agent.send_signal(signal.SIGTERM)
@@ -108,15 +111,15 @@ def test_a_trainer_is_ready_when_it_listens_and_ends_with_zero(manager):
         assert trainer.wait(PATIENCE_SECONDS) == 0
 
 
-def test_a_status_line_says_step_rate_cut_and_loss():
+def test_a_status_line_says_step_rate_blocks_and_loss():
     progress = Statistics(
-        total_steps=440, session="s", deployment=Deployment(cut=2), steps=120, samples=3840, loss=0.12345
+        total_steps=440, session="s", deployment=Deployment(edge_blocks=2), steps=120, samples=3840, loss=0.12345
     )
-    assert status_line(progress, 12.0) == "step 120 of 440, 320 samples/s, cut 2, loss 0.1235"
+    assert status_line(progress, 12.0) == "step 120 of 440, 320 samples/s, 2 blocks here, loss 0.1235"
 
 
 def test_a_status_line_before_the_first_step_knows_no_loss():
     assert (
-        status_line(Statistics(total_steps=440, session="s", deployment=Deployment(cut=2)), 0.0)
-        == "step 0 of 440, 0 samples/s, cut 2"
+        status_line(Statistics(total_steps=440, session="s", deployment=Deployment(edge_blocks=2)), 0.0)
+        == "step 0 of 440, 0 samples/s, 2 blocks here"
     )

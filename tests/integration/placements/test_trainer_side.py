@@ -220,7 +220,7 @@ async def test_operators_see_the_blocks_that_it_holds_and_its_figures():
         await agent.train(0, BATCHES)
         control = server.service.control(server.stopping)
         (shown,) = (await control.get_status(control_pb2.TrainerControlServiceGetStatusRequest())).status.sessions
-        assert (shown.held_blocks, shown.step, shown.deployment.cut) == ("1:3", len(BATCHES), 2)
+        assert (shown.held_blocks, shown.step, shown.deployment.edge_blocks) == ("1:3", len(BATCHES), 2)
         assert shown.state == control_pb2.TRAINER_SESSION_STATE_ATTACHED
         assert shown.bytes_up > 0
         assert shown.bytes_down > 0

@@ -98,7 +98,7 @@ async def test_a_frozen_edge_survives_a_lost_link():
 async def test_a_change_of_codec_and_a_migration_survive_a_lost_link():
     chosen = [*flags("cnn", "adam"), "deployment.cut=1", "deployment.staleness=[[0, 0], [1, 0]]"]
     result, _ = await train_through({step: [Fault.DROP] for step in (4, 5, 12, 13)}, *chosen, moves={4: 4, 12: 2})
-    assert result.summary.cut == 2
+    assert result.summary.edge_blocks == 2
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
@@ -119,7 +119,7 @@ async def test_a_migration_that_fails_once_costs_no_step_and_its_links_stay(monk
     monkeypatch.setattr(OpenSession, "commit", failing)
     chosen = [*flags("cnn", "adam"), "deployment.cut=1"]
     result, server = await train_through({}, *chosen, moves={4: 3})
-    assert (result.summary.cut, failures) == (cut, [])
+    assert (result.summary.edge_blocks, failures) == (cut, [])
     assert sample(server, "isthmus_steps_total") == 30
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 

@@ -28,7 +28,7 @@ async def test_every_cut_equals_one_process(model, optimizer):
         for cut in range(FIRST_CUTS[model], CUTS[model] + 1):
             result = await train_with(server, *flags(model, optimizer, f"deployment.cut={cut}"))
             assert result.summary.steps == STEPS
-            assert result.summary.cut == cut
+            assert result.summary.edge_blocks == cut
             assert_same_bits(expected, result.module.state_dict())
             evaluations.add((result.summary.accuracy, result.summary.test_loss))
         assert len(result.summary.blocks) == CUTS[model], "every cut of this model was tried"

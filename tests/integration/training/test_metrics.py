@@ -50,7 +50,7 @@ async def test_gauges_say_what_is_in_force_and_under_way(edge_metrics):
         edge = edge_metrics[-1]
         in_flight.append(value(edge, "isthmus_batches_in_flight"))
         if progress.steps == STEPS // 2:
-            names = ["attached", "cut_blocks", "model_blocks", "staleness_limit_steps"]
+            names = ["attached", "edge_blocks", "model_blocks", "staleness_limit_steps"]
             seen.append([value(edge, f"isthmus_{name}") for name in names])
             seen.append([value(edge, "isthmus_codec_bit_width", direction=way) for way in ("up", "down")])
 
@@ -91,7 +91,7 @@ async def test_moves_of_the_cut_are_counted_and_shown(edge_metrics):
     assert value(edge, "isthmus_migrations_total", outcome="done") == 1
     assert value(edge, "isthmus_migrations_total", outcome="failed") == 0
     assert value(edge, "isthmus_migration_seconds_count") == 1
-    assert value(edge, "isthmus_cut_blocks") == 2
+    assert value(edge, "isthmus_edge_blocks") == 2
     assert value(edge, "isthmus_step_seconds_count") == STEPS - 2, "the first step after the move follows none"
 
 

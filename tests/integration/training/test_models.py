@@ -83,11 +83,11 @@ async def test_a_cut_behind_a_lookup_is_refused_on_both_sides_until_both_permit_
     async with running_trainer() as server:
         with pytest.raises(Exception, match=r"raw samples would go from 'edge' to 'trainer'.*server.accept_inputs"):
             await train_with(server, *SEQUENCES, *cut, PERMITTED)
-        assert (await train_with(server, *SEQUENCES)).summary.cut == 2, "the default avoids it"
+        assert (await train_with(server, *SEQUENCES)).summary.edge_blocks == 2, "the default avoids it"
     async with running_trainer("server.accept_inputs=true") as server:
         with pytest.raises(ModelError, match="cut 1 would send raw samples"):
             await train_with(server, *SEQUENCES, *cut)
-        assert (await train_with(server, *SEQUENCES, *cut, PERMITTED)).summary.cut == 1
+        assert (await train_with(server, *SEQUENCES, *cut, PERMITTED)).summary.edge_blocks == 1
 
 
 async def test_a_move_behind_a_lookup_is_refused_on_both_sides():
@@ -101,7 +101,7 @@ async def test_a_move_behind_a_lookup_is_refused_on_both_sides():
 
     async with running_trainer() as server:
         config = edge_config(*SEQUENCES, f"trainer.address={server.address}")
-        assert (await run_training(config, Listening(on_progress, asked.append))).summary.cut == 2
+        assert (await run_training(config, Listening(on_progress, asked.append))).summary.edge_blocks == 2
         assert asked[1:] == ["refused"]
         async with RawPeer(server.address) as peer:
             chain = build_checked_chain("shared.model.zoo:bilstm", {}, 0, torch.ones(8, 12, dtype=torch.int64))

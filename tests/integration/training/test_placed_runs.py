@@ -26,7 +26,7 @@ async def test_two_workers_written_by_their_blocks_train_bit_for_bit_as_one_proc
     expected = plain_state(edge_config(*flags(model, "adam")))
     async with running_trainer() as server:
         result = await train_with(server, *flags(model, "adam", "placement.edge=0:3", "placement.trainer=3:"))
-    assert result.summary.cut == 3
+    assert result.summary.edge_blocks == 3
     assert_same_bits(expected, result.module.state_dict())
 
 
@@ -51,7 +51,7 @@ async def test_a_stopped_run_goes_on_under_what_its_record_says_of_workers_and_b
         with pytest.raises(ConfigError, match=r'placement\.edge is \["0:2"\] and was \["0:1"\]'):
             await run_training(elsewhere, resume=Resume(record.session_id))
         result = await run_training(recorded, resume=Resume())
-    assert result.summary.cut == 1
+    assert result.summary.edge_blocks == 1
     assert_same_bits(plain_state(edge_config(*flags("cnn", "adam"))), result.module.state_dict())
 
 

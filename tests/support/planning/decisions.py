@@ -21,7 +21,7 @@ class Deployer:
 
     def __init__(self, **deployment):
         self.deployment = Deployment(
-            **({"cut": 1, "staleness": 3, "codec": "fp32", "downlink_codec": "fp32"} | deployment)
+            **({"edge_blocks": 1, "staleness": 3, "codec": "fp32", "downlink_codec": "fp32"} | deployment)
         )
         self.wanted = None
         self.give_up_seconds = None
@@ -39,7 +39,7 @@ class Deployer:
 
     def move_if_requested(self, *, done=True):
         if done:
-            self.deployment = replace(self.deployment, cut=self.wanted)
+            self.deployment = replace(self.deployment, edge_blocks=self.wanted)
         self.wanted = None
 
 

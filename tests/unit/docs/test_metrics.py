@@ -30,7 +30,7 @@ class OpenSession:
     next_step = 7
     missing_links = ("far",)
     waiting = dict.fromkeys(QUEUES, 0)
-    deployment = Deployment(version=1, cut=2, staleness=3, codec="uniform4", downlink_codec="fp32")
+    deployment = Deployment(version=1, edge_blocks=2, staleness=3, codec="uniform4", downlink_codec="fp32")
 
 
 class HeldSessions:

@@ -36,9 +36,9 @@ class _RunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunState.Val
     RUN_STATE_PAUSED: _RunState.ValueType  # 3
     """Stands still at a step boundary, because an operator paused it."""
     RUN_STATE_EVALUATING: _RunState.ValueType  # 4
-    """Evaluates through the cut, between two steps."""
+    """Evaluates with the weights of now, between two steps."""
     RUN_STATE_MIGRATING: _RunState.ValueType  # 5
-    """Moves blocks to another cut, between two steps."""
+    """Puts another placement into force, between two steps."""
     RUN_STATE_AWAY: _RunState.ValueType  # 6
     """Waits for a trainer that cannot be reached."""
     RUN_STATE_STOPPING: _RunState.ValueType  # 7
@@ -60,9 +60,9 @@ RUN_STATE_TRAINING: RunState.ValueType  # 2
 RUN_STATE_PAUSED: RunState.ValueType  # 3
 """Stands still at a step boundary, because an operator paused it."""
 RUN_STATE_EVALUATING: RunState.ValueType  # 4
-"""Evaluates through the cut, between two steps."""
+"""Evaluates with the weights of now, between two steps."""
 RUN_STATE_MIGRATING: RunState.ValueType  # 5
-"""Moves blocks to another cut, between two steps."""
+"""Puts another placement into force, between two steps."""
 RUN_STATE_AWAY: RunState.ValueType  # 6
 """Waits for a trainer that cannot be reached."""
 RUN_STATE_STOPPING: RunState.ValueType  # 7
@@ -195,20 +195,20 @@ Global___TrainerSessionState: _TypeAlias = TrainerSessionState  # noqa: Y015
 
 @_typing.final
 class DeploymentStatus(_message.Message):
-    """Where the model is cut and how its two parts talk, in numbers."""
+    """A placement in few numbers: how much of the model is on the edge, and how late and how packed tensors travel."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    CUT_FIELD_NUMBER: _builtins.int
+    EDGE_BLOCKS_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
     STALENESS_LIMIT_FIELD_NUMBER: _builtins.int
     CODEC_FIELD_NUMBER: _builtins.int
     BITS_FIELD_NUMBER: _builtins.int
     DOWNLINK_CODEC_FIELD_NUMBER: _builtins.int
     DOWNLINK_BITS_FIELD_NUMBER: _builtins.int
-    MOVING_TO_CUT_FIELD_NUMBER: _builtins.int
-    cut: _builtins.int
-    """Blocks that run on the edge, of `blocks`."""
+    WANTED_EDGE_BLOCKS_FIELD_NUMBER: _builtins.int
+    edge_blocks: _builtins.int
+    """Blocks that the edge runs or owns, of `blocks`. Of two workers on one cut, it is the cut."""
     blocks: _builtins.int
     """Blocks of the whole model."""
     staleness_limit: _builtins.int
@@ -221,27 +221,27 @@ class DeploymentStatus(_message.Message):
     """The codec of the error gradients."""
     downlink_bits: _builtins.int
     """Bits that it makes of an element."""
-    moving_to_cut: _builtins.int
-    """The cut that is being moved to; left out where none is."""
+    wanted_edge_blocks: _builtins.int
+    """Blocks that the edge will have once those that move have moved; left out where none do."""
     def __init__(
         self,
         *,
-        cut: _builtins.int = ...,
+        edge_blocks: _builtins.int = ...,
         blocks: _builtins.int = ...,
         staleness_limit: _builtins.int = ...,
         codec: _builtins.str = ...,
         bits: _builtins.int = ...,
         downlink_codec: _builtins.str = ...,
         downlink_bits: _builtins.int = ...,
-        moving_to_cut: _builtins.int | None = ...,
+        wanted_edge_blocks: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_moving_to_cut", b"_moving_to_cut", "moving_to_cut", b"moving_to_cut"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wanted_edge_blocks", b"_wanted_edge_blocks", "wanted_edge_blocks", b"wanted_edge_blocks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_moving_to_cut", b"_moving_to_cut", "bits", b"bits", "blocks", b"blocks", "codec", b"codec", "cut", b"cut", "downlink_bits", b"downlink_bits", "downlink_codec", b"downlink_codec", "moving_to_cut", b"moving_to_cut", "staleness_limit", b"staleness_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wanted_edge_blocks", b"_wanted_edge_blocks", "bits", b"bits", "blocks", b"blocks", "codec", b"codec", "downlink_bits", b"downlink_bits", "downlink_codec", b"downlink_codec", "edge_blocks", b"edge_blocks", "staleness_limit", b"staleness_limit", "wanted_edge_blocks", b"wanted_edge_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__moving_to_cut: _TypeAlias = _typing.Literal["moving_to_cut"]  # noqa: Y015
-    _WhichOneofArgType__moving_to_cut: _TypeAlias = _typing.Literal["_moving_to_cut", b"_moving_to_cut"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__moving_to_cut) -> _WhichOneofReturnType__moving_to_cut | None: ...
+    _WhichOneofReturnType__wanted_edge_blocks: _TypeAlias = _typing.Literal["wanted_edge_blocks"]  # noqa: Y015
+    _WhichOneofArgType__wanted_edge_blocks: _TypeAlias = _typing.Literal["_wanted_edge_blocks", b"_wanted_edge_blocks"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted_edge_blocks) -> _WhichOneofReturnType__wanted_edge_blocks | None: ...
 
 Global___DeploymentStatus: _TypeAlias = DeploymentStatus  # noqa: Y015
 
@@ -1324,8 +1324,8 @@ class TrainerSessionStatus(_message.Message):
     downlink_bits_per_second: _builtins.float
     """What the downlink was measured to carry; left out until it is known."""
     held_blocks: _builtins.str
-    """The blocks that this trainer holds, as "2:6" is blocks 2 to 5, with commas between several such ranges, or "none"; only where the
-    session was opened with a placement. Its `deployment.cut` counts the blocks that the edge holds.
+    """The blocks that this trainer runs or owns, as "2:6" is blocks 2 to 5, with commas between several such ranges, or "none"; left
+    out where the session is only kept.
     """
     @_builtins.property
     def deployment(self) -> Global___DeploymentStatus:

@@ -146,7 +146,7 @@ class EdgeControlServiceServicer:
     def Pause(self, request, context):
         """Pauses training at the next step boundary, until Resume or Drain. The answer comes when training stands still, which takes
         as long as the batches in flight do, or an evaluation that has begun. The session stays open and its stream attached;
-        the cut can move and checkpoints can be taken meanwhile. Pausing a paused run is no error. An agent that is restarted
+        blocks can move and checkpoints can be taken meanwhile. Pausing a paused run is no error. An agent that is restarted
         after a pause trains.
         ABORTED: the run ended, or was resumed by another call, before it was paused.
         """

@@ -60,12 +60,12 @@ def test_a_pin_that_cannot_be_is_refused_and_changes_nothing():
 def test_somebody_elses_change_is_noticed():
     run = Run()
     run.watch(3, 40.0)
-    run.deployer.deployment = replace(run.deployer.deployment, cut=2)
+    run.deployer.deployment = replace(run.deployer.deployment, edge_blocks=2)
     run.watch(1, 40.0)
     assert math.isnan(run.loop.outcome.predicted_seconds_per_step), "it was not the engine that chose it"
     run.loop.use("fixed")
     run.watch(30, 40.0)
-    assert (run.deployer.deployment.cut, run.deployer.moving) == (2, False)
+    assert (run.deployer.deployment.edge_blocks, run.deployer.moving) == (2, False)
 
 
 EDGE_ONLY = EngineSection(bits=(8, 32), allow_edge_only=True)
@@ -98,7 +98,7 @@ def waiting_for_the_link():
 
 
 def test_a_round_trip_that_becomes_long_while_training_is_bridged_by_batches_in_flight():
-    run = Run(waiting_for_the_link(), cut=1, staleness=0)
+    run = Run(waiting_for_the_link(), edge_blocks=1, staleness=0)
     run.statistics.round_trip_seconds = 0.001
     run.watch(60, 1000.0, 1 / 0.605)
     assert run.deployer.deployment.staleness == 0
@@ -109,7 +109,7 @@ def test_a_round_trip_that_becomes_long_while_training_is_bridged_by_batches_in_
 
 
 async def test_where_training_says_nothing_of_the_link_a_probe_does():
-    run = Run(waiting_for_the_link(), cut=1, staleness=0)
+    run = Run(waiting_for_the_link(), edge_blocks=1, staleness=0)
     run.probed = LinkRates(1e9, 1e9, 1.5)
     for second in range(300):
         run.statistics.steps = second // 2
@@ -132,7 +132,7 @@ async def test_it_does_not_take_all_blocks_where_that_is_not_allowed():
 
 
 async def test_a_run_that_begins_with_all_blocks_hears_of_the_link_by_a_probe():
-    run = Run(settings=EDGE_ONLY, cut=4)
+    run = Run(settings=EDGE_ONLY, edge_blocks=4)
     run.probed = LinkRates(1e9, 1e9)
     run.statistics.is_flowing = True
     for second in range(900):

@@ -32,7 +32,7 @@ def folded(text, column):
 
 
 def test_a_trainers_sessions_are_whole():
-    deployment = pb.DeploymentStatus(cut=12, blocks=40, staleness_limit=8, codec="uniform8", bits=8)
+    deployment = pb.DeploymentStatus(edge_blocks=12, blocks=40, staleness_limit=8, codec="uniform8", bits=8)
     sessions = [
         pb.TrainerSessionStatus(
             session_id="136a7a7f049579dd9a75349459839c53",
@@ -41,6 +41,7 @@ def test_a_trainers_sessions_are_whole():
             model="my_models.vision.classification:make_network",
             step=1_234_567,
             deployment=deployment,
+            held_blocks="12:40",
         ),
         pb.TrainerSessionStatus(
             session_id="236a7a7f049579dd9a75349459839c53",
@@ -55,7 +56,7 @@ def test_a_trainers_sessions_are_whole():
     for whole in (
         "136a7a7f049579dd9a75349459839c53",
         "attached, step 1234567",
-        "cut 12, K 8, 8 bits",
+        "blocks 12:40, K 8, 8 bits",
         "kept, step 290",
     ):
         assert whole in text

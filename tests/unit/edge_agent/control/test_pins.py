@@ -27,7 +27,7 @@ def pinning(deployer, decisions=None, **configured):
 
 
 def test_without_an_engine_a_pin_changes_what_is_pinned_and_nothing_else():
-    deployer = Deployer(cut=1, staleness=3, codec="fp32")
+    deployer = Deployer(edge_blocks=1, staleness=3, codec="fp32")
     pins = pinning(deployer)
     pins.pin(Pins(bits=8))
     assert (deployer.deployment.codec, deployer.deployment.staleness, deployer.wanted) == ("uniform8", 3, None)
@@ -41,17 +41,17 @@ def test_without_an_engine_a_pin_changes_what_is_pinned_and_nothing_else():
 
 
 def test_what_is_pinned_is_asked_for_again_where_training_went_back():
-    deployer = Deployer(cut=1, staleness=3, codec="fp32")
+    deployer = Deployer(edge_blocks=1, staleness=3, codec="fp32")
     pins = pinning(deployer)
     pins.pin(Pins(cut=2, bits=8))
     deployer.move_if_requested()
-    deployer.deployment = replace(deployer.deployment, cut=1, codec="fp32")
+    deployer.deployment = replace(deployer.deployment, edge_blocks=1, codec="fp32")
     pins.enforce()
     assert (deployer.deployment.codec, deployer.wanted) == ("uniform8", 2)
 
 
 def test_a_pin_of_todays_cut_ends_a_move_to_another():
-    deployer = Deployer(cut=1)
+    deployer = Deployer(edge_blocks=1)
     deployer.move(3)
     pinning(deployer).pin(Pins(cut=1))
     assert deployer.wanted == 1
@@ -90,7 +90,7 @@ def test_a_pin_before_the_link_was_measured_holds_too():
     run.deployer.move_if_requested()
     run.loop.look(run.deployer, 1.0)
     run.watch(900, 1.0, 1 / 32)
-    assert (run.deployer.deployment.cut, run.deployer.moving) == (2, False)
+    assert (run.deployer.deployment.edge_blocks, run.deployer.moving) == (2, False)
 
 
 class TestChains:

@@ -17,14 +17,14 @@ FULL = pb.EdgeStatus(
     total_steps=200,
     running=Duration(seconds=90),
     deployment=pb.DeploymentStatus(
-        cut=2,
+        edge_blocks=2,
         blocks=5,
         staleness_limit=3,
         codec="uniform8",
         bits=8,
         downlink_codec="fp32",
         downlink_bits=32,
-        moving_to_cut=4,
+        wanted_edge_blocks=4,
     ),
     pinned=pb.Pins(cut=4, staleness=3),
     planner="greedy",
@@ -50,7 +50,7 @@ def test_a_status_is_shown_whole_and_on_one_line():
         "paused, 90.0 s",
         "50 of 200 (25%), 9.0 ms each",
         "gpu:1, not attached",
-        "2 of 5 blocks here, moving to 4, pinned to 4",
+        "2 of 5 here, 4 wanted, pinned to 4",
         "1, at most 3, pinned to 3",
         "up uniform8 (8 bits), down fp32 (32 bits)",
         "greedy, which predicted 8.5 ms a step",
@@ -61,7 +61,9 @@ def test_a_status_is_shown_whole_and_on_one_line():
         "step 40, 2.0 h ago",
     ):
         assert says in shown, says
-    assert status_line(FULL) == ("paused: step 50 of 200, 9.0 ms each, cut 2, K 3, 8 bits, loss 0.5, accuracy 87.5%")
+    assert status_line(FULL) == (
+        "paused: step 50 of 200, 9.0 ms each, 2 of 5 blocks here, K 3, 8 bits, loss 0.5, accuracy 87.5%"
+    )
 
 
 def test_what_is_not_known_is_shown_as_that():

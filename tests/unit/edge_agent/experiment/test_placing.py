@@ -168,12 +168,18 @@ def test_an_experiment_is_the_same_however_its_two_workers_are_written():
     assert written.held.indices == short.held.indices == (0,)
 
 
+@pytest.mark.parametrize(("edge", "gpu", "here"), [(["0:1", "3:"], "1:3", 2), ("3:", "0:3", 1), ("0:3", "3:", 3)])
+def test_all_blocks_of_the_device_count_wherever_they_stand(edge, gpu, here):
+    named = [GPU, f"placement.edge={json.dumps(edge)}", f"placement.gpu={gpu}", 'privacy.inputs_to=["gpu"]']
+    assert Experiment(edge_config(*CNN, *named)).deployment.edge_blocks == here
+
+
 def test_codecs_of_a_file_are_those_of_the_deployment(tmp_path):
     tiles = [{"worker": "edge", "blocks": [0, 2]}, {"worker": "gpu", "blocks": [2, 4]}]
     codecs = [{"from": "gpu", "to": "edge", "cargo": "error_gradient", "codec": "fp16"}]
     file = document(tmp_path, workers=["edge", "gpu"], tiles=tiles, codecs=codecs)
     deployment = Experiment(edge_config(*CNN, GPU, file)).deployment
-    assert (deployment.cut, deployment.codec, deployment.downlink_codec) == (2, "fp32", "fp16")
+    assert (deployment.edge_blocks, deployment.codec, deployment.downlink_codec) == (2, "fp32", "fp16")
 
 
 def test_a_codec_of_a_file_narrows_no_float64_in_silence(tmp_path):

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 def simulated(scheme: Scheme, steps: int = 20, seed: int = 0, flags: tuple[str, ...] = ()):
     """The state after some steps on the digits, and every loss."""
     experiment = Experiment(edge_config(*FLAGS, f"training.seed={seed}", *flags))
-    cut, recipe = experiment.deployment.cut, experiment.recipe
+    cut, recipe = experiment.deployment.edge_blocks, experiment.recipe
     simulation = split_simulation(experiment.chain, (cut,), recipe, scheme, CPU)
     batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, steps))
     losses = simulation.train(0, steps, batches)
@@ -56,7 +56,7 @@ def test_every_part_of_a_scheme_matters_and_the_first_loss_is_free_of_staleness(
 
 def test_where_nothing_on_the_edge_learns_nothing_comes_late():
     experiment = Experiment(edge_config(*FLAGS))
-    edge = experiment.chain.blocks[: experiment.deployment.cut]
+    edge = experiment.chain.blocks[: experiment.deployment.edge_blocks]
     flags = (f"model.frozen={json.dumps([name for block in edge for name in block.named_parameters()])}",)
     late, exact = (simulated(scheme, steps=8, flags=flags)[0] for scheme in (Scheme(5), Scheme()))
     assert_same_bits(late, exact)
