@@ -126,8 +126,8 @@ class EngineSection(Section):
     dwell_seconds: PositiveFloat = 5.0
     """Shortest time between two changes."""
     allow_edge_only: bool = True
-    """Whether all blocks may be put here where that is fastest; the trainer still computes the loss. Then training says little
-    about the link, so the agent probes it about once a minute, with up to 6 MB each way."""
+    """Whether all blocks may be put here where that is fastest. Then nothing crosses the link, so the agent probes it
+    about once a minute, with up to 6 MB each way."""
 
 
 class EdgeCheckpointsConfig(CheckpointsConfig):

@@ -49,7 +49,7 @@ def run(
     ] = False,
     session: Annotated[str | None, typer.Option(help="Go on with this session (see `edge-agent sessions`).")] = None,
 ) -> None:
-    """Train across the cut, then print a table and, where an output folder is set, the path of the summary."""
+    """Train under the configured placement, then print a table and, where an output folder is set, the path of the summary."""
     with importing("edge-agent"):
         import asyncio
 
@@ -109,7 +109,7 @@ def model(
     kwargs: Annotated[str, typer.Option(help="Keyword arguments of the factory, a JSON object.")] = "{}",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Show a model as a chain of blocks: parameters, what the optimizer keeps for them, and what crosses the cut after each."""
+    """Show a model as a chain of blocks: parameters, what the optimizer keeps for them, and what each hands on."""
     with importing("edge-agent"):
         from functools import partial
 

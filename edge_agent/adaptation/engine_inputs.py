@@ -6,9 +6,7 @@ import structlog
 
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment, has_one_cut
-from shared.errors import ConfigError, ModelError, PlanError
-from shared.model.build import check_cut
-from shared.model.chain import Chain
+from shared.errors import ConfigError, PlanError
 from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
 from shared.planning.chain import MeasuredChain
 from shared.registry import bit_widths, codec_bits, codec_family, codec_of_bits
@@ -55,7 +53,8 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
         )
     # A profile may have been measured where raw samples may cross; what is not measured is never chosen.
     permitted = [
-        None if 0 < cut < experiment.chain.first_cut else seconds for cut, seconds in enumerate(profile.edge_seconds)
+        None if 0 < cut < experiment.chain.first_boundary else seconds
+        for cut, seconds in enumerate(profile.edge_seconds)
     ]
     return replace(profile, edge_seconds=tuple(permitted))
 
@@ -86,7 +85,7 @@ def search_space(experiment: Experiment, profile: Profile) -> SearchSpace:
     engine = experiment.config.engine
     return SearchSpace(
         engine.bits,
-        allow_edge_only=engine.allow_edge_only and _can_be_on_the_edge(experiment.chain),
+        allow_edge_only=engine.allow_edge_only,
         uncalibrated_bits=uncalibrated_bits(profile, experiment.config.deployment.first_codec),
     )
 
@@ -97,12 +96,3 @@ def adjust_profile(profile: Profile, settings: EngineSection, downlink_codec: st
         profile = replace(profile, max_staleness=settings.max_staleness)
     # The schema has float32 error gradients; the downlink's codec is not the engine's to choose.
     return profile.with_gradient_bits(codec_bits(downlink_codec))
-
-
-def _can_be_on_the_edge(chain: Chain) -> bool:
-    """Whether all blocks can be on the edge: an output without the batch in front cannot be sent to the trainer's loss."""
-    try:
-        check_cut(len(chain.blocks), chain)
-    except ModelError:
-        return False
-    return True

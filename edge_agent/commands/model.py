@@ -1,4 +1,4 @@
-"""How a model's blocks and cuts are shown to a person and to a program. Measures nothing and computes next to nothing."""
+"""How a model's blocks are shown to a person and to a program. Measures nothing and computes next to nothing."""
 
 import json
 from collections.abc import Sequence
@@ -6,16 +6,16 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from shared.model.report import CutRow
+from shared.model.report import BlockRow
 
 
-def render_table(rows: Sequence[CutRow]) -> Table:
-    """One line a block, with what crosses the cut after it."""
+def render_table(rows: Sequence[BlockRow]) -> Table:
+    """One line a block, with what it hands on."""
     table = Table(
         title=f"{len(rows)} blocks; KiB of parameters, of the optimizer's state and of the example batch's feature"
     )
-    table.add_column("cut", justify="right", no_wrap=True)
-    table.add_column("after block", overflow="fold")  # names may differ at their end only
+    table.add_column("block", justify="right", no_wrap=True)
+    table.add_column("name", overflow="fold")  # names may differ at their end only
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("KiB", justify="right", no_wrap=True)
     table.add_column("state", justify="right", no_wrap=True)
@@ -23,7 +23,7 @@ def render_table(rows: Sequence[CutRow]) -> Table:
     table.add_column("KiB", justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            str(row.cut),
+            str(row.block),
             row.name if row.trainable or not row.parameters else f"{row.name} (frozen)",
             f"{row.parameters:,}",
             f"{row.parameter_bytes / 1024:,.1f}",
@@ -34,6 +34,6 @@ def render_table(rows: Sequence[CutRow]) -> Table:
     return table
 
 
-def to_json(rows: Sequence[CutRow]) -> str:
-    """A list with one object a block, keys as in `CutRow`."""
+def to_json(rows: Sequence[BlockRow]) -> str:
+    """A list with one object a block, keys as in `BlockRow`."""
     return json.dumps([asdict(row) for row in rows], indent=2)

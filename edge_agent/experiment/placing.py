@@ -81,7 +81,7 @@ def _from_cut(workload: Workload) -> Placement:
     config, chain = workload.config, workload.chain
     if not config.all_trainers:
         return _alone(workload)
-    cut = config.deployment.cut or max(chain.first_cut, len(chain.blocks) // 2)
+    cut = config.deployment.cut or max(chain.first_boundary, len(chain.blocks) // 2)
     check_cut(cut, chain)
     return two_workers(
         AGENT,

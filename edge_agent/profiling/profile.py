@@ -93,7 +93,7 @@ class Profiler:
         return self._profile(done, encode, decode, state_bytes, overheads, round_trip_seconds)
 
     async def _measure_cut(self, session: OpenSession, cut: int) -> MeasuredCut:
-        if cut < self._experiment.chain.first_cut:
+        if cut < self._experiment.chain.first_boundary:
             _log.warning("cut skipped: it would send raw samples", cut=cut)
             return MeasuredCut(skipped="would send raw samples")
         needed, available = needed_bytes(self._experiment.chain, 0, cut), available_bytes()
@@ -219,7 +219,7 @@ class Profiler:
         parts = (
             config.model.model_dump_json(),
             config.data.batch_size,
-            self._experiment.chain.first_cut,
+            self._experiment.chain.first_boundary,
             self._repeats,
             config.compute.model_dump_json(),
         )

@@ -1,1 +1,1 @@
-"""Cutting a module into a chain of blocks. torch, nothing of gRPC."""
+"""Dividing a module into a chain of blocks. torch, nothing of gRPC."""

@@ -84,24 +84,16 @@ def check_cut(cut: int, chain: Chain) -> None:
     """Refuse a cut that cannot be. Raises ModelError.
 
     A cut of 0 would send raw inputs, and one among the first blocks sends as much where these only look them up in a table.
-    A cut of L leaves the trainer the loss alone, and what crosses is the model's output.
+    At a cut of L nothing crosses.
     """
     check_range(cut, chain)
-    if cut < chain.first_cut:
+    first = min(chain.first_boundary, len(chain.blocks))
+    if cut < first:
         looking = " to ".join(repr(chain.blocks[index].name) for index in sorted({0, chain.lookups - 1}))
-        better = (
-            f"cut at {chain.first_cut} or later" if chain.first_cut <= len(chain.blocks) else "no later cut is better"
-        )
         raise ModelError(
             f"cut {cut} would send raw samples: {looking} only looks numbers up in a table, and whoever has a table like it "
-            f"finds them again; {better}, or permit it with privacy.inputs_to on the edge and "
+            f"finds them again; cut at {first} or later, or permit it with privacy.inputs_to on the edge and "
             "server.accept_inputs = true on the trainer"
-        )
-    batch = chain.features[0][0].shape[:1]
-    if cut == len(chain.blocks) and chain.output.shape[:1] != batch:
-        raise ModelError(
-            f"cut {cut} would send the model's output, whose shape is {chain.output.shape} for a batch of {batch[0]}; "
-            "what crosses a cut must have the batch first"
         )
 
 

@@ -80,7 +80,7 @@ class Chain:
     module: nn.Module
     blocks: tuple[Block, ...]
     features: tuple[FeatureSpecs, ...]
-    """L + 1 of them, for the batch of the example: features[c] crosses cut c; [0] is the input and [L] the output."""
+    """L + 1 of them, for the batch of the example: features[b] is what enters block b; [0] is the input and [L] the output."""
     lookups: int
     """How many of the first blocks only look up their inputs in a table: what these pass on counts as raw samples."""
     inputs_may_cross: bool
@@ -89,8 +89,8 @@ class Chain:
     """What each block computes, as numbers that the same chain on another machine has too."""
 
     @property
-    def first_cut(self) -> int:
-        """The smallest cut that may be: 1, unless the blocks before it only look up."""
+    def first_boundary(self) -> int:
+        """The first block whose inputs may leave the edge: 1, unless the blocks before it only look up."""
         return 1 if self.inputs_may_cross else self.lookups + 1
 
     @property
@@ -99,24 +99,24 @@ class Chain:
         (output,) = self.features[-1]
         return output
 
-    def gradient_slots(self, cut: int) -> tuple[int, ...]:
-        """The slots of `features[cut]` whose error gradients are of use: those of floats, if a block before the cut learns."""
-        if not any(block.trainable for block in self.blocks[:cut]):
+    def gradient_slots(self, block: int) -> tuple[int, ...]:
+        """The slots of `features[block]` whose error gradients are of use: those of floats, if a block before it learns."""
+        if not any(before.trainable for before in self.blocks[:block]):
             return ()
-        return tuple(slot for slot, spec in enumerate(self.features[cut]) if spec.differentiable)
+        return tuple(slot for slot, spec in enumerate(self.features[block]) if spec.differentiable)
 
-    def gradients_return(self, cut: int) -> bool:
-        """Whether an error gradient is of use at `cut`, so that any crosses it."""
-        return bool(self.gradient_slots(cut))
+    def gradients_return(self, block: int) -> bool:
+        """Whether an error gradient at the input of a block is of use, so that any is sent back."""
+        return bool(self.gradient_slots(block))
 
 
 def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = False) -> Chain:
-    """Cut a module into blocks and verify them on `example`, a batch of inputs on the module's device.
+    """Divide a module into blocks and verify them on `example`, a batch of inputs on the module's device.
 
     Verified are, bit for bit: outputs and buffers in train mode and in eval mode, and outputs with other batch sizes.
     Blocks between which the batch is not the first dimension become one. Buffers, gradients, modes and random state are
     afterwards as they were. Shapes other than the batch size are taken to stay as they are in the example.
-    inputs_may_cross: whether the edge's user permits cuts behind blocks that only look up. Raises ModelError.
+    inputs_may_cross: whether the edge's user permits that the outputs of blocks that only look up leave it. Raises ModelError.
     """
     if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
         raise ModelError(f"{type(module).__name__} is or holds a TorchScript module; give the module it was made of")
@@ -162,7 +162,7 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
 def _joined(
     module: nn.Module, named_modules: Sequence[tuple[str, nn.Module]], never: frozenset[int]
 ) -> list[tuple[str, nn.Module]]:
-    """The blocks without the cuts that can never be: what lies between two others is one block, named after its first."""
+    """The blocks, where those that nothing may ever come between are one block, named after its first."""
     joined: list[tuple[str, list[nn.Module]]] = []
     for index, (name, block) in enumerate(named_modules):
         if index in never:
@@ -171,8 +171,8 @@ def _joined(
             joined.append((name, [block]))
     if len(joined) < 2:
         raise ModelError(
-            f"{type(module).__name__} cannot be cut: what passes between its blocks does not have the batch as its first "
-            "dimension; use batch_first=True in its layers, or keep the batch in front"
+            f"{type(module).__name__} cannot be divided into blocks: what passes between them does not have the batch as its "
+            "first dimension; use batch_first=True in its layers, or keep the batch in front"
         )
     return [(name, blocks[0] if len(blocks) == 1 else nn.Sequential(*blocks)) for name, blocks in joined]
 
@@ -186,7 +186,7 @@ def _declared_blocks(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
         return list(zip(_names(module, blocks), blocks, strict=True))
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and len(module) > 1:
         children = list(module._modules.items())
-        # Were its parameterless beginning (a Flatten, say) a block, cut 1 would send the raw input away.
+        # Were its parameterless beginning (a Flatten, say) a block, its output would be the raw input.
         first = next((place for place, child in enumerate(module) if any(True for _ in child.parameters())), 0)
         head = nn.Sequential(*list(module)[: first + 1]) if first else module[0]
         return [
@@ -215,7 +215,8 @@ def _traced_blocks(module: nn.Module, example: Tensor) -> list[tuple[str, nn.Mod
     if len(segments) < 2:
         reasons = "".join(f"; {reason}" for reason in (*traced.leaf_reasons[:3], *obstacles(traced)[:3]))
         raise ModelError(
-            f"{type(module).__name__} cannot be cut: nowhere between two layers with weights does a single tensor pass, "
-            f"outside of residual blocks and of what cannot be traced{reasons}; a method blocks() may say what its blocks are"
+            f"{type(module).__name__} cannot be divided into blocks: nowhere between two layers with weights does a "
+            f"single tensor pass, outside of residual blocks and of what cannot be traced{reasons}; a method blocks() may "
+            "say what its blocks are"
         )
     return list(zip((segment.name for segment in segments), build_modules(traced, segments), strict=True))

@@ -1,4 +1,4 @@
-"""What a chain's cuts would cost, as plain numbers. How they are shown is for others to say."""
+"""What the blocks of a chain hold and hand on, as plain numbers. How they are shown is for others to say."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ from shared.model.footprint import OptimizerBytes
 
 
 @dataclass(frozen=True)
-class CutRow:
-    """One block, and the cut after it."""
+class BlockRow:
+    """One block, and what it hands on."""
 
-    cut: int
-    """The cut that has this block as the edge's last."""
+    block: int
+    """Its number in placements, from 0."""
     name: str
     parameters: int
     """How many numbers the block learns, or would if it were not frozen."""
@@ -22,19 +22,19 @@ class CutRow:
     trainable: bool
     """Whether any parameter takes a gradient."""
     feature_shapes: tuple[tuple[int, ...], ...]
-    """What crosses the cut forward, tensor by tensor, batch first; after the last block, the model's output."""
+    """What it hands on, tensor by tensor, batch first; the last block hands on the model's output."""
     feature_bytes: int
     """The same in bytes, uncompressed."""
 
 
-def describe_chain(chain: Chain, optimizer_bytes: OptimizerBytes) -> list[CutRow]:
+def describe_chain(chain: Chain, optimizer_bytes: OptimizerBytes) -> list[BlockRow]:
     """One row a block, in order. optimizer_bytes: what the optimizer keeps for given parameters."""
     rows = []
     for block, specs in zip(chain.blocks, chain.features[1:], strict=True):
         parameters = block.named_parameters().values()
         rows.append(
-            CutRow(
-                cut=block.index + 1,
+            BlockRow(
+                block=block.index,
                 name=block.name,
                 parameters=sum(parameter.numel() for parameter in parameters),
                 parameter_bytes=sum(parameter.nbytes for parameter in parameters),

@@ -1,7 +1,7 @@
-"""Where a traced forward can be cut into blocks, and where it is cut.
+"""Where a traced forward can be divided into blocks, and where it is divided.
 
-It can be cut where exactly one value, a tensor, is passed on. It is cut there unless that would tear a whole block, and
-only in front of weights, so that what crosses a cut comes from an activation or a normalisation where there is a choice
+It can be divided where exactly one value, a tensor, is passed on. It is divided there unless that would tear a whole block,
+and only in front of weights, so that what a block hands on comes from an activation or a normalisation where there is a choice
 (paper 000, 4.5). Graph work only: nothing is run or built here.
 """
 
@@ -41,7 +41,7 @@ class Segment:
 
 
 def find_pieces(trace: TracedForward) -> list[Segment]:
-    """Cut a trace into as many pieces as may be: a single one if it cannot be cut."""
+    """Divide a trace into as many pieces as may be: a single one if it cannot be divided."""
     positions = {node: position for position, node in enumerate(trace.nodes)}
     end = len(trace.nodes) - 1
     crossing = _single_tensors(trace, positions)
@@ -61,7 +61,7 @@ def find_pieces(trace: TracedForward) -> list[Segment]:
 
 
 def obstacles(trace: TracedForward) -> list[str]:
-    """Why a trace cannot be cut in front of its layers with weights but the first: by name what is in the way."""
+    """Why a trace cannot be divided in front of its layers with weights but the first: by name what is in the way."""
     positions = {node: position for position, node in enumerate(trace.nodes)}
     layers = [place for place in range(1, len(trace.nodes) - 1) if _first_weights(trace, place, place + 1) is not None]
     found: dict[str, None] = {}
@@ -139,7 +139,7 @@ def _waiting(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tu
 
 
 def _whole_calls(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
-    """Node ranges of the calls that are never cut: all calls of a class that in some call passes a tensor by a part of itself.
+    """Node ranges of the calls that stay whole: all calls of a class that in some call passes a tensor by a part of itself.
 
     So a residual block without a skip stays as whole as its siblings, and a chain of blocks is opened.
     """
@@ -191,7 +191,7 @@ def _first_weights(trace: TracedForward, start: int, stop: int) -> tuple[fx.Node
 
 
 def _state_spans(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
-    """First and last position of use of each parameter and buffer, so that no cut comes between."""
+    """First and last position of use of each parameter and buffer, so that no boundary comes between."""
     uses: dict[int, list[int]] = {}
     for position, node in enumerate(trace.nodes):
         if node.op == "call_module":

@@ -1,6 +1,6 @@
 """Pieces of a traced forward as modules that share the traced module's own submodules, parameters and buffers.
 
-Knows nothing of where to cut. A piece moves to a device, trains and evaluates by itself, as a module should.
+Knows nothing of where to divide. A piece moves to a device, trains and evaluates by itself, as a module should.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence

@@ -73,8 +73,8 @@ def test_weights_that_were_trained_do_not_change_the_verdict():
     module = bilstm(vocabulary=50)
     with torch.no_grad():
         module.embedding.weight.fill_(0.5)
-    assert build_chain(module, TOKENS).first_cut == 2
-    assert build_checked_chain("shared.model.zoo:bilstm", {"vocabulary": 50}, 3, TOKENS).first_cut == 2
+    assert build_chain(module, TOKENS).first_boundary == 2
+    assert build_checked_chain("shared.model.zoo:bilstm", {"vocabulary": 50}, 3, TOKENS).first_boundary == 2
 
 
 class Beside(nn.Module):
