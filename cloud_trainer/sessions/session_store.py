@@ -16,10 +16,9 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from cloud_trainer.sessions.stored_index import StoredEntry, StoredIndex
-from shared.checkpoint import CheckpointName, Files
+from shared.checkpoint import CheckpointName, Files, SessionFolder
 from shared.concurrency.threads import Worker
 from shared.errors import StorageError
-from shared.runtime import SessionFolder
 from shared.runtime.checkpoint_states import load_block, load_states
 from shared.training.block_state import BlockTensors
 from shared.training.held_state import to_bytes

@@ -22,10 +22,9 @@ from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.errors import PlanError
 from shared.placement import Deployment
+from shared.planner_names import FIXED, GREEDY
 from shared.planning import (
-    FIXED,
     FLOAT32_BITS,
-    GREEDY,
     PLANNERS,
     Decision,
     Engine,

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import typer
 
+from edge_agent.commands.plan_options import ANY
 from shared.planning import FLOAT32_BITS
 from shared.planning.chain import ChainPlan, MeasuredChain, load_chain, plan_any_order, plan_chain
-
-GIVEN, ANY = "given", "any"
-"""What --order may be."""
 
 
 def print_chain_plan(path: Path, bits: tuple[int, ...], staleness: int | None, order: str, *, as_json: bool) -> None:

@@ -1,17 +1,16 @@
 """`edge-agent plan`: the planners on the command line.
 
-Parse, call shared.planning, print. What is wrong raises PlanError; the app makes one line and an exit code of it.
+Parse, call, print. What is wrong raises PlanError; the app makes one line and an exit code of it.
 """
 
-import json
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from edge_agent.commands.chain_plan import ANY, GIVEN, print_chain_plan
 from edge_agent.commands.plan_options import (
+    ANY,
     BITS_TEXT,
+    GIVEN,
     AllowEdgeOnly,
     AsJson,
     Bits,
@@ -21,24 +20,10 @@ from edge_agent.commands.plan_options import (
     Staleness,
     parse_bits,
     refuse_others,
-    round_trip_seconds,
 )
-from edge_agent.commands.plan_reasons import not_taken, uncalibrated
+from isthmus import importing
 from shared.commands.options import one_of
-from shared.errors import PlanError
-from shared.planning import (
-    DEFAULT_HORIZON_STEPS,
-    FIXED,
-    GREEDY,
-    PLANNERS,
-    Plan,
-    Profile,
-    Rates,
-    SearchSpace,
-    load_profile,
-    parse_rate,
-)
-from shared.telemetry.phases import PHASES
+from shared.planner_names import DEFAULT_HORIZON_STEPS, GREEDY, PLANNER_NAMES
 
 
 def register(app: typer.Typer) -> None:
@@ -59,7 +44,7 @@ def plan(
         int, typer.Option(help="Steps that the deployment is expected to last.")
     ] = DEFAULT_HORIZON_STEPS,
     bits: Bits = BITS_TEXT,
-    planner: Annotated[str, typer.Option(help="Which planner chooses.", **one_of([*PLANNERS, FIXED]))] = GREEDY,
+    planner: Annotated[str, typer.Option(help="Which planner chooses.", **one_of(PLANNER_NAMES))] = GREEDY,
     cut: Annotated[int | None, typer.Option(help="The only cut to consider; --planner fixed needs it.")] = None,
     allow_edge_only: AllowEdgeOnly = True,
     order: Annotated[
@@ -69,6 +54,11 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Choose cut, staleness and bit width for a link, or the cuts and bit widths of a chain (--stages)."""
+    with importing("edge-agent"):
+        from edge_agent.commands.chain_plan import print_chain_plan
+        from edge_agent.commands.link_plan import print_link_plan, read_link
+        from shared.planning import SearchSpace, load_profile
+
     if stages is not None:
         refuse_others(context, {"stages", "staleness", "bits", "order", "as_json"})
         print_chain_plan(stages, parse_bits(bits), staleness, order, as_json=as_json)
@@ -76,50 +66,6 @@ def plan(
     if profile is None or uplink is None or downlink is None:
         raise typer.BadParameter("give --profile with --uplink and --downlink, or --stages")
     loaded = load_profile(profile)
-    rates = Rates(
-        parse_rate(uplink, "--uplink"), parse_rate(downlink, "--downlink"), round_trip_seconds(round_trip, loaded)
-    )
+    rates = read_link(uplink, downlink, round_trip, loaded)
     space = SearchSpace(parse_bits(bits), staleness, cut, allow_edge_only)
-    chosen = choose(planner, loaded, rates, space, horizon, from_cut)
-    notes = uncalibrated(loaded, chosen)
-    if planner == GREEDY:
-        notes += not_taken(loaded, rates, space, horizon, from_cut, chosen)
-    typer.echo(json.dumps(plan_fields(chosen, notes)) if as_json else describe_plan(chosen, notes, loaded))
-
-
-def choose(
-    planner: str, profile: Profile, rates: Rates, space: SearchSpace, horizon: int, from_cut: int | None
-) -> Plan:
-    """The named planner's answer."""
-    if planner == FIXED and (space.cut is None or len(space.bits) != 1):
-        raise PlanError("--planner fixed needs the deployment: --cut and one width in --bits, as --cut 3 --bits 8")
-    return PLANNERS[GREEDY if planner == FIXED else planner](profile, rates, space, horizon, from_cut)
-
-
-def plan_fields(chosen: Plan, notes: list[str]) -> dict[str, object]:
-    """A plan as its JSON object, with what there is to say of it."""
-    return {
-        **asdict(chosen.deployment),
-        "seconds_per_step": chosen.seconds_per_step,
-        "phase_seconds": list(chosen.phase_seconds),
-        "migration_seconds": chosen.migration_seconds,
-        "evaluated": chosen.evaluated,
-        "notes": notes,
-    }
-
-
-def describe_plan(chosen: Plan, notes: list[str], profile: Profile) -> str:
-    """A plan in words, and what there is to say of it."""
-    deployment = chosen.deployment
-    where = (
-        "edge-only" if deployment.cut == len(profile) else f"blocks [0, {deployment.cut}) of {len(profile)} on the edge"
-    )
-    phases = zip(PHASES, chosen.phase_seconds, strict=True)
-    lines = [
-        f"{deployment} ({where})",
-        f"  {chosen.seconds_per_step:.4g} s a step: "
-        + ", ".join(f"{name} {seconds:.4g} s" for name, seconds in phases),
-    ]
-    if chosen.migration_seconds:
-        lines.append(f"  {chosen.migration_seconds:.4g} s to move the blocks there")
-    return "\n".join([*lines, f"  best of {chosen.evaluated}", *(f"  note: {note}" for note in notes)])
+    print_link_plan(planner, loaded, rates, space, horizon, from_cut, as_json=as_json)

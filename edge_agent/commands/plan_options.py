@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from shared.errors import PlanError
-from shared.planning import DEFAULT_BITS, Profile, parse_seconds
+from shared.planner_names import DEFAULT_BITS
 from shared.registry import bit_widths
 
 ProfileFile = Annotated[Path | None, typer.Option("--profile", help="Profile of the model on the pair, a JSON file.")]
@@ -27,6 +27,8 @@ Staleness = Annotated[
 Bits = Annotated[str, typer.Option(help="Bit widths to consider, as 2,4,8,32.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+GIVEN, ANY = "given", "any"
+"""What --order may be."""
 BITS_TEXT = ",".join(map(str, DEFAULT_BITS))
 
 
@@ -47,8 +49,3 @@ def parse_bits(text: str) -> tuple[int, ...]:
     if not set(widths) <= set(bit_widths()):
         raise PlanError(f"--bits is {text}; the bit widths of codecs are {', '.join(map(str, bit_widths()))}")
     return widths
-
-
-def round_trip_seconds(text: str | None, profile: Profile) -> float:
-    """What --round-trip says, or the profile where it says nothing."""
-    return profile.round_trip_seconds or 0.0 if text is None else parse_seconds(text, "--round-trip")

@@ -3,26 +3,18 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from isthmus import importing
 from shared.errors import PlanError
 from shared.files.whole_file import write_whole
-from shared.prediction import (
-    Accuracy,
-    Evaluation,
-    KnownDevices,
-    complete,
-    evaluate,
-    known_devices,
-    load_predictor,
-    load_table,
-    predictor_to_bytes,
-    table_to_json,
-)
+
+if TYPE_CHECKING:
+    from shared.prediction import Accuracy, Evaluation, KnownDevices
 
 Tables = Annotated[
     list[Path],
@@ -47,6 +39,9 @@ def train(
     more_tables: MoreTables = None,
 ) -> None:
     """Make a predictor of the tables of two devices or more."""
+    with importing("edge-agent"):
+        from shared.prediction import predictor_to_bytes
+
     devices = _known(tables, more_tables)
     content = predictor_to_bytes(devices)
     write_whole(out, lambda scratch: scratch.write_bytes(content))
@@ -60,6 +55,9 @@ def complete_command(
     out: Annotated[Path, typer.Option(help="The table to write, with every contiguous sub-model.")],
 ) -> None:
     """Predict every contiguous sub-model that a table lacks; what was measured stays."""
+    with importing("edge-agent"):
+        from shared.prediction import complete, load_predictor, load_table, table_to_json
+
     completed = complete(load_predictor(predictor_file), load_table(table))
     text = table_to_json(completed)
     write_whole(out, lambda scratch: scratch.write_text(text))
@@ -77,9 +75,11 @@ def evaluate_command(
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Predict a device that was never seen, and compare with what was measured and with simpler estimates."""
-    import torch
+    with importing("edge-agent"):
+        import torch
 
-    from edge_agent.profiling.paper_network import paper_network
+        from edge_agent.profiling.paper_network import paper_network
+        from shared.prediction import evaluate, load_table
 
     torch.set_num_threads(1)  # the network is too small to share: threads would wait for each other
     evaluation = evaluate(_known(tables, more_tables), load_table(unseen), samples, paper_network)
@@ -89,14 +89,16 @@ def evaluate_command(
         Console().print(_render(evaluation))
 
 
-def _known(first: list[Path], more: list[Path] | None) -> KnownDevices:
+def _known(first: list[Path], more: list[Path] | None) -> "KnownDevices":
+    from shared.prediction import known_devices, load_table
+
     paths = [*first, *(more or [])]
     if len(set(paths)) < len(paths):
         raise PlanError("--tables names a file twice; a device counts once")
     return known_devices({str(path): load_table(path) for path in paths})
 
 
-def _render(evaluation: Evaluation) -> Table:
+def _render(evaluation: "Evaluation") -> Table:
     shown = Table(
         title=f"{evaluation.device}: {evaluation.judged} sub-models predicted from {evaluation.used}",
         title_justify="left",

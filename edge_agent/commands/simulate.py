@@ -3,9 +3,6 @@
 Parse, call shared.planning, print. What is wrong raises PlanError; the app makes one line and an exit code of it.
 """
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -22,29 +19,12 @@ from edge_agent.commands.plan_options import (
     Staleness,
     parse_bits,
     refuse_others,
-    round_trip_seconds,
 )
-from shared.errors import PlanError
-from shared.planning import (
-    CONTESTANTS,
-    EDGE_ONLY,
-    LinkTrace,
-    PlannedDeployment,
-    Profile,
-    Result,
-    SearchSpace,
-    Trace,
-    compare,
-    load_profile,
-    load_trace,
-    parse_rate,
-)
-from shared.planning.chain import CHAIN_CONTESTANTS, ChainDeployment, ChainSetting, compare_chain, load_chain
+from isthmus import importing
+from shared.planner_names import CHAIN_CONTESTANT_NAMES, CONTESTANT_NAMES
 
 COMMON = {"staleness", "bits", "as_json"}
 """Options that say something of both."""
-
-AnyResult = Result[PlannedDeployment] | Result[ChainDeployment]
 
 
 def register(app: typer.Typer) -> None:
@@ -75,8 +55,8 @@ def simulate_command(
     planner: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Planner to run; may be repeated. All of them when absent: {', '.join(CONTESTANTS)}; "
-            f"with --stages {', '.join(CHAIN_CONTESTANTS)}."
+            help=f"Planner to run; may be repeated. All of them when absent: {', '.join(CONTESTANT_NAMES)}; "
+            f"with --stages {', '.join(CHAIN_CONTESTANT_NAMES)}."
         ),
     ] = None,
     staleness: Staleness = None,
@@ -88,6 +68,12 @@ def simulate_command(
     as_json: AsJson = False,
 ) -> None:
     """Replay a bandwidth trace of each link through the planners and print the time of 100 steps for each."""
+    with importing("edge-agent"):
+        from edge_agent.commands.link_plan import round_trip_seconds
+        from edge_agent.commands.simulation import open_links, print_results, runnable
+        from shared.planning import SearchSpace, compare, load_profile
+        from shared.planning.chain import ChainSetting, compare_chain, load_chain
+
     widths = parse_bits(bits)
     if stages is not None:
         refuse_others(
@@ -98,7 +84,7 @@ def simulate_command(
         links = open_links(trace, downlink_trace, downlink, trace_run, round_trips)
         duration = max(link.duration_seconds for link in links) if seconds is None else seconds
         setting = ChainSetting(chain, links, widths, staleness, duration)
-        print_results(compare_chain(setting, planner or [*CHAIN_CONTESTANTS]), as_json=as_json)
+        print_results(compare_chain(setting, planner or CHAIN_CONTESTANT_NAMES), as_json=as_json)
         return
     if profile is None:
         raise typer.BadParameter("give --profile or --stages")
@@ -113,62 +99,3 @@ def simulate_command(
 
         plot_run(results[0], link, duration, png)
     print_results(results, as_json=as_json)
-
-
-def print_results(results: Sequence[AnyResult], *, as_json: bool) -> None:
-    """All runs, as JSON or as a table."""
-    typer.echo(json.dumps([result_fields(result) for result in results]) if as_json else describe_results(results))
-
-
-def open_links(
-    traces: list[Path],
-    downlink_traces: list[Path] | None,
-    downlink: str | None,
-    trace_run: int | None,
-    round_trips: list[float],
-) -> list[LinkTrace]:
-    """Both directions of each link from what was given for them; round_trips: in seconds, one a link. PlanError."""
-    if downlink_traces and downlink is not None:
-        raise PlanError("the downlink is given twice; give either --downlink-trace or --downlink")
-    for option, given in (("--trace", traces), ("--downlink-trace", downlink_traces or traces)):
-        if len(given) != len(round_trips):
-            raise PlanError(
-                f"{option} is given {len(given)} times; there must be one for each of the links, {len(round_trips)}"
-            )
-    ups = [load_trace(path, trace_run) for path in traces]
-    if downlink_traces:
-        downs = [load_trace(path) for path in downlink_traces]
-    elif downlink is not None:
-        downs = [Trace.constant(parse_rate(downlink, "--downlink"))] * len(ups)
-    else:
-        downs = ups
-    return list(map(LinkTrace, ups, downs, round_trips))
-
-
-def runnable(profile: Profile) -> list[str]:
-    """All planners but edge-only where the profile has no measurement of it."""
-    return [name for name in CONTESTANTS if name != EDGE_ONLY or profile.edge_seconds[-1] is not None]
-
-
-def result_fields(result: AnyResult) -> dict[str, object]:
-    """A simulated run as its JSON object; times that never end are null."""
-    fields: dict[str, object] = {
-        "planner": result.planner,
-        "seconds_per_100_steps": result.seconds_per_100_steps if result.seconds_per_100_steps < float("inf") else None,
-    }
-    if result.run is not None:
-        fields["start"] = asdict(result.run.start)
-        fields["switches"] = [
-            {"seconds": switch.seconds, **asdict(switch.deployment), "paused_seconds": switch.paused_seconds}
-            for switch in result.run.switches
-        ]
-    return fields
-
-
-def describe_results(results: Sequence[AnyResult]) -> str:
-    """A table: planner, seconds per 100 steps, how it began and how often it changed."""
-    lines = [f"{'planner':<12} {'s/100 steps':>12}  {'start':<34} changes"]
-    for result in results:
-        start, changes = ("", "") if result.run is None else (str(result.run.start), str(len(result.run.switches)))
-        lines.append(f"{result.planner:<12} {result.seconds_per_100_steps:>12.2f}  {start:<34} {changes}")
-    return "\n".join(lines)

@@ -28,7 +28,7 @@ from shared.control.commands import (
 from shared.control.formatting import show
 from shared.errors import ConfigError, UnreachableError
 from shared.files.json_file import read_json
-from shared.planning import PLANNER_NAMES
+from shared.planner_names import PLANNER_NAMES
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 _AGENT = ControlCommands("edge-agent", "agent", EdgeConfig, "EdgeControlServiceStub")

@@ -18,7 +18,7 @@ from shared.control.levels import set_level
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.control.watching import watch
 from shared.errors import ConfigError, DataError, PlanError
-from shared.planning import PLANNER_NAMES
+from shared.planner_names import PLANNER_NAMES
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 

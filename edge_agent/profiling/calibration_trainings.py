@@ -26,7 +26,7 @@ from edge_agent.profiling.profile_parts import Part, PartFile
 from shared.config import Section
 from shared.errors import ConfigError
 from shared.execution.copy_training import Timing
-from shared.planning import DEFAULT_BITS
+from shared.planner_names import DEFAULT_BITS
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.profile import Profile
 from shared.registry import bit_widths as codec_bit_widths

@@ -4,13 +4,15 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, Field, JsonValue, SecretStr, model_validator
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.workload import Workload
 from shared.config import Section
+
+if TYPE_CHECKING:
+    from edge_agent.experiment.workload import Workload  # it imports torch, and most commands only read records
 
 
 class SessionRecord(Section):
@@ -50,7 +52,7 @@ class SessionRecord(Section):
 
     @classmethod
     def begun_now(
-        cls, session_id: str, experiment: Workload, trainer_sessions: Mapping[str, str] | None = None
+        cls, session_id: str, experiment: "Workload", trainer_sessions: Mapping[str, str] | None = None
     ) -> Self:
         """The record of a session that was just opened. trainer_sessions: see the field."""
         config = experiment.config

@@ -14,9 +14,8 @@ from pydantic import ValidationError
 from edge_agent.config import EdgeConfig
 from edge_agent.sessions.folder_lock import is_locked, lock_folder
 from edge_agent.sessions.session_record import SessionRecord, recorded
-from shared.checkpoint import CheckpointName, LocalFiles, open_files
+from shared.checkpoint import CheckpointName, LocalFiles, SessionFolder, open_files
 from shared.errors import ConfigError, StorageError
-from shared.runtime import SessionFolder
 
 
 class StoredSession:

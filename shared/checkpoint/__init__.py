@@ -1,10 +1,11 @@
-"""What outlives a process: files that are written whole or not at all, and checkpoints by name.
+"""What outlives a process: files that are written whole or not at all, checkpoints by name, and the folder of a session.
 
 Knows nothing of models or gRPC.
 """
 
 from shared.checkpoint.documents import seal, unseal
 from shared.checkpoint.files import Files, FsspecFiles, LocalFiles, open_files
+from shared.checkpoint.session_folder import SessionFolder
 from shared.checkpoint.store import (
     LARGEST_NUMBER,
     MAX_NAMED,
@@ -24,6 +25,7 @@ __all__ = [
     "Files",
     "FsspecFiles",
     "LocalFiles",
+    "SessionFolder",
     "open_files",
     "seal",
     "unseal",

@@ -24,12 +24,12 @@ from shared.planning.planners.edge_only import edge_only
 from shared.planning.planners.fixed import fixed
 from shared.planning.planners.greedy import first_deployment, greedy
 from shared.planning.planners.jointdnn import jointdnn
-from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS, Plan, Planner
-from shared.planning.planners.registry import EDGE_ONLY, FIXED, GREEDY, PLANNER_NAMES, PLANNERS
+from shared.planning.planners.plan import Plan, Planner
+from shared.planning.planners.registry import PLANNERS
 from shared.planning.profile import SCHEMA, Profile, load_profile, parse_profile, profile_to_json
 from shared.planning.rates import parse_rate, parse_seconds
 from shared.planning.simulator import Run, Switch, simulate
-from shared.planning.space import DEFAULT_BITS, SearchSpace, candidates
+from shared.planning.space import SearchSpace, candidates
 from shared.planning.step_cost import StepCost, step_cost
 from shared.planning.tasks import StepTasks, step_tasks
 from shared.planning.trace_files import load_trace
@@ -37,14 +37,8 @@ from shared.planning.traces import LinkTrace, Trace
 
 __all__ = [
     "CONTESTANTS",
-    "DEFAULT_BITS",
-    "DEFAULT_HORIZON_STEPS",
-    "EDGE_ONLY",
-    "FIXED",
     "FLOAT32_BITS",
-    "GREEDY",
     "PLANNERS",
-    "PLANNER_NAMES",
     "PROBE_SECONDS",
     "SCHEMA",
     "BlockCosts",

@@ -9,12 +9,13 @@ from functools import partial
 from typing import Generic
 
 from shared.errors import PlanError
+from shared.planner_names import BEST_FIXED, GREEDY, LOWER_BOUND
 from shared.planning.bound import most_steps
 from shared.planning.cost import PlannedDeployment, Rates
 from shared.planning.engine import Engine, EngineConfig
 from shared.planning.engine.estimates import LEAST_RATE
 from shared.planning.planners.greedy import first_deployment, greedy
-from shared.planning.planners.registry import GREEDY, PLANNERS
+from shared.planning.planners.registry import PLANNERS
 from shared.planning.profile import Profile
 from shared.planning.simulator import D, Run, simulate
 from shared.planning.space import SearchSpace, candidates
@@ -88,20 +89,20 @@ def run_best_fixed(setting: Setting) -> Result[PlannedDeployment]:
     work, choices = candidates(setting.profile, space), space.best_staleness(setting.profile)
     pairs = list(zip(work.cuts.tolist(), work.bits.tolist(), strict=True))
     runs = [setting.run(PlannedDeployment(cut, staleness, bits)) for staleness in choices for cut, bits in pairs]
-    return result_of("best-fixed", max(runs, key=lambda run: run.steps))
+    return result_of(BEST_FIXED, max(runs, key=lambda run: run.steps))
 
 
 def run_lower_bound(setting: Setting) -> Result[PlannedDeployment]:
     """Less time than any run can take, however well it knows the link."""
     steps = most_steps(setting.profile, setting.link, setting.seconds, setting.space, begin=PROBE_SECONDS)
-    return Result("lower-bound", 100 * setting.seconds / steps, None)
+    return Result(LOWER_BOUND, 100 * setting.seconds / steps, None)
 
 
 CONTESTANTS: dict[str, Callable[[Setting], Result[PlannedDeployment]]] = {
     **{name: partial(run_held, name) for name in PLANNERS},
     GREEDY: run_greedy,
-    "best-fixed": run_best_fixed,
-    "lower-bound": run_lower_bound,
+    BEST_FIXED: run_best_fixed,
+    LOWER_BOUND: run_lower_bound,
 }
 """Every planner, the best fixed deployment, and the lower bound."""
 

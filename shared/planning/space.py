@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.errors import PlanError
+from shared.planner_names import DEFAULT_BITS
 from shared.planning.cost import StepWork, work_of
 from shared.planning.measurements import FLOAT32_BITS, is_bit_width
 from shared.planning.profile import Profile
-
-DEFAULT_BITS = (2, 4, 8, 32)
 
 
 @dataclass(frozen=True)

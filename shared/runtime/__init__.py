@@ -1,12 +1,11 @@
 """What runs on every worker of a session, whichever side it is: the watch over a silent peer, the judge of what it announces,
-what is remembered to be sent again, and what of a session outlives the process.
+and what is remembered to be sent again.
 
 `worker_run` carries out a worker's program of a placement over `link_end`s. Knows nothing of who dials whom.
 """
 
 from shared.runtime.judging import ExpectedTensor, judge
 from shared.runtime.resend_buffer import ResendBuffer
-from shared.runtime.session_folder import SessionFolder
 from shared.runtime.stall_watch import StallWatch
 
-__all__ = ["ExpectedTensor", "ResendBuffer", "SessionFolder", "StallWatch", "judge"]
+__all__ = ["ExpectedTensor", "ResendBuffer", "StallWatch", "judge"]

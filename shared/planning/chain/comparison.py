@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from shared.errors import PlanError
+from shared.planner_names import EVEN, PARTITION
 from shared.planning.chain.chain_tasks import chain_tasks
 from shared.planning.chain.costs import Partition
 from shared.planning.chain.measured_chain import MeasuredChain
@@ -79,7 +80,6 @@ def _staleness(setting: ChainSetting, plan: ChainPlan) -> int:
     return math.ceil(plan.cost.total() / longest) - 1 if longest > 0.0 else 0
 
 
-PARTITION, EVEN = "partition", "even"
 CHAIN_CONTESTANTS: dict[str, Callable[[ChainSetting], Result[ChainDeployment]]] = {
     PARTITION: _run_partition,
     EVEN: _run_even,

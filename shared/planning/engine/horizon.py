@@ -4,8 +4,8 @@ An event is that today's deployment becomes, or ceases to be, worse than the bes
 than the horizon is expected to last as long again.
 """
 
+from shared.planner_names import DEFAULT_HORIZON_STEPS
 from shared.planning.cost import Bools, Floats
-from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS
 
 
 class Horizon:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from shared.planner_names import DEFAULT_HORIZON_STEPS
 from shared.planning.cost import PlannedDeployment, Rates, migration_seconds
-from shared.planning.planners.plan import DEFAULT_HORIZON_STEPS, Plan, check_start, horizon_seconds, plan_of
+from shared.planning.planners.plan import Plan, check_start, horizon_seconds, plan_of
 from shared.planning.profile import Profile
 from shared.planning.space import SearchSpace, candidates
 

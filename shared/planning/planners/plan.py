@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shared.errors import PlanError
+from shared.planner_names import DEFAULT_HORIZON_STEPS
 from shared.planning.cost import Floats, PlannedDeployment, Rates, StepWork, migration_seconds, pipeline_seconds
 from shared.planning.profile import Profile
 from shared.planning.space import SearchSpace
-
-DEFAULT_HORIZON_STEPS = 100
-"""Steps that a deployment is expected to last where nothing is known of the link's past."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from shared.planning import profile_to_json
 from tests.conftest import ROOT
 from tests.support.planning.cases import small_profile
 
-DEAR = ("torch", "grpc", "scipy", "sklearn", "matplotlib", "structlog", "prometheus_client", "fsspec")
+DEAR = ("torch", "grpc", "numpy", "scipy", "sklearn", "matplotlib", "structlog", "prometheus_client", "fsspec")
 SCRIPT = (
     "import atexit, isthmus, sys\n"
     "atexit.register(lambda: print('imported', *(name for name in {dear} if name in sys.modules), file=sys.stderr))\n"
@@ -30,7 +30,8 @@ AGENT = (
     "config",
     "config --example",
     "config --set=training.optimizer.name=lion --set=deployment.codec=uniform8",
-    "plan --profile profile.json --uplink 8mbit --downlink 8mbit --bits 8,32",
+    "plan --help",
+    "simulate --help",
 )
 TRAINER = ("--help", "serve --help", "status --help", "config --example", "token --help", "certs --help")
 
@@ -67,10 +68,20 @@ def test_a_call_of_the_control_service_imports_grpc_alone(tmp_path, function):
     assert imported(function, nobody, tmp_path, code=ExitCode.UNREACHABLE) == {"grpc"}
 
 
+def test_planning_imports_numpy_alone(tmp_path):
+    arguments = "plan --profile profile.json --uplink 8mbit --downlink 8mbit --bits 8,32"
+    assert imported("edge_agent", arguments, tmp_path) == {"numpy"}
+
+
 def test_simulating_imports_no_torch(tmp_path):
     (tmp_path / "link.csv").write_text("second,bytes_per_second\n0,1000000\n60,1000000\n")
     seen = imported("edge_agent", "simulate --profile profile.json --trace link.csv", tmp_path)
     assert not seen & {"torch", "grpc"}
+
+
+def test_forgetting_a_session_imports_what_reads_files_alone(tmp_path):
+    refused = imported("edge_agent", "forget nobodys", tmp_path, code=ExitCode.CONFIG)
+    assert refused == {"structlog", "fsspec"}
 
 
 def test_the_agent_can_be_imported_for_its_configuration_alone():

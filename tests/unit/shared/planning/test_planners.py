@@ -8,9 +8,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shared.errors import PlanError
+from shared.planner_names import CONTESTANT_NAMES, FIXED, GREEDY, PLANNER_NAMES
 from shared.planning import (
     FLOAT32_BITS,
-    GREEDY,
     PLANNERS,
     LinearSeconds,
     LinkTrace,
@@ -271,3 +271,11 @@ def test_what_another_planner_than_greedy_chose_is_held(name):
 def test_edge_only_that_was_not_measured_is_refused():
     with pytest.raises(PlanError, match="at cut 4"):
         edge_only(small_profile(edge_seconds=(None, 1.0, 2.0, 3.0, None)), AT_8_MBIT)
+
+
+def test_command_lines_name_all_that_can_plan_and_all_that_is_compared():
+    assert {*PLANNERS, FIXED} == set(PLANNER_NAMES)
+    link = LinkTrace(Trace.constant(8e6), Trace.constant(8e6))
+    compared = compare(small_profile(), link, SearchSpace(), 1.0, CONTESTANT_NAMES)
+    assert tuple(result.planner for result in compared) == CONTESTANT_NAMES
+    assert {result.planner for result in compare(small_profile(), link, SearchSpace(), 1.0)} == set(CONTESTANT_NAMES)

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.checkpoint import CheckpointName, Files, FsspecFiles, LocalFiles
+from shared.checkpoint import CheckpointName, Files, FsspecFiles, LocalFiles, SessionFolder
 from shared.errors import StorageError
-from shared.runtime import SessionFolder
 
 
 @pytest.fixture(params=["folder", "store"])

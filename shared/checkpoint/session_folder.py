@@ -8,7 +8,9 @@ their own calls them.
 import re
 from typing import Any
 
-from shared.checkpoint import CheckpointStore, Files, seal, unseal
+from shared.checkpoint.documents import seal, unseal
+from shared.checkpoint.files import Files
+from shared.checkpoint.store import CheckpointStore
 
 _RECORD = "session.json"
 _TERM = re.compile(r"term-(\d{1,20})", re.ASCII)

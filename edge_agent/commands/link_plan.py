@@ -1,0 +1,140 @@
+"""`edge-agent plan --profile`: the planners for two workers and the link between them.
+
+A plan does not say by itself what it costs that nobody measured, nor why something that looks faster was not taken; this does.
+"""
+
+import json
+from dataclasses import asdict, replace
+
+import typer
+
+from shared.errors import PlanError
+from shared.planner_names import FIXED, GREEDY
+from shared.planning import (
+    FLOAT32_BITS,
+    PLANNERS,
+    Plan,
+    Profile,
+    Rates,
+    SearchSpace,
+    greedy,
+    parse_rate,
+    parse_seconds,
+)
+from shared.telemetry.phases import PHASES
+
+LEAST_GAIN = 0.001
+"""Part of the time per step below which nothing counts as faster."""
+
+
+def uncalibrated(profile: Profile, plan: Plan) -> list[str]:
+    """A warning where the plan may cost accuracy that was never measured."""
+    chosen = plan.deployment
+    parts = [f"{chosen.bits} bits"] * (chosen.bits < FLOAT32_BITS) + [f"K = {chosen.staleness}"] * (
+        chosen.staleness > 0
+    )
+    if profile.min_bits is not None or not parts:
+        return []
+    return [
+        f"nothing was calibrated: nobody has measured what {' and '.join(parts)} cost in accuracy; edge-agent profile "
+        "--calibrate finds it out"
+    ]
+
+
+def not_taken(
+    profile: Profile, rates: Rates, space: SearchSpace, horizon_steps: int, from_cut: int | None, plan: Plan
+) -> list[str]:
+    """Why the search took `plan`, and not what takes less time a step once one of its rules is left out; a sentence a rule."""
+
+    def faster(searched: Profile = profile, within: SearchSpace = space, start: int | None = from_cut) -> Plan | None:
+        found = greedy(searched, rates, within, horizon_steps, start)
+        return found if found.seconds_per_step < (1.0 - LEAST_GAIN) * plan.seconds_per_step else None
+
+    def described(found: Plan) -> str:
+        where = "training on the device alone" if found.deployment.cut == len(profile) else str(found.deployment)
+        return f"{where} would take {found.seconds_per_step:.4g} s a step and was not taken"
+
+    sentences = []
+    if found := faster(start=None):
+        way_seconds = greedy(
+            profile, rates, replace(space, cut=found.deployment.cut), horizon_steps, from_cut
+        ).migration_seconds
+        sentences.append(
+            f"{described(found)}: to move the blocks there takes {way_seconds:.4g} s, which {horizon_steps} steps do not "
+            "pay back"
+        )
+    if found := faster(replace(profile, min_bits=None)):
+        sentences.append(
+            f"{described(found)}: the calibration found that it costs too much accuracy, or did not try it"
+        )
+    may_be_alone = replace(space, allow_edge_only=True)
+    if not space.allow_edge_only and space.cut is None and (found := faster(within=may_be_alone)):
+        sentences.append(f"{described(found)}: --no-edge-only forbids it")
+    return sentences
+
+
+def print_link_plan(
+    planner: str,
+    profile: Profile,
+    rates: Rates,
+    space: SearchSpace,
+    horizon_steps: int,
+    from_cut: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Plan and print. PlanError for what cannot be planned."""
+    chosen = choose(planner, profile, rates, space, horizon_steps, from_cut)
+    notes = uncalibrated(profile, chosen)
+    if planner == GREEDY:
+        notes += not_taken(profile, rates, space, horizon_steps, from_cut, chosen)
+    typer.echo(json.dumps(plan_fields(chosen, notes)) if as_json else describe_plan(chosen, notes, profile))
+
+
+def read_link(uplink: str, downlink: str, round_trip: str | None, profile: Profile) -> Rates:
+    """What the options of these names say; PlanError."""
+    seconds = round_trip_seconds(round_trip, profile)
+    return Rates(parse_rate(uplink, "--uplink"), parse_rate(downlink, "--downlink"), seconds)
+
+
+def round_trip_seconds(text: str | None, profile: Profile) -> float:
+    """What --round-trip says, or the profile where it says nothing."""
+    return profile.round_trip_seconds or 0.0 if text is None else parse_seconds(text, "--round-trip")
+
+
+def choose(
+    planner: str, profile: Profile, rates: Rates, space: SearchSpace, horizon: int, from_cut: int | None
+) -> Plan:
+    """The named planner's answer."""
+    if planner == FIXED and (space.cut is None or len(space.bits) != 1):
+        raise PlanError("--planner fixed needs the deployment: --cut and one width in --bits, as --cut 3 --bits 8")
+    return PLANNERS[GREEDY if planner == FIXED else planner](profile, rates, space, horizon, from_cut)
+
+
+def plan_fields(chosen: Plan, notes: list[str]) -> dict[str, object]:
+    """A plan as its JSON object, with what there is to say of it."""
+    return {
+        **asdict(chosen.deployment),
+        "seconds_per_step": chosen.seconds_per_step,
+        "phase_seconds": list(chosen.phase_seconds),
+        "migration_seconds": chosen.migration_seconds,
+        "evaluated": chosen.evaluated,
+        "notes": notes,
+    }
+
+
+def describe_plan(chosen: Plan, notes: list[str], profile: Profile) -> str:
+    """A plan in words, and what there is to say of it."""
+    deployment = chosen.deployment
+    where = (
+        "edge-only" if deployment.cut == len(profile) else f"blocks [0, {deployment.cut}) of {len(profile)} on the edge"
+    )
+    phases = zip(PHASES, chosen.phase_seconds, strict=True)
+    lines = [
+        f"{deployment} ({where})",
+        f"  {chosen.seconds_per_step:.4g} s a step: "
+        + ", ".join(f"{name} {seconds:.4g} s" for name, seconds in phases),
+    ]
+    if chosen.migration_seconds:
+        lines.append(f"  {chosen.migration_seconds:.4g} s to move the blocks there")
+    return "\n".join([*lines, f"  best of {chosen.evaluated}", *(f"  note: {note}" for note in notes)])

@@ -1,0 +1,74 @@
+"""What `edge-agent simulate` runs over, and how it shows what came out."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from shared.errors import PlanError
+from shared.planner_names import CONTESTANT_NAMES, EDGE_ONLY
+from shared.planning import LinkTrace, PlannedDeployment, Profile, Result, Trace, load_trace, parse_rate
+from shared.planning.chain import ChainDeployment
+
+AnyResult = Result[PlannedDeployment] | Result[ChainDeployment]
+
+
+def print_results(results: Sequence[AnyResult], *, as_json: bool) -> None:
+    """All runs, as JSON or as a table."""
+    typer.echo(json.dumps([result_fields(result) for result in results]) if as_json else describe_results(results))
+
+
+def open_links(
+    traces: list[Path],
+    downlink_traces: list[Path] | None,
+    downlink: str | None,
+    trace_run: int | None,
+    round_trips: list[float],
+) -> list[LinkTrace]:
+    """Both directions of each link from what was given for them; round_trips: in seconds, one a link. PlanError."""
+    if downlink_traces and downlink is not None:
+        raise PlanError("the downlink is given twice; give either --downlink-trace or --downlink")
+    for option, given in (("--trace", traces), ("--downlink-trace", downlink_traces or traces)):
+        if len(given) != len(round_trips):
+            raise PlanError(
+                f"{option} is given {len(given)} times; there must be one for each of the links, {len(round_trips)}"
+            )
+    ups = [load_trace(path, trace_run) for path in traces]
+    if downlink_traces:
+        downs = [load_trace(path) for path in downlink_traces]
+    elif downlink is not None:
+        downs = [Trace.constant(parse_rate(downlink, "--downlink"))] * len(ups)
+    else:
+        downs = ups
+    return list(map(LinkTrace, ups, downs, round_trips))
+
+
+def runnable(profile: Profile) -> list[str]:
+    """All planners but edge-only where the profile has no measurement of it."""
+    return [name for name in CONTESTANT_NAMES if name != EDGE_ONLY or profile.edge_seconds[-1] is not None]
+
+
+def result_fields(result: AnyResult) -> dict[str, object]:
+    """A simulated run as its JSON object; times that never end are null."""
+    fields: dict[str, object] = {
+        "planner": result.planner,
+        "seconds_per_100_steps": result.seconds_per_100_steps if result.seconds_per_100_steps < float("inf") else None,
+    }
+    if result.run is not None:
+        fields["start"] = asdict(result.run.start)
+        fields["switches"] = [
+            {"seconds": switch.seconds, **asdict(switch.deployment), "paused_seconds": switch.paused_seconds}
+            for switch in result.run.switches
+        ]
+    return fields
+
+
+def describe_results(results: Sequence[AnyResult]) -> str:
+    """A table: planner, seconds per 100 steps, how it began and how often it changed."""
+    lines = [f"{'planner':<12} {'s/100 steps':>12}  {'start':<34} changes"]
+    for result in results:
+        start, changes = ("", "") if result.run is None else (str(result.run.start), str(len(result.run.switches)))
+        lines.append(f"{result.planner:<12} {result.seconds_per_100_steps:>12.2f}  {start:<34} {changes}")
+    return "\n".join(lines)
