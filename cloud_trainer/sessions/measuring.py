@@ -7,22 +7,26 @@ from shared.execution.failures import translate_failures
 from shared.model.build import check_run
 from shared.training.held_blocks import HeldBlocks
 from shared.training.measure import seconds_of, stage_step, untouched
+from shared.training.policies import BackwardPolicy
 from shared.training.stage import lone_stage
 
 _MAX_REPEATS = 1000
 
 
-def measured_step(held: HeldBlocks, first: int, stop: int, repeats: int) -> Callable[[], float]:
+def measured_step(
+    held: HeldBlocks, first: int, stop: int, repeats: int, policy: type[BackwardPolicy]
+) -> Callable[[], float]:
     """What does one step of blocks [first, stop), puts back what it changed, and returns the step's seconds.
 
-    repeats: how often it is to be called. Raises ModelError for blocks out of range, ProtocolError for too many repeats.
+    repeats: how often it is to be called. policy: see `measure_stage`.
+    Raises ModelError for blocks out of range, ProtocolError for too many repeats.
     """
     chain, device = held.chain, held.device
     check_run(first, stop, chain)  # made-up features go in and come out, so it may be any
     if not 1 <= repeats <= _MAX_REPEATS:
         raise ProtocolError(f"{repeats} repeats were asked for; 1 to {_MAX_REPEATS} can be")
     stage = lone_stage(chain, first, stop, held.recipe, device)
-    step = stage_step(stage, chain.features[first], input_gradient=first > 0 and chain.gradients_return(first))
+    step = stage_step(stage, chain.features[first], policy, input_gradient=first > 0 and chain.gradients_return(first))
     elsewhere = [block.module for block in stage.blocks if block.index not in held.indices]
 
     def measured() -> float:

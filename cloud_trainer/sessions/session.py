@@ -40,6 +40,7 @@ from shared.telemetry.metrics import TrainingMetrics
 from shared.training.block_state import BlockTensors
 from shared.training.held_state import changing_blocks, copy_state, put_back
 from shared.training.losses import check_labels
+from shared.training.policies import policy_of_stage
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -183,9 +184,14 @@ class Session:
             raise ProtocolError(f"a message for session {session_id[:40]!r} came on a stream of session {self.id!r}")
 
     def measuring(self, first: int, stop: int, repeats: int) -> Callable[[], float]:
-        """What measures blocks [first, stop) (`measured_step`). It raises StatusError once the session trains."""
+        """What measures blocks [first, stop) as a stage of this session runs them; see `measured_step`.
+
+        It raises StatusError once the session trains.
+        """
         self._check_untrained()
-        step = measured_step(self.blocks.held, first, stop, repeats)
+        ends_model = stop == self.placement.blocks
+        policy = policy_of_stage(self.request.backward, self.placement.staleness, ends_model=ends_model)
+        step = measured_step(self.blocks.held, first, stop, repeats, policy)
 
         def measured() -> float:
             self._check_untrained()  # the agent may have joined since the step before

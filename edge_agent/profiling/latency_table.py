@@ -7,8 +7,8 @@ machine for a while disturbs few rounds of many sub-models, not all of one.
 import asyncio
 import random
 import statistics
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 import structlog
@@ -19,11 +19,8 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.placement_config import PlacementSection
 from edge_agent.profiling.memory import available_bytes, needed_bytes
-from edge_agent.sessions.opening import open_session
+from edge_agent.profiling.timers import Timer, measuring_session, timer_at, timer_here
 from shared.client.config import TrainerAddressConfig
-from shared.client.credentials import trainer_access
-from shared.client.retry import Retry
-from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, PlanError
 from shared.model.operations import block_operations
 from shared.placement import AGENT
@@ -38,12 +35,8 @@ from shared.prediction import (
     representatives,
     vector,
 )
-from shared.training.measure import measure_stage
-from shared.training.stage import lone_stage
 
 _log = structlog.get_logger(__name__)
-Timer = Callable[[int, int], Awaitable[Sequence[float]]]
-"""Seconds of each of some steps of blocks [first, stop)."""
 OnDone = Callable[[int, int], None]
 """Told how many of how many measurements are done."""
 
@@ -77,7 +70,7 @@ async def measure_table(
             "trainer": TrainerAddressConfig(),
             "trainers": trainers,
             "placement": PlacementSection(),
-            "deployment": config.deployment.model_copy(update={"cut": None}),
+            "deployment": config.deployment.model_copy(update={"cut": None, "staleness": 0}),  # without a replay
         }
     )
     if config.compute.threads:
@@ -88,12 +81,12 @@ async def measure_table(
         runs, reference = _chosen(experiment, flops, settings, known)
         with Workers.started() as workers:
             timing = (
-                _timed_here(experiment, workers, settings.repeats)
+                nullcontext(timer_here(experiment, workers))
                 if target is None
-                else _timed_at(target, experiment, workers, settings.repeats)
+                else _timed_at(target.name, experiment, workers)
             )
             async with timing as timer:
-                seconds = await _rounds(timer, runs, settings.rounds, on_done)
+                seconds = await _rounds(timer, runs, settings, on_done)
     finally:
         await asyncio.to_thread(experiment.close)
     layers = len(experiment.chain.blocks)
@@ -152,46 +145,18 @@ def _reference(runs: list[tuple[int, int]], flops: Sequence[float], known: Known
 
 
 async def _rounds(
-    timer: Timer, runs: Sequence[tuple[int, int]], rounds: int, on_done: OnDone
+    timer: Timer, runs: Sequence[tuple[int, int]], settings: MeasureSettings, on_done: OnDone
 ) -> dict[tuple[int, int], float]:
     means: dict[tuple[int, int], list[float]] = {run: [] for run in runs}
     order = random.Random(0)
-    for number in range(rounds):
+    for number in range(settings.rounds):
         for place, run in enumerate(order.sample(runs, len(runs))):
-            means[run].append(statistics.fmean(await timer(*run)))
-            on_done(number * len(runs) + place + 1, rounds * len(runs))
+            means[run].append(statistics.fmean(await timer(*run, settings.repeats)))
+            on_done(number * len(runs) + place + 1, settings.rounds * len(runs))
     return {run: statistics.median(times) for run, times in means.items()}
 
 
 @asynccontextmanager
-async def _timed_here(experiment: Experiment, workers: Workers, repeats: int) -> AsyncIterator[Timer]:
-    chain = experiment.chain
-
-    def measure(first: int, stop: int) -> list[float]:
-        stage = lone_stage(chain, first, stop, experiment.recipe, experiment.held.device)
-        wanted = first > 0 and chain.gradients_return(first)
-        return measure_stage(stage, chain.features[first], input_gradient=wanted, repeats=repeats)
-
-    async def timer(first: int, stop: int) -> list[float]:
-        return await workers.compute.run(measure, first, stop)
-
-    yield timer
-
-
-@asynccontextmanager
-async def _timed_at(
-    trainer: TrainerAddressConfig, experiment: Experiment, workers: Workers, repeats: int
-) -> AsyncIterator[Timer]:
-    config = experiment.config
-    async with TrainerClient(trainer, config.link, access=trainer_access(trainer, config.tls)) as client:
-        session = await open_session({trainer.name: client}, experiment, workers, Retry(0))
-        try:
-            async with session.keep_alive():
-                (member,) = session.members.values()
-
-                async def timer(first: int, stop: int) -> list[float]:
-                    return await client.measure_stage(member.session_id, first, stop, repeats)
-
-                yield timer
-        finally:
-            await session.abandon()
+async def _timed_at(worker: str, experiment: Experiment, workers: Workers) -> AsyncIterator[Timer]:
+    async with measuring_session(experiment, workers) as session:
+        yield timer_at(session.members[worker])

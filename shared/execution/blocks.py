@@ -17,7 +17,7 @@ from shared.placement import ModelFacts, Placement, Tile, stages
 from shared.training import block_state
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
-from shared.training.policies import BackwardPolicy, KeptGraph, policy_by_name
+from shared.training.policies import BackwardPolicy, policy_of_stage
 from shared.training.stage import Stage
 
 
@@ -47,9 +47,8 @@ class PlacedBlocks:
         self._stages: dict[Tile, tuple[Stage, BackwardPolicy]] = {}
         for tile in stages(placement, worker):
             stage = Stage(held, tile.first, tile.stop, first_sample=tile.rows.begin)
-            # From the last block the way goes straight back, so nothing changes the weights before.
-            weights_stay = tile.stop == placement.blocks or placement.staleness == 0
-            policy_class = KeptGraph if weights_stay else policy_by_name(method.backward)
+            ends_model = tile.stop == placement.blocks
+            policy_class = policy_of_stage(method.backward, placement.staleness, ends_model=ends_model)
             policy = policy_class(stage, input_gradient=model.learns_below(tile.first))
             self._stages[tile] = stage, policy
 

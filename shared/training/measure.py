@@ -11,29 +11,40 @@ from shared.model.features import Features, FeatureSpecs, Gradients
 from shared.model.snapshot import same_attributes
 from shared.training import block_state
 from shared.training.device import synchronise
-from shared.training.policies import Replay
+from shared.training.policies import BackwardPolicy, KeptGraph
 from shared.training.stage import Stage
 
 GRADIENT_SCALE = 1e-6
 """Made-up gradients are small, so that the weights stay finite while they are measured with."""
 
 
-def measure_stage(stage: Stage, inputs: FeatureSpecs, *, input_gradient: bool, repeats: int) -> list[float]:
+def measure_stage(
+    stage: Stage,
+    inputs: FeatureSpecs,
+    *,
+    input_gradient: bool,
+    repeats: int,
+    policy: type[BackwardPolicy] = KeptGraph,
+) -> list[float]:
     """Seconds of each of `repeats` steps, forward, backward and update on made-up inputs, after one that is not counted.
 
-    input_gradient: whether the error gradients at the inputs are wanted, as in the cloud.
+    input_gradient: whether the error gradients at the inputs are wanted, as in the cloud. policy: what the stage does between
+    forward and backward, as a replay (paper 000, 4.4).
     """
-    return timed(stage_step(stage, inputs, input_gradient=input_gradient), repeats)
+    return timed(stage_step(stage, inputs, policy, input_gradient=input_gradient), repeats)
 
 
-def stage_step(stage: Stage, inputs: FeatureSpecs, *, input_gradient: bool) -> Callable[[], None]:
+def stage_step(
+    stage: Stage, inputs: FeatureSpecs, policy: type[BackwardPolicy], *, input_gradient: bool
+) -> Callable[[], None]:
     """A function that does one step as `measure_stage` times it."""
-    examples = _examples(inputs)
+    examples, waiting = _examples(inputs), policy(stage, input_gradient=input_gradient)
 
     def step() -> None:
-        graph = stage.forward(0, examples, input_gradient=input_gradient)
-        stage.backward(graph, _made_up_gradients(graph.outputs))
-        stage.update(0)
+        features = waiting.forward(0, examples)
+        if stage.gradients_return:
+            waiting.backward(0, _made_up_gradients(features))
+            stage.update(0)
         synchronise(stage.device)
 
     return step
@@ -51,21 +62,6 @@ def untouched(blocks: Sequence[Block]) -> Iterator[None]:
     finally:
         for block, tensors in zip(blocks, saved, strict=True):
             block_state.restore(block, None, None, tensors)
-
-
-def measure_replay(stage: Stage, inputs: FeatureSpecs, *, repeats: int) -> list[float]:
-    """Seconds of each of `repeats` steps of the edge where K > 0, after one that is not counted: forward, then replay, backward
-    and update (paper 000, 4.4)."""
-    examples, policy = _examples(inputs), Replay(stage)
-
-    def step() -> None:
-        features = policy.forward(0, examples)
-        if stage.gradients_return:
-            policy.backward(0, _made_up_gradients(features))
-            stage.update(0)
-        synchronise(stage.device)
-
-    return timed(step, repeats)
 
 
 def timed(work: Callable[[], object], repeats: int) -> list[float]:

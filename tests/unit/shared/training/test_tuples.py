@@ -12,8 +12,8 @@ from shared.model.random_state import random_state
 from shared.registry import POLICIES
 from shared.training.held_state import copy_state, put_back, states_in, to_bytes
 from shared.training.losses import LossHead
-from shared.training.measure import measure_replay, measure_stage
-from shared.training.policies import BackwardPolicy, KeptGraph, policy_by_name
+from shared.training.measure import measure_stage
+from shared.training.policies import BackwardPolicy, KeptGraph, Replay, policy_by_name
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
 from shared.training.stage import Stage, lone_stage, with_zeros
 from tests.support.models.tuples import CLASSES, CUTS, WIDTH, Tupled, specs_of, tupled, tupled_chain
@@ -193,5 +193,5 @@ def test_where_no_gradient_comes_to_a_float_zeros_go_back():
 def test_either_side_of_such_a_cut_can_be_measured(cut):
     edge, cloud = both(tupled(), cut)
     features = edge.held.chain.features
-    assert len(measure_replay(edge, features[0], repeats=2)) == 2
+    assert len(measure_stage(edge, features[0], input_gradient=False, repeats=2, policy=Replay)) == 2
     assert len(measure_stage(cloud, features[cut], input_gradient=True, repeats=2)) == 2
