@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.control.service import SERVICE as CONTROL
 from cloud_trainer.metrics import TrainerMetrics
-from cloud_trainer.rpc.access import DOWNLOAD_BLOCK, LINK, build_gate, build_probe_gate, listen
+from cloud_trainer.rpc.access import DOWNLOAD_BLOCK, LINK, REFLECTION, build_gate, build_probe_gate, listen
 from cloud_trainer.rpc.methods import SERVICE, handlers
 from cloud_trainer.rpc.service import TrainerService
 from cloud_trainer.sessions.device_watch import DeviceWatch
@@ -72,7 +72,8 @@ class TrainerServer:
         sys.setswitchinterval(SWITCH_SECONDS)
         config = self._config.server
         options = server_options(config.max_message_bytes, self._config.link.keepalive_seconds)
-        tickets = {LINK: self.service.link_rpc.find_ticket, DOWNLOAD_BLOCK: self.service.offered_blocks.find_ticket}
+        offers = self.service.offered_blocks.find_ticket
+        tickets = {LINK: self.service.link_rpc.find_ticket, DOWNLOAD_BLOCK: offers, REFLECTION: offers}
         self._gate = build_gate(self._config, self.metrics, tickets)
         server = grpc.aio.server(options=options, interceptors=[self._gate])
         controlling = handlers_of(CONTROL, self._control, "the trainer", self.metrics.failed)

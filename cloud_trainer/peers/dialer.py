@@ -5,6 +5,8 @@ import grpc
 from cloud_trainer.config import PeersConfig
 from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import tls_access
+from shared.client.link_measurement import CALL_SECONDS
+from shared.client.probing import ProbeCalls
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig, is_allowed, is_loopback
 from shared.errors import ConfigError
@@ -40,3 +42,7 @@ class PeerDialer:
     def client(self, address: str) -> TrainerClient:
         """A client of the trainer at an address that is allowed, not connected yet."""
         return TrainerClient(TrainerAddressConfig(address=address), self._link, access=self.access)
+
+    def probe(self, address: str, ticket: str) -> ProbeCalls:
+        """Calls that measure the link to the trainer at an address that is allowed."""
+        return ProbeCalls(address, self.access, self._link, CALL_SECONDS, ticket)

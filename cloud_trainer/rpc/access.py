@@ -28,12 +28,14 @@ _LOGGED_PER_SECOND = 0.1
 
 CHECK = f"/{health.SERVICE_NAME}/Check"
 LINK, DOWNLOAD_BLOCK = f"/{SERVICE}/Link", f"/{SERVICE}/DownloadBlock"
-"""What a ticket lets another trainer call."""
+REFLECTION = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
+"""What a ticket lets another trainer call; the last by a ticket for blocks, to measure the link."""
 SCOPES: dict[str, Scope | None] = {
     f"/{SERVICE}/OpenSession": Scope.TRAIN,
     f"/{SERVICE}/UploadBlock": Scope.TRAIN,
     DOWNLOAD_BLOCK: Scope.TRAIN,
     f"/{SERVICE}/MeasureStage": Scope.TRAIN,
+    f"/{SERVICE}/MeasureLink": Scope.TRAIN,
     f"/{SERVICE}/TrainCopy": Scope.TRAIN,
     LINK: Scope.TRAIN,
     f"/{SERVICE}/JoinSession": Scope.TRAIN,
@@ -52,7 +54,7 @@ SCOPES: dict[str, Scope | None] = {
     f"/{CONTROL.full_name}/CloseSession": Scope.CONTROL,
     f"/{CONTROL.full_name}/Drain": Scope.OPERATE,
     f"/{CONTROL.full_name}/SetLogLevel": Scope.OPERATE,
-    f"/{reflection.SERVICE_NAME}/ServerReflectionInfo": Scope.READ,
+    REFLECTION: Scope.READ,
     f"/{health.SERVICE_NAME}/Watch": Scope.READ,
     f"/{health.SERVICE_NAME}/List": Scope.READ,
     CHECK: None,  # for load balancers and probes; says only whether the trainer serves

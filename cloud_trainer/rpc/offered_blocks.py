@@ -61,7 +61,7 @@ class OfferedBlocks:
         """Who comes with a ticket for blocks: it counts as the owner of the session, and may do no more than that needs."""
         for _, owner, session in self._sessions.owned:
             if session is not None and (offer := session.tickets.find_offer(ticket)) is not None:
-                return Caller(owner, frozenset({Scope.TRAIN}), offer=offer)
+                return Caller(owner, frozenset({Scope.TRAIN, Scope.READ}), offer=offer)
         return None
 
     async def offer_blocks(self, request: pb.OfferBlocksRequest, _context: Context) -> pb.OfferBlocksResponse:

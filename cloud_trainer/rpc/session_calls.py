@@ -13,6 +13,7 @@ from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import CheckpointName
+from shared.client.link_measurement import NotMeasuredError, measure_link
 from shared.telemetry.logs import bind_session
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
@@ -76,6 +77,26 @@ class SessionCalls:
             async with session.changing(request.fence):
                 await session.dial(request.peers, request.evaluation, self._dialer)
         return pb.DialPeersResponse()
+
+    async def measure_link(self, request: pb.MeasureLinkRequest, _context: Context) -> pb.MeasureLinkResponse:
+        """Measure the link to another trainer of the session."""
+        with self._sessions.using(request.session_id) as session, session.memory.copying():
+            bind_session(session.id)
+            session.check_joined(request.fence)
+            self._dialer.check(request.peer.address)
+            try:
+                async with self._dialer.probe(request.peer.address, request.peer.ticket) as calls:
+                    found = await measure_link(calls)
+                if found.uplink is None:
+                    raise NotMeasuredError("it takes no bytes")
+            except NotMeasuredError as why:
+                raise StatusError(
+                    grpc.StatusCode.UNAVAILABLE,
+                    f"worker {session.name!r} cannot measure the link to {request.peer.worker[:40]!r}: {why}",
+                ) from why
+        return pb.MeasureLinkResponse(
+            uplink=found.uplink, downlink=found.downlink, round_trip_seconds=found.round_trip_seconds or 0.0
+        )
 
     async def checkpoint_worker(self, request: pb.CheckpointWorkerRequest, context: Context) -> None:
         """Take a checkpoint: say when the state is copied, and then whether it was written."""

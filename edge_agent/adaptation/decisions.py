@@ -13,13 +13,14 @@ from functools import partial
 import structlog
 
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
-from edge_agent.adaptation.link_probe import LinkProbe, LinkRates, make_link_probe
+from edge_agent.adaptation.link_probe import LinkProbe, make_link_probe
 from edge_agent.adaptation.looking import looking
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import MeanSince, Statistics
+from shared.client.link_measurement import LinkRates
 from shared.errors import PlanError
 from shared.placement import Deployment
 from shared.planner_names import FIXED, GREEDY

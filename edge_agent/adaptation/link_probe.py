@@ -6,21 +6,22 @@ few calls on a connection of its own, bounded in bytes and time, and ends at onc
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
-from edge_agent.adaptation.link_measurement import (
-    NotMeasuredError,
-    Rate,
-    measure_downlink,
-    measure_round_trip,
-    measure_uplink,
-)
 from edge_agent.config import EdgeConfig
+from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import TrainerAccess, trainer_access
+from shared.client.link_measurement import (
+    CALL_SECONDS,
+    ROUND_TRIPS,
+    LinkRates,
+    NotMeasuredError,
+    measure_link,
+    measure_round_trip,
+)
 from shared.client.probing import ProbeCalls
 from shared.errors import IsthmusError
 
@@ -28,29 +29,6 @@ _log = structlog.get_logger(__name__)
 
 PERIOD_SECONDS = 60.0
 """The time from the beginning of one probe to that of the next."""
-MOST_SECONDS = 30.0
-"""The longest that a probe may take; on a link that works it takes about two."""
-CALL_SECONDS = 5.0
-"""The longest that one of its calls may take, so that a very slow link is not busy for long."""
-ROUND_TRIPS = 3
-"""How many calls measure the round trip."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkRates:
-    """Bits per second in each direction, and the round trip; None where it is not known."""
-
-    uplink: float | None = None
-    downlink: float | None = None
-    round_trip_seconds: float | None = None
-
-    def merged_over(self, older: "LinkRates") -> "LinkRates":
-        """These rates, and the older ones where these are not known."""
-        return LinkRates(
-            older.uplink if self.uplink is None else self.uplink,
-            older.downlink if self.downlink is None else self.downlink,
-            older.round_trip_seconds if self.round_trip_seconds is None else self.round_trip_seconds,
-        )
 
 
 class LinkProbe:
@@ -86,25 +64,26 @@ class LinkProbe:
             await asyncio.wait({self._task})
 
     async def _probe(self) -> None:
-        self.found = (await _bounded(self._measure())).merged_over(self.found)
+        self.found = (await _found(self._measure())).merged_over(self.found)
 
 
 def make_link_probe(config: EdgeConfig) -> LinkProbe:
     """The probe of the link to the configured trainer. Raises ConfigError for files that cannot be used."""
-    access = trainer_access(config.only_trainer, config.tls)
-    return LinkProbe(lambda: _measured(config, access))
+    return LinkProbe(partial(_measured, config, config.only_trainer, trainer_access(config.only_trainer, config.tls)))
 
 
-async def probe_link(config: EdgeConfig) -> LinkRates:
-    """Probe the link to the configured trainer once. Raises ConfigError for files that cannot be used."""
-    return await _bounded(_measured(config, trainer_access(config.only_trainer, config.tls)))
+async def probe_link(config: EdgeConfig, trainer: TrainerAddressConfig) -> LinkRates:
+    """What the link to a trainer carries; nothing where that cannot be measured.
+
+    Raises ConfigError for files that cannot be used.
+    """
+    return await _found(_measured(config, trainer, trainer_access(trainer, config.tls)))
 
 
 async def probe_round_trip(config: EdgeConfig) -> float | None:
     """Seconds to the configured trainer and back; None where that cannot be measured. Raises ConfigError as `probe_link`."""
-    async with ProbeCalls(
-        config.only_trainer.address, trainer_access(config.only_trainer, config.tls), config.link, CALL_SECONDS
-    ) as calls:
+    trainer = config.only_trainer
+    async with ProbeCalls(trainer.address, trainer_access(trainer, config.tls), config.link, CALL_SECONDS) as calls:
         try:
             return await measure_round_trip(calls, ROUND_TRIPS)
         except NotMeasuredError as why:
@@ -112,12 +91,16 @@ async def probe_round_trip(config: EdgeConfig) -> float | None:
             return None
 
 
-async def _bounded(measuring: Awaitable[LinkRates]) -> LinkRates:
-    """What `measuring` finds within MOST_SECONDS; nothing where it fails."""
+async def _measured(config: EdgeConfig, trainer: TrainerAddressConfig, access: TrainerAccess) -> LinkRates:
+    async with ProbeCalls(trainer.address, access, config.link, CALL_SECONDS) as calls:
+        return await measure_link(calls)
+
+
+async def _found(measuring: Awaitable[LinkRates]) -> LinkRates:
+    """What `measuring` finds; nothing where it fails."""
     try:
-        async with asyncio.timeout(MOST_SECONDS):
-            found = await measuring
-    except (IsthmusError, NotMeasuredError, TimeoutError) as why:
+        found = await measuring
+    except (IsthmusError, NotMeasuredError) as why:
         _log.debug("link not probed", reason=str(why))
         return LinkRates()
     _log.debug(
@@ -127,21 +110,3 @@ async def _bounded(measuring: Awaitable[LinkRates]) -> LinkRates:
         round_trip_seconds=found.round_trip_seconds,
     )
     return found
-
-
-async def _measured(config: EdgeConfig, access: TrainerAccess) -> LinkRates:
-    async with ProbeCalls(config.only_trainer.address, access, config.link, CALL_SECONDS) as calls:
-        round_trip_seconds = await measure_round_trip(calls, ROUND_TRIPS)
-        return LinkRates(
-            await _known(measure_uplink(calls, round_trip_seconds)),
-            await _known(measure_downlink(calls, round_trip_seconds)),
-            round_trip_seconds,
-        )
-
-
-async def _known(measuring: Coroutine[Any, Any, Rate]) -> float | None:
-    """The rate of one direction; None where it could not be measured, as the downlink for a token that may not read."""
-    try:
-        return (await measuring).bits_per_second
-    except NotMeasuredError:
-        return None

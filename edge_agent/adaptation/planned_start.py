@@ -20,7 +20,7 @@ async def planned_start(experiment: Experiment, profile: Profile) -> Deployment 
     config = experiment.config
     if config.deployment.cut is not None or config.placement.given:
         return None
-    found = await probe_link(config)
+    found = await probe_link(config, config.only_trainer)
     if found.uplink is None or found.downlink is None:
         _log.warning("the link could not be probed, so the run begins with half of the blocks here")
         return None

@@ -1,12 +1,12 @@
 """What the way to the trainer carries and how long it takes, and what that means for a run."""
 
-from edge_agent.adaptation.link_measurement import (
+from edge_agent.doctor.finding import Finding, advise, fine, skipped
+from shared.client.link_measurement import (
     NotMeasuredError,
     measure_downlink,
     measure_round_trip,
     measure_uplink,
 )
-from edge_agent.doctor.finding import Finding, advise, fine, skipped
 from shared.client.probing import ProbeCalls
 from shared.registry import codec_of_bits
 

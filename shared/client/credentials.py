@@ -55,6 +55,11 @@ class TrainerAccess:
         return () if self.token is None else (("authorization", f"Bearer {self.token()}"),)
 
 
+def ticket_metadata(ticket: str) -> tuple[tuple[str, str], ...]:
+    """The metadata of a call that a trainer makes with a ticket, in the place of a token."""
+    return (("authorization", f"Ticket {ticket}"),)
+
+
 PLAIN = TrainerAccess()
 """Neither encryption nor token: for a trainer on the same machine."""
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import grpc
 from google.protobuf.message import Message
 
-from shared.client.credentials import TrainerAccess
+from shared.client.credentials import TrainerAccess, ticket_metadata
 from shared.config import MAX_CHUNK_BYTES, LinkConfig
 from shared.errors import one_line
 from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options
@@ -31,10 +31,15 @@ class ProbeCalls:
     """Calls over a connection of their own to a trainer."""
 
     def __init__(
-        self, address: str, access: TrainerAccess, link: LinkConfig, call_seconds: float = CALL_SECONDS
+        self,
+        address: str,
+        access: TrainerAccess,
+        link: LinkConfig,
+        call_seconds: float = CALL_SECONDS,
+        ticket: str | None = None,
     ) -> None:
-        """call_seconds: the deadline of each call."""
-        self._access = access
+        """call_seconds: the deadline of each call. ticket: what a trainer shows in the place of an agent's token."""
+        self._metadata = access.metadata if ticket is None else lambda: ticket_metadata(ticket)
         self._call_seconds = call_seconds
         options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
         self._channel = access.channel(address, options)
@@ -49,7 +54,7 @@ class ProbeCalls:
         """Make one call and wait for its end."""
         call: Any = self._channel.unary_unary(method)
         try:
-            data = await call(request.SerializeToString(), metadata=self._access.metadata(), timeout=self._call_seconds)
+            data = await call(request.SerializeToString(), metadata=self._metadata(), timeout=self._call_seconds)
         except grpc.aio.AioRpcError as failure:
             return Answer(failure.code(), one_line(failure.details() or failure.code().name))
         return Answer(grpc.StatusCode.OK, data=data)
@@ -58,4 +63,4 @@ class ProbeCalls:
         """Begin a call whose stream has the same request `times` times; returns gRPC's call, whose answers are bytes."""
         call: Any = self._channel.stream_stream(method)
         questions = itertools.repeat(request.SerializeToString(), times)
-        return call(questions, metadata=self._access.metadata(), timeout=self._call_seconds)
+        return call(questions, metadata=self._metadata(), timeout=self._call_seconds)

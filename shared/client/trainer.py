@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from shared.checkpoint import CheckpointName
 from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
-from shared.client.credentials import PLAIN, TrainerAccess
+from shared.client.credentials import PLAIN, TrainerAccess, ticket_metadata
 from shared.client.idle_timeout import IdleTimeout
 from shared.client.methods import method_path
 from shared.client.stream_call import METHOD, LinkCall, StreamListener
@@ -83,6 +83,10 @@ class TrainerClient:
         return list(
             (await self._connection.call("MeasureStage", request, pb.MeasureStageResponse, repeats=repeats)).seconds
         )
+
+    async def measure_link(self, request: pb.MeasureLinkRequest) -> pb.MeasureLinkResponse:
+        """See `TrainerService.MeasureLink`."""
+        return await self._connection.call("MeasureLink", request, pb.MeasureLinkResponse)
 
     async def train_copy(self, request: pb.TrainCopyRequest) -> pb.TrainCopyResponse:
         """See `TrainerService.TrainCopy`; returns its last answer. The trainer may take long, but not be silent for long."""
@@ -259,4 +263,4 @@ class TrainerClient:
 
     def _shown(self, ticket: str | None) -> tuple[tuple[str, str], ...]:
         """The metadata that says who calls: by a ticket, or else as every call does."""
-        return self._connection.metadata() if ticket is None else (("authorization", f"Ticket {ticket}"),)
+        return self._connection.metadata() if ticket is None else ticket_metadata(ticket)

@@ -135,7 +135,7 @@ class Authenticator:
         if (find := self._tickets.get(method)) is None:
             raise StatusError(
                 grpc.StatusCode.UNAUTHENTICATED,
-                "a ticket lets a trainer dial a link or get blocks, and make no other call",
+                "a ticket lets a trainer dial a link, or get blocks and measure the way, and make no other call",
             )
         if (who := find(ticket)) is None:
             raise StatusError(grpc.StatusCode.UNAUTHENTICATED, NO_SUCH_TICKET)

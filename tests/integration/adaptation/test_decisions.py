@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.net import Relay
 from edge_agent import run_training
-from edge_agent.adaptation import link_measurement as link_measuring
 from edge_agent.adaptation import link_probe
+from shared.client import link_measurement as link_measuring
 from shared.errors import ConfigError, PlanError
 from shared.planning import Rates, SearchSpace, first_deployment, profile_to_json
 from shared.training.stage import Stage
@@ -120,7 +120,7 @@ async def test_where_the_link_cannot_be_probed_a_run_begins_with_half_of_the_blo
     async def unknown(_calls, _count):
         raise link_measuring.NotMeasuredError("no token for it")
 
-    monkeypatch.setattr(link_probe, "measure_round_trip", unknown)
+    monkeypatch.setattr(link_measuring, "measure_round_trip", unknown)
     assert await first_deployment_over(3e8, path) == (len(written) // 2, 0, "fp32")
 
 
@@ -129,7 +129,8 @@ async def test_a_probe_finds_what_the_link_carries_each_way():
         host, _, port = server.address.rpartition(":")
         ways = {"uplink_bits_per_second": 4e6, "downlink_bits_per_second": 1.6e7, "one_way_delay_seconds": 0.02}
         async with Relay(host, int(port), **ways) as relay:
-            found = await link_probe.probe_link(edge_config(f"trainer.address={relay.address}"))
+            config = edge_config(f"trainer.address={relay.address}")
+            found = await link_probe.probe_link(config, config.only_trainer)
     assert found.uplink == pytest.approx(4e6, rel=0.3)
     assert found.downlink == pytest.approx(1.6e7, rel=0.3)
     assert 0.04 <= found.round_trip_seconds < 0.2

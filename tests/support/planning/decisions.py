@@ -6,10 +6,11 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry
 
 from edge_agent.adaptation.decisions import DecisionLoop
-from edge_agent.adaptation.link_probe import LinkProbe, LinkRates
+from edge_agent.adaptation.link_probe import LinkProbe
 from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.statistics import Statistics
+from shared.client.link_measurement import LinkRates
 from shared.placement import Deployment
 from shared.planning import SearchSpace
 from tests.support.planning.cases import MBIT

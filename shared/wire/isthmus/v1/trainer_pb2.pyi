@@ -1084,6 +1084,72 @@ class MeasureStageResponse(_message.Message):
 Global___MeasureStageResponse: _TypeAlias = MeasureStageResponse  # noqa: Y015
 
 @_typing.final
+class MeasureLinkRequest(_message.Message):
+    """Asks what the link to another trainer carries."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who asks."""
+
+    @_builtins.property
+    def peer(self) -> Global___Peer:
+        """The other trainer, with the ticket of its OfferBlocks."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        fence: Global___Fence | None = ...,
+        peer: Global___Peer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "peer", b"peer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "peer", b"peer", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureLinkRequest: _TypeAlias = MeasureLinkRequest  # noqa: Y015
+
+@_typing.final
+class MeasureLinkResponse(_message.Message):
+    """What the link carries."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPLINK_FIELD_NUMBER: _builtins.int
+    DOWNLINK_FIELD_NUMBER: _builtins.int
+    ROUND_TRIP_SECONDS_FIELD_NUMBER: _builtins.int
+    uplink: _builtins.float
+    """Bits per second to the other trainer."""
+    downlink: _builtins.float
+    """Bits per second from it; left out where the owner of the session may not read its contract there."""
+    round_trip_seconds: _builtins.float
+    """There and back."""
+    def __init__(
+        self,
+        *,
+        uplink: _builtins.float = ...,
+        downlink: _builtins.float | None = ...,
+        round_trip_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_downlink", b"_downlink", "downlink", b"downlink"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_downlink", b"_downlink", "downlink", b"downlink", "round_trip_seconds", b"round_trip_seconds", "uplink", b"uplink"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__downlink: _TypeAlias = _typing.Literal["downlink"]  # noqa: Y015
+    _WhichOneofArgType__downlink: _TypeAlias = _typing.Literal["_downlink", b"_downlink"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__downlink) -> _WhichOneofReturnType__downlink | None: ...
+
+Global___MeasureLinkResponse: _TypeAlias = MeasureLinkResponse  # noqa: Y015
+
+@_typing.final
 class TrainCopyRequest(_message.Message):
     """Asks for a training of a copy."""
 

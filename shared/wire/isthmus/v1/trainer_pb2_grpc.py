@@ -113,6 +113,11 @@ class TrainerServiceStub:
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.MeasureStageRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.MeasureStageResponse.FromString,
                 _registered_method=True)
+        self.MeasureLink = channel.unary_unary(
+                '/isthmus.v1.TrainerService/MeasureLink',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.MeasureLinkRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.MeasureLinkResponse.FromString,
+                _registered_method=True)
         self.TrainCopy = channel.unary_stream(
                 '/isthmus.v1.TrainerService/TrainCopy',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.TrainCopyRequest.SerializeToString,
@@ -182,7 +187,7 @@ class TrainerServiceServicer:
         """Makes the caller the only agent of a session, and says what this worker could go on with. A session that is not in memory
         is built again, without the state of its blocks. All links of an agent before it end.
         NOT_FOUND: no such session. ABORTED: it was joined with this term or a higher one. FAILED_PRECONDITION: another protocol
-        version, or the session was measured. RESOURCE_EXHAUSTED, UNAVAILABLE: not now; the term was not taken.
+        version. RESOURCE_EXHAUSTED, UNAVAILABLE: not now; the term was not taken.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -286,9 +291,22 @@ class TrainerServiceServicer:
 
     def MeasureStage(self, request, context):
         """Times some consecutive blocks, for a profile or a latency table: forward, backward and update on made-up features, as often as
-        asked. They may be any blocks of the model. Their weights and buffers are put back after every step.
+        asked, and between them what the session's K and its backward policy want, as a replay. They may be any blocks of the model.
+        Their weights and buffers are put back after every step.
         FAILED_PRECONDITION: the session has begun to train. INVALID_ARGUMENT: blocks or a count out of range.
         RESOURCE_EXHAUSTED: the session has several downloads or measurements under way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MeasureLink(self, request, context):
+        """Measures the link from this trainer to another one of the session, for the profile of a chain, with random bytes: 6 MB each
+        way at most, and no longer than half a minute. The other trainer must have offered blocks (OfferBlocks): the ticket lets
+        this one ask it for its contract, whose bytes show the way back.
+        PERMISSION_DENIED: an address that its operator has not allowed (peers.allowed). UNAVAILABLE: the other trainer cannot be
+        reached, or takes too long. RESOURCE_EXHAUSTED: the session has several downloads or measurements under way. ABORTED: another
+        agent has joined since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -393,6 +411,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.MeasureStage,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.MeasureStageRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.MeasureStageResponse.SerializeToString,
+            ),
+            'MeasureLink': grpc.unary_unary_rpc_method_handler(
+                    servicer.MeasureLink,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.MeasureLinkRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.MeasureLinkResponse.SerializeToString,
             ),
             'TrainCopy': grpc.unary_stream_rpc_method_handler(
                     servicer.TrainCopy,
@@ -774,6 +797,33 @@ class TrainerService:
             '/isthmus.v1.TrainerService/MeasureStage',
             isthmus_dot_v1_dot_trainer__pb2.MeasureStageRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.MeasureStageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MeasureLink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/MeasureLink',
+            isthmus_dot_v1_dot_trainer__pb2.MeasureLinkRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.MeasureLinkResponse.FromString,
             options,
             channel_credentials,
             insecure,

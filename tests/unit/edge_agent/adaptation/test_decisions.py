@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from edge_agent.adaptation.engine_inputs import check_measured
-from edge_agent.adaptation.link_probe import LinkRates
 from edge_agent.config import EngineSection
+from shared.client.link_measurement import LinkRates
 from shared.errors import PlanError
 from tests.support.planning.decisions import LIGHT, Deployer, Run
 

@@ -3,8 +3,6 @@
 import grpc
 import pytest
 
-from edge_agent.adaptation import link_measurement as link_measuring
-from edge_agent.adaptation.link_measurement import SIZES_BYTES
 from edge_agent.doctor import link
 from edge_agent.doctor.finding import Status
 from edge_agent.doctor.link import (
@@ -13,6 +11,8 @@ from edge_agent.doctor.link import (
     judge_rate,
     judge_round_trip,
 )
+from shared.client import link_measurement as link_measuring
+from shared.client.link_measurement import SIZES_BYTES
 from shared.client.probing import Answer
 
 OK, ADVICE, FIX, SKIPPED = Status.OK, Status.ADVICE, Status.FIX, Status.SKIPPED

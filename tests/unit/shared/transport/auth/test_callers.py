@@ -40,7 +40,8 @@ def test_a_ticket_makes_a_peer_on_the_one_method_that_takes_it_whatever_else_is_
     asks = authenticator(**asking)
     assert asks.identify(LINK, Context("Ticket good")) is PEER
     with pytest.raises(
-        StatusError, match="a ticket lets a trainer dial a link or get blocks, and make no other call"
+        StatusError,
+        match="a ticket lets a trainer dial a link, or get blocks and measure the way, and make no other call",
     ) as other:
         asks.identify(OTHER, Context("Ticket good"))
     with pytest.raises(StatusError, match="the ticket opens no link of this trainer") as unknown:

@@ -1,4 +1,4 @@
-"""Measures the link to the trainer, its rates and its round trip, by a few small calls and then ever larger ones.
+"""Measures the link to a trainer, its rates and its round trip, by a few small calls and then ever larger ones.
 
 This needs no session and trains nothing. The uplink carries a long name to the health service, which does not know it. The
 downlink carries answers of the reflection service about the trainer's own contract. The link should be idle: what other
@@ -9,6 +9,7 @@ import asyncio
 import secrets
 import statistics
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +26,35 @@ ENOUGH_SECONDS = 0.5
 """A transfer that took so long shows the rate, and no larger one follows; the next would be four times as large."""
 
 
+MOST_BYTES = sum(SIZES_BYTES)
+"""What measuring a link sends each way at most, but for the heads of messages."""
+MOST_SECONDS = 30.0
+"""The longest that measuring a link may take; on a link that works it takes about two."""
+CALL_SECONDS = 5.0
+"""The longest that one of its calls may take, so that a very slow link is not busy for long."""
+ROUND_TRIPS = 3
+"""How many calls measure the round trip."""
+
+
 class NotMeasuredError(Exception):
     """Why there is no figure, in the words of the trainer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRates:
+    """Bits per second in each direction, and the round trip; None where it is not known."""
+
+    uplink: float | None = None
+    downlink: float | None = None
+    round_trip_seconds: float | None = None
+
+    def merged_over(self, older: "LinkRates") -> "LinkRates":
+        """These rates, and the older ones where these are not known."""
+        return LinkRates(
+            older.uplink if self.uplink is None else self.uplink,
+            older.downlink if self.downlink is None else self.downlink,
+            older.round_trip_seconds if self.round_trip_seconds is None else self.round_trip_seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +64,20 @@ class Rate:
     bits_per_second: float
     ended: bool = True
     """Whether the transfer ended in time; otherwise the true rate is lower."""
+
+
+async def measure_link(calls: ProbeCalls) -> LinkRates:
+    """All of it, within MOST_SECONDS. A rate is None that could not be measured. Raises NotMeasuredError."""
+    try:
+        async with asyncio.timeout(MOST_SECONDS):
+            round_trip_seconds = await measure_round_trip(calls, ROUND_TRIPS)
+            return LinkRates(
+                await _known(measure_uplink(calls, round_trip_seconds)),
+                await _known(measure_downlink(calls, round_trip_seconds)),
+                round_trip_seconds,
+            )
+    except TimeoutError:
+        raise NotMeasuredError(f"it took longer than {MOST_SECONDS:g} s") from None
 
 
 async def measure_round_trip(calls: ProbeCalls, count: int) -> float:
@@ -88,6 +130,14 @@ async def measure_downlink(calls: ProbeCalls, round_trip_seconds: float) -> Rate
 def bits_per_second(count: int, seconds: float, round_trip_seconds: float) -> float:
     """The rate of a transfer of `count` bytes that took `seconds` with its answer; one round trip of them is taken off."""
     return count * 8 / max(seconds - round_trip_seconds, seconds / 2)
+
+
+async def _known(measuring: Coroutine[Any, Any, Rate]) -> float | None:
+    """The rate of one direction; None where it could not be measured, as the downlink for a token that may not read."""
+    try:
+        return (await measuring).bits_per_second
+    except NotMeasuredError:
+        return None
 
 
 def _filled(count: int) -> HealthCheckRequest:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent.adaptation.link_measurement import bits_per_second
+from shared.client.link_measurement import bits_per_second
 
 
 def test_a_rate_leaves_the_round_trip_out_but_never_more_than_half_of_the_time():
