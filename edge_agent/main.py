@@ -15,15 +15,15 @@ from edge_agent.commands import measure as measure_command
 from edge_agent.commands import placement as placement_command
 from edge_agent.commands import plan as plan_command
 from edge_agent.commands import predictor as predictor_commands
+from edge_agent.commands import profile as profile_command
 from edge_agent.commands import simulate as simulate_command
 from edge_agent.commands import timeline as timeline_command
 from edge_agent.config import EdgeConfig, OutputConfig
 from edge_agent.control import commands as control_commands
 from edge_agent.doctor import command as doctor_command
-from edge_agent.profiling.calibrate_on import CalibrateOn
 from isthmus import importing
 from shared.commands.entry import add_config, add_version, run_command
-from shared.commands.options import ConfigFile, Overrides, whole_numbers
+from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config, toml_value
 from shared.errors import ConfigError
 
@@ -137,81 +137,12 @@ def model(
         Console().print(render_table(rows))
 
 
-@app.command()
-def profile(
-    out: Annotated[Path, typer.Option(help="The profile to write (JSON).")],
-    config: ConfigFile = None,
-    overrides: Overrides = None,
-    trainer: Annotated[str | None, typer.Option(help="host:port of the trainer (trainer.address).")] = None,
-    repeats: Annotated[int, typer.Option(help="Steps timed at each cut.", min=2, max=1000)] = 10,
-    calibrate: Annotated[
-        bool,
-        typer.Option("--calibrate", help="Train copies of the model too, to find the fewest bits and the largest K."),
-    ] = False,
-    on: Annotated[
-        CalibrateOn,
-        typer.Option(
-            "--on", help="Who trains the copies: this device on data.train, or the trainer on its operator's stand-in."
-        ),
-    ] = CalibrateOn.DEVICE,
-    budget: Annotated[
-        float,
-        typer.Option("--calibrate-budget", help="Accuracy that bits and K may cost, in points.", min=0.0, max=100.0),
-    ] = 1.0,
-    epochs: Annotated[
-        int,
-        typer.Option(
-            "--calibrate-epochs", help="Epochs of a whole training; most trainings are half of that or less.", min=1
-        ),
-    ] = 5,
-    seeds: Annotated[int, typer.Option("--calibrate-seeds", help="Trainings of each candidate.", min=1)] = 3,
-    staleness: Annotated[int, typer.Option("--calibrate-staleness", help="Largest K to try.", min=0)] = 8,
-    cuts: Annotated[
-        str | None,
-        typer.Option(
-            "--calibrate-cuts", help="Cuts to calibrate, as 2,3; `plan` then considers only these. All if absent."
-        ),
-    ] = None,
-    bits: Annotated[str, typer.Option("--calibrate-bits", help="Bit widths to try, beside 32.")] = "2,4,8",
-) -> None:
-    """Measure what each cut of the model costs on this device and on the trainer; an interrupted run goes on."""
-    with importing("edge-agent"):
-        import asyncio
-
-        from rich.console import Console
-
-        from edge_agent.commands.terminal import counting_bars
-        from edge_agent.profiling.calibration_trainings import CalibrationSettings, Watching
-        from edge_agent.profiling.profile import profile_model
-        from shared.telemetry.logs import configure_logs
-
-    if on is not CalibrateOn.DEVICE and not calibrate:
-        raise ConfigError(f"--on {on} says who trains copies; it goes with --calibrate")
-    settings = CalibrationSettings(
-        budget_points=budget,
-        epochs=epochs,
-        seeds=seeds,
-        most_staleness=staleness,
-        cuts=None if cuts is None else whole_numbers("--calibrate-cuts", cuts),
-        bits=whole_numbers("--calibrate-bits", bits),
-        on=on,
-    )
-    flags = [*(overrides or []), *([f"trainer.address={trainer}"] if trainer else [])]
-    loaded = load_config(EdgeConfig, config, flags)
-    configure_logs(loaded.log.level, loaded.log.format)
-    works = ("profiling cuts", "training copies") if calibrate else ("profiling cuts",)
-    console = Console(stderr=True)
-    with counting_bars(console, *works) as (on_cut, *on_training):
-        watching = Watching(console.print, *on_training)
-        asyncio.run(profile_model(loaded, repeats, out, on_cut, settings if calibrate else None, watching))
-    typer.echo(f"profile: {out}")
-
-
 control_commands.register(app)
 forget_command.register(app)
 measure_command.register(app)
 placement_command.register(app)
 plan_command.register(app)
+profile_command.register(app)
 predictor_commands.register(app)
 simulate_command.register(app)
 timeline_command.register(app)

@@ -104,8 +104,12 @@ class Experiment(Workload):
         """
         chosen = {Cargo.FEATURE: deployment.codec, Cargo.ERROR_GRADIENT: deployment.downlink_codec}
         placed = at_cut(self.placement, deployment.edge_blocks, self, chosen)
-        self.placement = replace(placed, staleness=deployment.staleness)
-        self.held.hold(held_blocks(self.placement, AGENT), {})
+        self.begin_at(replace(placed, staleness=deployment.staleness))
+
+    def begin_at(self, placement: Placement) -> None:
+        """Begin with another placement than the configuration's, one that is `completed`."""
+        self.placement = placement
+        self.held.hold(held_blocks(placement, AGENT), {})
 
     @property
     def trainers(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from edge_agent.adaptation.link_probe import probe_round_trip
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
+from edge_agent.profiling.block_costs import crossing_bytes, try_blocks
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
 from edge_agent.profiling.calibration_trainings import (
@@ -41,8 +42,8 @@ from shared.model.features import specs_bytes
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from shared.planning.profile import NO_OVERHEAD, Profile, profile_to_json
 from shared.registry import codec_bits, codec_family
-from shared.training import block_state
-from shared.training.measure import measure_replay, measure_stage
+from shared.training.measure import measure_stage
+from shared.training.policies import Replay
 from shared.training.stage import Stage, lone_stage
 
 _log = structlog.get_logger(__name__)
@@ -88,9 +89,9 @@ class Profiler:
             codec_fits, self._narrow_codec, self._repeats, self._experiment.config
         )
         overheads = await self._overheads(client, done, encode)
-        state_bytes = await self._workers.compute.run(self._block_bytes)
+        tried = await self._workers.compute.run(try_blocks, self._experiment)
         round_trip_seconds = await probe_round_trip(self._experiment.config)
-        return self._profile(done, encode, decode, state_bytes, overheads, round_trip_seconds)
+        return self._profile(done, encode, decode, [block.bytes for block in tried], overheads, round_trip_seconds)
 
     async def _measure_cut(self, session: OpenSession, cut: int) -> MeasuredCut:
         if cut < self._experiment.chain.first_boundary:
@@ -115,7 +116,8 @@ class Profiler:
         return await member.client.measure_stage(member.session_id, cut, blocks, self._repeats)
 
     def _edge_seconds(self, cut: int) -> list[float]:
-        return measure_replay(self._stage(cut), self._experiment.chain.features[0], repeats=self._repeats)
+        inputs = self._experiment.chain.features[0]
+        return measure_stage(self._stage(cut), inputs, input_gradient=False, repeats=self._repeats, policy=Replay)
 
     def _serial_seconds(self, cut: int) -> list[float]:
         """T1 at K = 0: the graph of the one forward is kept."""
@@ -163,16 +165,6 @@ class Profiler:
         assert serial is not None, "measured with T1"
         return overhead_line(points), max(turn - statistics.fmean(serial), 0.0)
 
-    def _block_bytes(self) -> list[int]:
-        """What moving each block carries: parameters, buffers and optimizer state after an update; 0 where it is static."""
-        experiment = self._experiment
-        stage = self._stage(len(experiment.chain.blocks))
-        measure_stage(stage, experiment.chain.features[0], input_gradient=False, repeats=1)
-        return [
-            0 if block_state.is_static(block) else sum(t.nbytes for t in stage.held.block_tensors(block.index).values())
-            for block in experiment.chain.blocks
-        ]
-
     def _profile(
         self,
         done: dict[int, MeasuredCut],
@@ -184,16 +176,15 @@ class Profiler:
     ) -> Profile:
         chain = self._experiment.chain
         cuts = [MeasuredCut(skipped="the raw input would leave the edge"), *done.values()]
-        learning = [chain.gradients_return(cut) for cut in range(len(cuts))]
-        sizes = [*map(specs_bytes, chain.features[:-1]), 0]  # edge-only: no more than the output crosses
+        feature_bytes, gradient_bytes = crossing_bytes(chain)
         return Profile(
             model=self._experiment.config.model.factory,
             batch_size=self._experiment.config.data.batch_size,
             blocks=tuple(
                 ProfiledBlock(block.name, size) for block, size in zip(chain.blocks, state_bytes, strict=True)
             ),
-            feature_bytes=tuple(float(size) for size in sizes),
-            gradient_bytes=tuple(float(size * learns) for size, learns in zip(sizes, learning, strict=True)),
+            feature_bytes=tuple(feature_bytes),
+            gradient_bytes=tuple(gradient_bytes),
             edge_seconds=tuple(_mean(cut.edge) for cut in cuts),
             cloud_seconds=tuple(_mean(cut.cloud) for cut in cuts),
             encode=LinearSeconds(encode["seconds_per_byte"], encode["seconds"]),

@@ -60,11 +60,21 @@ class PartFile(Generic[P]):
 
     def load(self, of: str) -> P:
         """What was done under the same settings; nothing, with a warning, when the file cannot be believed."""
+        part = self.find()
+        if part is None:
+            return self._kind(of=of)
+        if part.of != of:
+            _log.warning("the stored parts of the profile have other settings; measuring again", file=str(self._path))
+            return self._kind(of=of)
+        return part
+
+    def find(self) -> P | None:
+        """What was done under whatever settings; nothing, with a warning, when the file cannot be believed."""
         data = self._files.read(self._path.name)
         if data is None:
-            return self._kind(of=of)
+            return None
         try:
-            part = self._kind.model_validate_json(data)
+            return self._kind.model_validate_json(data)
         except ValidationError as wrong:
             why = wrong.errors(include_url=False)[0]["msg"]
             _log.warning(
@@ -72,11 +82,7 @@ class PartFile(Generic[P]):
                 file=str(self._path),
                 reason=why,
             )
-            return self._kind(of=of)
-        if part.of != of:
-            _log.warning("the stored parts of the profile have other settings; measuring again", file=str(self._path))
-            return self._kind(of=of)
-        return part
+            return None
 
     def save(self, part: P) -> None:
         """Write it down, whole or not at all."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import NamedTuple
@@ -275,17 +275,7 @@ class OpenSession:
         brought, from disk to disk; None from memory to memory.
         """
         named = None if checkpoint is None else pb.CheckpointName(lineage=checkpoint.lineage, step=checkpoint.step)
-        there, here = self.members[sender], self.members[receiver]
-        ticket = await there.client.offer_blocks(
-            pb.OfferBlocksRequest(
-                session_id=there.session_id,
-                fence=self.fence,
-                worker=receiver,
-                blocks=list(weights_only),
-                checkpoint=named,
-            )
-        )
-        peer = pb.Peer(worker=sender, address=there.client.address, session_id=there.session_id, ticket=ticket)
+        here, peer = self.members[receiver], await self.offered(sender, receiver, weights_only, named)
         wanted = [pb.WantedBlock(block=index, weights_only=alone) for index, alone in weights_only.items()]
         await here.client.fetch_blocks(
             pb.FetchBlocksRequest(
@@ -294,6 +284,22 @@ class OpenSession:
         )
         blocks = self.experiment.chain.blocks
         self._equal_blocks[receiver] |= {index for index in weights_only if block_state.is_static(blocks[index])}
+
+    async def offered(
+        self, sender: str, receiver: str, blocks: Iterable[int], checkpoint: pb.CheckpointName | None = None
+    ) -> pb.Peer:
+        """A trainer as another one dials it, with a ticket for these blocks, of which it holds one at least."""
+        there = self.members[sender]
+        ticket = await there.client.offer_blocks(
+            pb.OfferBlocksRequest(
+                session_id=there.session_id,
+                fence=self.fence,
+                worker=receiver,
+                blocks=list(blocks),
+                checkpoint=checkpoint,
+            )
+        )
+        return pb.Peer(worker=sender, address=there.client.address, session_id=there.session_id, ticket=ticket)
 
     def must_move(self, worker: str, block: Block) -> bool:
         """Whether a block that a trainer is to run has to be uploaded: a static block that is there already has not."""

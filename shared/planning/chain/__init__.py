@@ -5,7 +5,14 @@ from shared.planning.chain.comparison import CHAIN_CONTESTANTS, ChainDeployment,
 from shared.planning.chain.costs import ChainCosts, Partition, PartitionCost
 from shared.planning.chain.device_factors import DeviceFactors
 from shared.planning.chain.engine import ChainDecision, ChainEngine, Reason
-from shared.planning.chain.measured_chain import CHAIN_SCHEMA, MeasuredChain, MeasuredStage, load_chain, parse_chain
+from shared.planning.chain.measured_chain import (
+    CHAIN_SCHEMA,
+    MeasuredChain,
+    MeasuredStage,
+    chain_to_json,
+    load_chain,
+    parse_chain,
+)
 from shared.planning.chain.plan import MOST_STAGES_TO_ORDER, ChainPlan, plan_any_order, plan_chain
 
 __all__ = [
@@ -26,6 +33,7 @@ __all__ = [
     "Reason",
     "chain_placement",
     "chain_tasks",
+    "chain_to_json",
     "compare_chain",
     "load_chain",
     "parse_chain",

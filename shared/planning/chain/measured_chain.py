@@ -4,9 +4,10 @@ One JSON object (schema `isthmus.chain/v1`): seconds of every run of blocks on e
 neighbours. It knows nothing of what the numbers are used for.
 """
 
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -120,6 +121,35 @@ def parse_chain(decoded: object, where: str) -> MeasuredChain:
                 "choose from"
             )
     return chain
+
+
+def chain_to_json(chain: MeasuredChain) -> str:
+    """The file's text for a chain; `parse_chain` of it gives the same chain."""
+    document: dict[str, Any] = {
+        "schema": CHAIN_SCHEMA,
+        "model": chain.model,
+        "batch_size": chain.batch_size,
+        "blocks": [asdict(block) for block in chain.blocks],
+        "feature_bytes": list(chain.feature_bytes),
+        "gradient_bytes": list(chain.gradient_bytes),
+        "encode": chain.encode and asdict(chain.encode),
+        "min_bits": None if chain.min_bits is None else list(chain.min_bits),
+        "stages": [
+            {"name": stage.name, "seconds": [[_or_null(seconds) for seconds in row] for row in stage.seconds.tolist()]}
+            for stage in chain.stages
+        ],
+        "links": [asdict(link) for link in chain.links],
+    }
+    if chain.links_between is not None:
+        document["links_between"] = [
+            {"from": near, "to": far, **asdict(link)} for (near, far), link in chain.links_between.items()
+        ]
+    lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in document.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _or_null(seconds: float) -> float | None:
+    return None if math.isnan(seconds) else seconds
 
 
 def _stages(reader: Reader, cuts: int) -> tuple[MeasuredStage, ...]:

@@ -3,12 +3,14 @@
 import copy
 import json
 import math
+from dataclasses import fields
 
+import numpy as np
 import pytest
 
 from shared.errors import ExitCode, PlanError
 from shared.planning import Rates
-from shared.planning.chain import load_chain, parse_chain
+from shared.planning.chain import MeasuredChain, chain_to_json, load_chain, parse_chain
 from tests.support.planning.chains import chain_document
 
 GOOD = chain_document(3, 2, seed=3)
@@ -99,3 +101,18 @@ def test_a_chain_has_as_many_blocks_as_stages_at_least():
 def test_what_is_no_object_is_refused(decoded):
     with pytest.raises(PlanError, match=r"c\.json: a chain is a JSON object, not "):
         parse_chain(decoded, "c.json")
+
+
+BETWEEN = {"links_between": [{"from": "s1", "to": "s0", **GOOD["links"][0]}]}
+
+
+@pytest.mark.parametrize("changes", [{}, BETWEEN, {"encode": None, "min_bits": None}])
+def test_what_is_written_is_read_back(changes):
+    chain = parse_chain(GOOD | changes, "here")
+    again = parse_chain(json.loads(chain_to_json(chain)), "there")
+    for one in fields(MeasuredChain):
+        if one.name != "stages":
+            assert getattr(again, one.name) == getattr(chain, one.name), one.name
+    for before, after in zip(chain.stages, again.stages, strict=True):
+        assert after.name == before.name
+        assert np.array_equal(after.seconds, before.seconds, equal_nan=True)

@@ -1,0 +1,130 @@
+"""`edge-agent profile`: what a model costs on a pair of workers, or on a chain of them, measured."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edge_agent.commands.chain_plan import ANY, GIVEN
+from edge_agent.config import EdgeConfig
+from edge_agent.profiling.calibrate_on import CalibrateOn
+from isthmus import importing
+from shared.commands.options import ConfigFile, Overrides, one_of, whole_numbers
+from shared.config import load_config
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edge_agent.profiling.calibration_trainings import CalibrationSettings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(profile)
+
+
+def profile(
+    out: Annotated[Path, typer.Option(help="The profile to write (JSON).")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    trainer: Annotated[str | None, typer.Option(help="host:port of the trainer (trainer.address).")] = None,
+    repeats: Annotated[
+        int, typer.Option(help="Steps timed at each cut, or of each run of blocks of a chain.", min=2, max=1000)
+    ] = 10,
+    order: Annotated[
+        str, typer.Option(help="Of a chain: whether its trainers may stand in another order.", **one_of([GIVEN, ANY]))
+    ] = GIVEN,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Of a chain: say what measuring it costs, and end there.")
+    ] = False,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Train copies of the model too, to find the fewest bits and the largest K."),
+    ] = False,
+    on: Annotated[
+        CalibrateOn,
+        typer.Option(
+            "--on", help="Who trains the copies: this device on data.train, or the trainer on its operator's stand-in."
+        ),
+    ] = CalibrateOn.DEVICE,
+    budget: Annotated[
+        float,
+        typer.Option("--calibrate-budget", help="Accuracy that bits and K may cost, in points.", min=0.0, max=100.0),
+    ] = 1.0,
+    epochs: Annotated[
+        int,
+        typer.Option(
+            "--calibrate-epochs", help="Epochs of a whole training; most trainings are half of that or less.", min=1
+        ),
+    ] = 5,
+    seeds: Annotated[int, typer.Option("--calibrate-seeds", help="Trainings of each candidate.", min=1)] = 3,
+    staleness: Annotated[int, typer.Option("--calibrate-staleness", help="Largest K to try.", min=0)] = 8,
+    cuts: Annotated[
+        str | None,
+        typer.Option(
+            "--calibrate-cuts", help="Cuts to calibrate, as 2,3; `plan` then considers only these. All if absent."
+        ),
+    ] = None,
+    bits: Annotated[str, typer.Option("--calibrate-bits", help="Bit widths to try, beside 32.")] = "2,4,8",
+) -> None:
+    """Measure what each cut of the model costs on this device and on the trainer, or with several trainers what runs of blocks
+    cost along the chain; an interrupted run goes on."""
+    with importing("edge-agent"):
+        from edge_agent.profiling.calibration_trainings import CalibrationSettings
+        from shared.telemetry.logs import configure_logs
+
+    if on is not CalibrateOn.DEVICE and not calibrate:
+        raise ConfigError(f"--on {on} says who trains copies; it goes with --calibrate")
+    flags = [*(overrides or []), *([f"trainer.address={trainer}"] if trainer else [])]
+    loaded = load_config(EdgeConfig, config, flags)
+    configure_logs(loaded.log.level, loaded.log.format)
+    if len(loaded.all_trainers) > 1:
+        if calibrate:
+            raise ConfigError("--calibrate finds out what a pair of workers bears; with several trainers leave it out")
+        _profile_chain(loaded, out, repeats, order, dry_run=dry_run)
+        return
+    if dry_run or order != GIVEN:
+        raise ConfigError("--dry-run and --order are for a chain, and only one trainer is configured; leave them out")
+    settings = CalibrationSettings(
+        budget_points=budget,
+        epochs=epochs,
+        seeds=seeds,
+        most_staleness=staleness,
+        cuts=None if cuts is None else whole_numbers("--calibrate-cuts", cuts),
+        bits=whole_numbers("--calibrate-bits", bits),
+        on=on,
+    )
+    _profile_pair(loaded, out, repeats, settings if calibrate else None)
+
+
+def _profile_pair(config: EdgeConfig, out: Path, repeats: int, calibration: "CalibrationSettings | None") -> None:
+    with importing("edge-agent"):
+        import asyncio
+
+        from rich.console import Console
+
+        from edge_agent.commands.terminal import counting_bars
+        from edge_agent.profiling.calibration_trainings import Watching
+        from edge_agent.profiling.profile import profile_model
+
+    works = ("profiling cuts",) if calibration is None else ("profiling cuts", "training copies")
+    console = Console(stderr=True)
+    with counting_bars(console, *works) as (on_cut, *on_training):
+        watching = Watching(console.print, *on_training)
+        asyncio.run(profile_model(config, repeats, out, on_cut, calibration, watching))
+    typer.echo(f"profile: {out}")
+
+
+def _profile_chain(config: EdgeConfig, out: Path, repeats: int, order: str, *, dry_run: bool) -> None:
+    with importing("edge-agent"):
+        import asyncio
+
+        from rich.console import Console
+
+        from edge_agent.commands.terminal import counting_bars
+        from edge_agent.profiling.chain_profile import ChainSettings, profile_chain
+
+    settings = ChainSettings(repeats, any_order=order == ANY)
+    with counting_bars(Console(stderr=True), "profiling the chain") as (on_done,):
+        chain = asyncio.run(profile_chain(config, out, settings, typer.echo, on_done, dry_run=dry_run))
+    if chain is not None:
+        typer.echo(f"chain: {out}")

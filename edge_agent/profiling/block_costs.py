@@ -1,0 +1,41 @@
+"""What the blocks of a model cost wherever they run: the bytes that cross each cut and that moving a block carries."""
+
+from typing import NamedTuple
+
+from edge_agent.experiment.building import Experiment
+from shared.model.chain import Block, Chain
+from shared.model.features import specs_bytes
+from shared.training import block_state
+from shared.training.measure import measure_stage, untouched
+from shared.training.stage import lone_stage
+
+
+class TriedBlock(NamedTuple):
+    """A block that was run alone."""
+
+    seconds: float
+    """Of one step on this device."""
+    bytes: int
+    """What moving it carries: parameters, buffers and the optimizer's state after an update; 0 where it is static."""
+
+
+def try_blocks(experiment: Experiment) -> list[TriedBlock]:
+    """Run each block alone for a step, one after the other; their weights stay as they are. Computes."""
+    with untouched(experiment.chain.blocks):
+        return [_try_block(experiment, block) for block in experiment.chain.blocks]
+
+
+def _try_block(experiment: Experiment, block: Block) -> TriedBlock:
+    chain, first = experiment.chain, block.index
+    stage = lone_stage(chain, first, first + 1, experiment.recipe, experiment.held.device)
+    wanted = chain.gradients_return(first)
+    (seconds,) = measure_stage(stage, chain.features[first], input_gradient=wanted, repeats=1)
+    state = stage.held.block_tensors(first).values()
+    return TriedBlock(seconds, 0 if block_state.is_static(block) else sum(tensor.nbytes for tensor in state))
+
+
+def crossing_bytes(chain: Chain) -> tuple[list[float], list[float]]:
+    """Bytes of the float32 feature that crosses each cut 0..L, and of its error gradient."""
+    sizes = [*map(specs_bytes, chain.features[:-1]), 0]  # edge-only: no more than the output crosses
+    learning = [chain.gradients_return(cut) for cut in range(len(sizes))]
+    return [float(size) for size in sizes], [float(size * learns) for size, learns in zip(sizes, learning, strict=True)]

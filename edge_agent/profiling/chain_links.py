@@ -1,0 +1,51 @@
+"""The links of a chain, measured: those of this device by itself, those between trainers by the nearer of the two."""
+
+import structlog
+
+from edge_agent.experiment.building import Experiment
+from edge_agent.profiling.chain_parts import MeasuredLink
+from edge_agent.sessions.open_session import OpenSession
+from shared.client.credentials import trainer_access
+from shared.client.link_measurement import CALL_SECONDS, NotMeasuredError, measure_link
+from shared.client.probing import ProbeCalls
+from shared.errors import UnreachableError
+from shared.placement import AGENT, held_blocks
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+
+
+async def measured_link(session: OpenSession, near: str, far: str) -> MeasuredLink:
+    """What the link between two workers carries. near: who dials. Where trainers measure it, the session is joined.
+
+    Raises IsthmusError: RefusedError for a trainer that may not dial the other one, UnreachableError where it cannot.
+    """
+    if near == AGENT:
+        return await _from_here(session.experiment, far)
+    member, peer = session.members[near], await session.offered(far, near, held_blocks(session.placement, far)[:1])
+    found = await member.client.measure_link(
+        pb.MeasureLinkRequest(session_id=member.session_id, fence=session.fence, peer=peer)
+    )
+    downlink = found.downlink if found.HasField("downlink") else None
+    return _measured(near, far, found.uplink, downlink, found.round_trip_seconds)
+
+
+async def _from_here(experiment: Experiment, far: str) -> MeasuredLink:
+    config = experiment.config
+    (trainer,) = (trainer for trainer in config.all_trainers if trainer.name == far)
+    access = trainer_access(trainer, config.tls)
+    async with ProbeCalls(trainer.address, access, config.link, CALL_SECONDS) as calls:
+        try:
+            found = await measure_link(calls)
+            if found.uplink is None:
+                raise NotMeasuredError("it takes no bytes")
+        except NotMeasuredError as why:
+            raise UnreachableError(f"the link from {AGENT!r} to {far!r} cannot be measured: {why}") from why
+    return _measured(AGENT, far, found.uplink, found.downlink, found.round_trip_seconds or 0.0)
+
+
+def _measured(near: str, far: str, uplink: float, downlink: float | None, round_trip_seconds: float) -> MeasuredLink:
+    if downlink is None:
+        _log.warning("the downlink cannot be measured; it is taken to carry as much as the uplink", near=near, far=far)
+        downlink = uplink
+    return MeasuredLink(uplink=uplink, downlink=downlink, round_trip_seconds=round_trip_seconds)

@@ -1,0 +1,291 @@
+"""The profile of a chain of workers: what runs of blocks take on each of them, and what the links between them carry.
+
+Every round times each run of blocks once, in an order of its own, and a time is the median over the rounds; see
+`latency_table`. What is done is kept, so that a profile that was interrupted goes on where it was. Trainers compute on made-up
+features, never on samples.
+"""
+
+import asyncio
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import numpy as np
+import structlog
+import torch
+
+from edge_agent.config import EdgeConfig
+from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.workers import Workers
+from edge_agent.placement_config import PlacementSection
+from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, try_blocks
+from edge_agent.profiling.chain_links import measured_link
+from edge_agent.profiling.chain_parts import ChainPartFile, Run
+from edge_agent.profiling.codec_times import codec_fits, narrow_codec
+from edge_agent.profiling.memory import available_bytes, needed_bytes
+from edge_agent.profiling.timers import measuring_session, timer_at, timer_here
+from edge_agent.sessions.open_session import OpenSession
+from shared.client.link_measurement import MOST_BYTES
+from shared.control.formatting import size
+from shared.errors import BusyError, ConfigError, FencedError, PlanError, RefusedError, SessionLostError
+from shared.files.whole_file import write_whole
+from shared.placement import AGENT, Tile, chain_workers
+from shared.planning.chain import MeasuredChain, MeasuredStage, chain_to_json
+from shared.planning.cost import Rates
+from shared.planning.measurements import LinearSeconds, ProfiledBlock
+
+_log = structlog.get_logger(__name__)
+ROUNDS = 3
+_SAVED_EVERY_SECONDS = 1.0
+"""What a profile that is killed has to measure again."""
+_NOT_OF_THE_BLOCKS = (BusyError, FencedError, SessionLostError)
+"""Refusals that say nothing of the blocks that were to be measured."""
+OnDone = Callable[[int, int], None]
+"""Told how many of how many measurements are done."""
+
+
+@dataclass(frozen=True)
+class ChainSettings:
+    """What is measured, and how often."""
+
+    repeats: int = 10
+    """Steps that each run of blocks is timed for, at least; they are spread over the rounds."""
+    any_order: bool = False
+    """Whether the trainers may stand in another order."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of one measurement."""
+        return math.ceil(self.repeats / ROUNDS)
+
+
+async def profile_chain(
+    config: EdgeConfig,
+    out: Path,
+    settings: ChainSettings,
+    tell: Callable[[str], object],
+    on_done: OnDone = lambda _done, _of: None,
+    *,
+    dry_run: bool = False,
+) -> MeasuredChain | None:
+    """Measure the chain of a configuration, and write it to `out`.
+
+    tell: told what it costs before it begins, a line at a time. dry_run: ends there, and returns None. Raises IsthmusError:
+    ConfigError for a placement that is no chain, PlanError for a file of another chain.
+    """
+    if config.compute.threads:
+        torch.set_num_threads(config.compute.threads)
+    experiment = await asyncio.to_thread(_experiment, config)
+    try:
+        with Workers.started() as workers:
+            return await _profile(experiment, workers, out, settings, tell, on_done, dry_run=dry_run)
+    finally:
+        await asyncio.to_thread(experiment.close)
+
+
+async def _profile(
+    experiment: Experiment,
+    workers: Workers,
+    out: Path,
+    settings: ChainSettings,
+    tell: Callable[[str], object],
+    on_done: OnDone,
+    *,
+    dry_run: bool,
+) -> MeasuredChain | None:
+    names = chain_workers(experiment.placement)
+    if names is None or len(names) < 2:
+        raise ConfigError(
+            "the placement is not of workers that each run the next blocks, so it has no chain that could be measured"
+        )
+    parts = await asyncio.to_thread(ChainPartFile, out, _identity(experiment, names, settings))
+    measuring = ChainMeasuring(experiment, workers, names, settings, parts)
+    tried = await workers.compute.run(try_blocks, experiment)
+    for line in measuring.costs(tried):
+        tell(line)
+    if dry_run:
+        return None
+    try:
+        async with measuring_session(experiment, workers) as session:
+            await measuring.measure(session, on_done)
+    finally:
+        await asyncio.to_thread(parts.save)
+    encode, _ = await workers.codec.run(
+        codec_fits, narrow_codec(experiment.config), settings.repeats, experiment.config
+    )
+    chain = measuring.chain(tried, LinearSeconds(encode["seconds_per_byte"], encode["seconds"]))
+    text = chain_to_json(chain)
+    await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))
+    await asyncio.to_thread(parts.remove)
+    return chain
+
+
+class ChainMeasuring:
+    """The measurements of one chain, as far as they are not done."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        workers: Workers,
+        names: Sequence[str],
+        settings: ChainSettings,
+        parts: ChainPartFile,
+    ) -> None:
+        """names: of the workers, in the order of the chain."""
+        self._experiment, self._workers = experiment, workers
+        self._names, self._settings, self._parts = tuple(names), settings, parts
+        self._runs = {name: self._runs_of(place) for place, name in enumerate(names)}
+        self._links = list(combinations(names, 2) if settings.any_order else pairwise(names))
+
+    def _runs_of(self, place: int) -> list[Run]:
+        """The runs of blocks that a worker may have."""
+        places = [place] if place == 0 or not self._settings.any_order else range(1, len(self._names))
+        wanted = list(dict.fromkeys(run for one in places for run in self._runs_at(one)))
+        if place > 0:
+            return wanted
+        free = available_bytes()
+        runs = [run for run in wanted if needed_bytes(self._experiment.chain, *run) <= free]
+        if len(runs) < len(wanted):
+            _log.warning("some runs of blocks do not fit in memory; they are left out", fit=len(runs), free_bytes=free)
+        return runs
+
+    def _runs_at(self, place: int) -> list[Run]:
+        """The runs at a place of the chain: each worker before and behind it has a block at least."""
+        chain, behind = self._experiment.chain, len(self._names) - 1 - place
+        blocks = len(chain.blocks)
+        firsts = range(chain.first_cut + place - 1, blocks) if place else [0]
+        stops = range(chain.first_cut + place, blocks - behind + 1) if behind else [blocks]
+        return [(first, stop) for first in firsts for stop in stops if first < stop]
+
+    def costs(self, tried: Sequence[TriedBlock]) -> list[str]:
+        """What is still to be measured, in words."""
+        steps = self._settings.steps
+        lines, seconds = [], 0.0
+        for name, runs in self._runs.items():
+            left = [run for run in runs for _ in range(self._rounds_left(name, run))]
+            seconds += sum((steps + 1) * sum(block.seconds for block in tried[slice(*run)]) for run in left)
+            lines.append(f"{name}: {len(left)} measurements of {len(runs)} runs of blocks, {steps} steps each")
+        links = [link for link in self._links if self._parts.link(*link) is None]
+        named = ", ".join(f"{near}-{far}" for near, far in links) or "none"
+        lines.append(f"links: {named}; at most {size(MOST_BYTES)} each way on each of them")
+        lines.append(f"about {seconds + len(links):.0f} s, if every worker is as quick as this device")
+        return lines
+
+    def _rounds_left(self, name: str, run: Run) -> int:
+        means = self._parts.means(name, run)
+        return ROUNDS if means is None else ROUNDS - len(means) if means else 0
+
+    async def measure(self, session: OpenSession, on_done: OnDone) -> None:
+        """Measure all that is not known yet, and keep it."""
+        timers = {name: timer_at(member) for name, member in session.members.items()}
+        timers[AGENT] = timer_here(self._experiment, self._workers)
+        order, saved_seconds = random.Random(0), time.monotonic()
+        all_runs = [(name, run) for name, runs in self._runs.items() for run in runs]
+        total, done = ROUNDS * len(all_runs) + len(self._links), 0
+        for number in range(ROUNDS):
+            for name, run in order.sample(all_runs, len(all_runs)):
+                means = self._parts.means(name, run)
+                if means is None or 0 < len(means) <= number:
+                    try:
+                        seconds = await timers[name](*run, self._settings.steps)
+                        means = (*(means or ()), statistics.fmean(seconds))
+                    except RefusedError as refused:
+                        if isinstance(refused, _NOT_OF_THE_BLOCKS) or run[1] - run[0] == 1:
+                            raise
+                        _log.warning("a run of blocks is left out", worker=name, blocks=run, reason=str(refused))
+                        means = ()
+                    self._parts.add(name, run, means)
+                if time.monotonic() - saved_seconds >= _SAVED_EVERY_SECONDS:
+                    await asyncio.to_thread(self._parts.save)
+                    saved_seconds = time.monotonic()
+                done += 1
+                on_done(done, total)
+        await session.join()  # trainers measure links for an agent alone that has the session
+        for near, far in self._links:
+            if self._parts.link(near, far) is None:
+                self._parts.add_link(near, far, await measured_link(session, near, far))
+                await asyncio.to_thread(self._parts.save)
+            done += 1
+            on_done(done, total)
+
+    def chain(self, tried: Sequence[TriedBlock], encode: LinearSeconds) -> MeasuredChain:
+        """All that was measured. Raises PlanError where a worker has room for no run of blocks."""
+        experiment = self._experiment
+        feature_bytes, gradient_bytes = crossing_bytes(experiment.chain)
+        rates = {}
+        for near, far in self._links:
+            link = self._parts.link(near, far)
+            assert link is not None, "all links are measured"
+            rates[near, far] = Rates(link.uplink, link.downlink, link.round_trip_seconds)
+        hops = list(pairwise(self._names))
+        return MeasuredChain(
+            model=experiment.config.model.factory,
+            batch_size=experiment.config.data.batch_size,
+            blocks=tuple(
+                ProfiledBlock(block.name, one.bytes) for block, one in zip(experiment.chain.blocks, tried, strict=True)
+            ),
+            feature_bytes=tuple(feature_bytes),
+            gradient_bytes=tuple(gradient_bytes),
+            encode=encode,
+            min_bits=None,
+            stages=tuple(self._stage(name) for name in self._names),
+            links=tuple(rates[hop] for hop in hops),
+            links_between=(
+                {pair: link for pair, link in rates.items() if pair not in hops} if self._settings.any_order else None
+            ),
+        )
+
+    def _stage(self, name: str) -> MeasuredStage:
+        cuts = len(self._experiment.chain.blocks) + 1
+        seconds = np.full((cuts, cuts), math.nan)
+        for run in self._runs[name]:
+            if means := self._parts.means(name, run):
+                seconds[run] = statistics.median(means)
+        if np.isnan(seconds).all():
+            raise PlanError(f"worker {name!r} has no room for any run of blocks that it could have in this chain")
+        return MeasuredStage(name, seconds)
+
+
+def _experiment(config: EdgeConfig) -> Experiment:
+    """What the configuration says, with a chain of all its trainers where it names no placement. Raises IsthmusError."""
+    if config.placement.given:
+        return Experiment(config)
+    if config.deployment.cut is not None:
+        raise ConfigError(
+            f"deployment.cut is {config.deployment.cut}, which is the cut of two workers, and trainers names several; leave it "
+            "out"
+        )
+    alone = PlacementSection.model_validate({AGENT: ["0:"]})
+    experiment = Experiment(config.model_copy(update={"placement": alone}))
+    chain, names = experiment.chain, (AGENT, *(trainer.name for trainer in config.all_trainers))
+    blocks, before = len(chain.blocks), chain.first_cut
+    if blocks < before + len(names) - 1:
+        raise PlanError(
+            f"there are {len(names)} workers and {blocks} blocks, and each worker must have a block at least, this device "
+            f"{before}; leave trainers out"
+        )
+    runs = pairwise((0, *range(before, before + len(names) - 1), blocks))
+    whole = experiment.placement.tiles[0].rows
+    tiles = tuple(Tile(name, *run, whole) for name, run in zip(names, runs, strict=True))
+    experiment.begin_at(experiment.completed(replace(experiment.placement, workers=names, tiles=tiles)))
+    return experiment
+
+
+def _identity(experiment: Experiment, names: Sequence[str], settings: ChainSettings) -> dict[str, str]:
+    """What decides the figures, by the name of each in a sentence."""
+    config, placement = experiment.config, experiment.placement
+    return {
+        "model": config.model.factory,
+        "arguments": config.model.model_dump_json(exclude={"factory"}),
+        "batch size": str(config.data.batch_size),
+        "workers": ", ".join(names),
+        "staleness": f"{placement.staleness} ({config.deployment.backward})",
+        "steps": str(settings.steps),
+        "order": "any" if settings.any_order else "given",
+        "device": config.compute.model_dump_json(),
+    }

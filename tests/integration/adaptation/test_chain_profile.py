@@ -1,0 +1,220 @@
+"""The profile of a chain: two trainers and a device, measured over real sockets, interrupted, and refused."""
+
+import math
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from edge_agent.main import app
+from edge_agent.profiling.chain_profile import ChainSettings, profile_chain
+from shared.client.trainer import TrainerClient
+from shared.errors import ConfigError, ExitCode, PlanError, RefusedError, UnreachableError
+from shared.planning.chain import load_chain, plan_any_order, plan_chain
+from tests.support.commands import command
+from tests.support.experiments import flags
+from tests.support.placement_kinds import PEERS_ALLOWED, addresses_of, running_trainers, trainers_flag
+from tests.support.running import edge_config, running_trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+NAMES = ("edge", "near", "far")
+BLOCKS, CUTS = 4, 5
+QUICK = ChainSettings(repeats=2)
+
+
+def config_at(servers, *more):
+    return edge_config(*flags("cnn", "sgd"), trainers_flag(addresses_of(servers), NAMES), *more)
+
+
+def measured_runs(stage):
+    return {(int(first), int(stop)) for first, stop in np.argwhere(~np.isnan(stage.seconds))}
+
+
+@asynccontextmanager
+async def measuring(monkeypatch):
+    """Trainers, and the runs that they are asked to measure, by session."""
+    asked, measure_stage = [], TrainerClient.measure_stage
+
+    async def noted(self, session_id, first, stop, repeats):
+        asked.append((self.address, first, stop))
+        return await measure_stage(self, session_id, first, stop, repeats)
+
+    monkeypatch.setattr(TrainerClient, "measure_stage", noted)
+    async with running_trainers() as servers:
+        yield servers, asked
+        assert not any(len(server.service.sessions) for server in servers.values()), "nothing is left there"
+
+
+async def test_what_each_worker_may_have_is_measured_and_every_link(tmp_path):
+    path, told = tmp_path / "chain.json", []
+    async with running_trainers() as servers:
+        chain = await profile_chain(config_at(servers), path, QUICK, told.append)
+    assert load_chain(path) is not None
+    assert [stage.name for stage in chain.stages] == list(NAMES)
+    edge, near, far = map(measured_runs, chain.stages)
+    assert edge == {(0, 1), (0, 2)}, "two blocks are left to the others"
+    assert near == {(1, 2), (1, 3), (2, 3)}
+    assert far == {(2, 4), (3, 4)}
+    assert all(link.uplink > 0 and link.downlink > 0 for link in chain.links)
+    assert chain.links_between is None
+    assert chain.batch_size == 32
+    assert len(plan_chain(chain, (8, 32), 2).partition.cuts) == 2
+    assert not list(tmp_path.glob("*.parts"))
+    assert told[0].startswith("edge: 6 measurements of 2 runs of blocks")
+    assert any("edge-near, near-far" in line and "5.6 MB" in line for line in told)
+    assert told[-1].startswith("about ")
+
+
+async def test_in_any_order_a_trainer_is_measured_wherever_it_may_stand(tmp_path):
+    path = tmp_path / "chain.json"
+    async with running_trainers() as servers:
+        chain = await profile_chain(config_at(servers), path, ChainSettings(2, any_order=True), lambda _line: None)
+    _, near, far = map(measured_runs, chain.stages)
+    assert near == far == {(1, 2), (1, 3), (2, 3), (2, 4), (3, 4)}
+    assert set(chain.links_between) == {("edge", "far")}
+    assert plan_any_order(load_chain(path), (8, 32), 2).order[0] == "edge"
+
+
+async def test_a_placement_names_the_stages(tmp_path):
+    placed = ['placement.edge="0:2"', 'placement.far="2:"']
+    async with running_trainers() as servers:
+        chain = await profile_chain(config_at(servers, *placed), tmp_path / "c.json", QUICK, lambda _line: None)
+    assert [stage.name for stage in chain.stages] == ["edge", "far"]
+    assert measured_runs(chain.stages[1]) == {(1, 4), (2, 4), (3, 4)}
+
+
+async def interrupt(config, path, asked, after):
+    """Begin a profile whose trainers are lost after so many measurements."""
+    measure_stage = TrainerClient.measure_stage
+
+    async def lost(self, *arguments):
+        if len(asked) == after:
+            raise UnreachableError("the trainer is away")
+        return await measure_stage(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(TrainerClient, "measure_stage", lost)
+        with pytest.raises(UnreachableError):
+            await profile_chain(config, path, QUICK, lambda _line: None)
+
+
+async def test_a_profile_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch):
+    path, told = tmp_path / "chain.json", []
+    async with measuring(monkeypatch) as (servers, asked):
+        await interrupt(config_at(servers), path, asked, after=4)
+        assert not path.exists()
+        await profile_chain(config_at(servers), path, QUICK, told.append)
+    assert len(asked) == 3 * 5, "nothing was measured twice"
+    left = [int(line.split()[1]) for line in told[:3]]
+    assert sum(left[1:]) == 3 * 5 - 4
+    assert path.exists()
+
+
+async def test_parts_of_another_profile_are_refused_and_stay(tmp_path, monkeypatch):
+    path = tmp_path / "chain.json"
+    async with measuring(monkeypatch) as (servers, asked):
+        await interrupt(config_at(servers), path, asked, after=4)
+    parts = tmp_path / "chain.json.parts"
+    before = parts.read_bytes()
+    nowhere = nowhere_flags("near", "far")
+    for more, sentence in (
+        (["data.batch_size=16"], "has batch size 32, and this profile has 16"),
+        (["model.kwargs={width=4}"], "has arguments "),
+        (
+            ['model.factory="shared.model.zoo:separable_cnn"', "model.kwargs={channels=1}"],
+            "has model shared.model.zoo:resi",
+        ),
+        (['placement.edge="0:2"', 'placement.far="2:"'], "has workers edge, near, far, and this profile has edge, far"),
+        (["deployment.staleness=3"], "has staleness 0"),
+    ):
+        with pytest.raises(PlanError, match=f"{sentence}.*; remove that file") as refused:
+            await profile_chain(edge_config(*nowhere, *more), path, QUICK, lambda _line: None)
+        assert refused.value.exit_code is ExitCode.PLAN
+        assert parts.read_bytes() == before
+    assert not path.exists()
+
+
+async def test_a_run_that_a_worker_has_no_room_for_is_left_out(tmp_path, monkeypatch):
+    measure_stage = TrainerClient.measure_stage
+
+    async def without_room(self, session_id, first, stop, repeats):
+        if stop - first > 1:
+            raise RefusedError("measuring blocks failed with MemoryError")
+        return await measure_stage(self, session_id, first, stop, repeats)
+
+    monkeypatch.setattr(TrainerClient, "measure_stage", without_room)
+    async with running_trainers() as servers:
+        chain = await profile_chain(config_at(servers), tmp_path / "chain.json", QUICK, lambda _line: None)
+    assert list(map(measured_runs, chain.stages[1:])) == [{(1, 2), (2, 3)}, {(3, 4)}]
+
+
+def nowhere_flags(*names):
+    listed = ", ".join(f'{{name="{name}", address="127.0.0.1:1"}}' for name in names)
+    return [*flags("cnn", "sgd"), f"trainers=[{listed}]"]
+
+
+async def test_a_finished_profile_of_another_chain_is_not_replaced(tmp_path):
+    path = tmp_path / "chain.json"
+    async with running_trainers() as servers:
+        await profile_chain(config_at(servers), path, QUICK, lambda _line: None)
+    before = path.read_bytes()
+    others = edge_config(*nowhere_flags("near", "cloud"))
+    with pytest.raises(PlanError, match="has workers edge, near, far, and this one has edge, near, cloud"):
+        await profile_chain(others, path, QUICK, lambda _line: None)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (['placement.edge=["0:1", "3:"]', 'placement.near="1:3"'], "has no chain that could be measured"),
+        (["deployment.cut=1"], "deployment.cut is 1, which is the cut of two workers"),
+    ],
+)
+async def test_what_is_no_chain_is_refused_before_anybody_is_asked(tmp_path, more, sentence):
+    config = edge_config(*nowhere_flags("near", "far"), *more)
+    with pytest.raises(ConfigError, match=sentence):
+        await profile_chain(config, tmp_path / "chain.json", QUICK, lambda _line: None)
+    assert not list(tmp_path.iterdir())
+
+
+async def test_more_workers_than_blocks_are_refused(tmp_path):
+    config = edge_config(*nowhere_flags("a", "b", "c", "d"))
+    with pytest.raises(PlanError, match="there are 5 workers and 4 blocks, and each worker must have a block at least"):
+        await profile_chain(config, tmp_path / "chain.json", QUICK, lambda _line: None)
+
+
+async def test_behind_an_embedding_the_device_keeps_what_it_must(tmp_path):
+    told = []
+    config = edge_config(*flags("lstm", "sgd"), *nowhere_flags("near", "far")[-1:])
+    await profile_chain(config, tmp_path / "chain.json", QUICK, told.append, dry_run=True)
+    assert told[0].startswith("edge: 3 measurements of 1 runs of blocks"), "blocks [0, 2) of four"
+
+
+async def test_a_trainer_that_may_not_dial_the_next_one_is_named(tmp_path):
+    async with running_trainer() as near, running_trainer(PEERS_ALLOWED) as far:
+        config = config_at({"near": near, "far": far})
+        with pytest.raises(RefusedError, match=r"may not dial .*\(peers\.allowed\)"):
+            await profile_chain(config, tmp_path / "chain.json", QUICK, lambda _line: None)
+
+
+def test_a_dry_run_says_what_it_costs_and_asks_nobody(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    chosen = [f"--set={flag}" for flag in (*nowhere_flags("near", "far"), "compute.threads=1")]
+    told = command(app, "profile", "--out", "chain.json", "--dry-run", *chosen)
+    assert "near: 9 measurements of 3 runs of blocks, 4 steps each" in told
+    seconds = float(told.partition("about ")[2].partition(" s")[0])
+    assert math.isfinite(seconds)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--order=any"])
+def test_what_is_for_a_chain_is_refused_with_one_trainer(option):
+    with pytest.raises(ConfigError, match="are for a chain, and only one trainer is configured"):
+        command(app, "profile", "--out", "profile.json", option)
+
+
+def test_a_chain_is_not_calibrated():
+    chosen = [f"--set={flag}" for flag in nowhere_flags("near", "far")]
+    with pytest.raises(ConfigError, match="--calibrate finds out what a pair of workers bears"):
+        command(app, "profile", "--out", "chain.json", "--calibrate", *chosen)
