@@ -1,4 +1,5 @@
 # make demo   trains across a cut on this machine       make test   runs the checks, or FILE=tests/... alone
+# make demo-chain  trains on a chain of three workers   (profile, plan, run; one of them becomes slow)
 # make setup  only makes .venv, for developers          make lint   the checks that need no running
 # make protos generates shared/wire from protos/        make bench  the measurements
 # make lock   pins the dependencies again               make dashboards  generates deploy/grafana/dashboards
@@ -10,7 +11,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test watch test-slow test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
+.PHONY: setup demo demo-chain test watch test-slow test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
 setup: .venv/dev
 
 .venv/runtime: requirements.lock pyproject.toml
@@ -25,6 +26,9 @@ setup: .venv/dev
 
 demo: .venv/runtime
 	@$(BIN)/python deploy/demo/demo.py
+
+demo-chain: .venv/runtime
+	@$(BIN)/python deploy/demo/demo_chain.py
 
 # tests/suites.py says which suites there are, which run alone, and which are slow. FILE names some of them instead.
 test: .venv/dev lint

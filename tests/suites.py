@@ -47,6 +47,7 @@ SLOW = tuple(
         "recovery/test_interruptions",
         "placements/test_replacement",
         "commands/test_pages",
+        "commands/test_demo_chain",
         "benchmarks/test_peer",
         "peers/test_worst_claims",
     )

@@ -1,6 +1,6 @@
 """`make demo`: a trainer and an agent, two real processes on loopback, train one model across a cut.
 
-Nothing is left running, whatever ends it: the trainer is this script's child and is stopped on the way out.
+Nothing is left running, whatever ends it: trainers are this script's children and are stopped on the way out.
 """
 
 import signal
@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -27,20 +29,36 @@ def wait_for_address(trainer: subprocess.Popen[bytes], address_file: Path) -> st
     sys.exit(f"the trainer did not listen within {START_TIMEOUT_SECONDS:g} s")
 
 
-def trainer_command(address_file: Path) -> list[str | Path]:
-    """What starts the demo's trainer, which writes its address to `address_file`."""
-    flags = [f"--config={HERE / 'trainer.toml'}", f"--set=server.address_file={address_file}"]
-    return [SCRIPTS / "cloud-trainer", "serve", *flags]
+def trainer_command(address_file: Path, *flags: str) -> list[str | Path]:
+    """What starts a trainer of the demo, which writes its address to `address_file`."""
+    given = [f"--config={HERE / 'trainer.toml'}", f"--set=server.address_file={address_file}"]
+    return [SCRIPTS / "cloud-trainer", "serve", *given, *(f"--set={flag}" for flag in flags)]
+
+
+@contextmanager
+def running_trainer(address_file: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A trainer and its address, stopped on the way out."""
+    trainer = subprocess.Popen(trainer_command(address_file, *flags))
+    try:
+        yield trainer, wait_for_address(trainer, address_file)
+    finally:
+        trainer.terminate()
+        trainer.wait()
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM unwind as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def main() -> int:
     """Run both and return the agent's exit code."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with tempfile.TemporaryDirectory() as scratch:
-        address_file = Path(scratch) / "address"
-        trainer = subprocess.Popen(trainer_command(address_file))
-        try:
-            address = wait_for_address(trainer, address_file)
+    end_on_sigterm()
+    try:
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            running_trainer(Path(scratch) / "address") as (trainer, address),
+        ):
             print(f"trainer: process {trainer.pid} at {address}", flush=True)
             agent = [
                 SCRIPTS / "edge-agent",
@@ -50,11 +68,8 @@ def main() -> int:
                 *sys.argv[1:],
             ]
             return subprocess.run(agent, check=False).returncode
-        except KeyboardInterrupt:
-            return 130
-        finally:
-            trainer.terminate()
-            trainer.wait()
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import io
 import re
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -26,23 +25,19 @@ def main() -> None:
     drawn.print("$ make demo")
     with tempfile.TemporaryDirectory() as scratch:
         address_file = Path(scratch) / "address"
-        with subprocess.Popen(demo.trainer_command(address_file)) as trainer:
-            try:
-                address = demo.wait_for_address(trainer, address_file)
-                drawn.print(f"trainer: process {trainer.pid} at {address}")
-                config = load_config(EdgeConfig, demo.HERE / "edge.toml", [f"trainer.address={address}"], environ={})
-                with live_bar(screen) as bar:
+        with demo.running_trainer(address_file) as (trainer, address):
+            drawn.print(f"trainer: process {trainer.pid} at {address}")
+            config = load_config(EdgeConfig, demo.HERE / "edge.toml", [f"trainer.address={address}"], environ={})
+            with live_bar(screen) as bar:
 
-                    def on_progress(progress: Statistics) -> None:
-                        bar.show(progress)
-                        if progress.steps == SHOWN_AFTER_STEPS:
-                            drawn.print(bar.renderable)
+                def on_progress(progress: Statistics) -> None:
+                    bar.show(progress)
+                    if progress.steps == SHOWN_AFTER_STEPS:
+                        drawn.print(bar.renderable)
 
-                    result = train(config, on_progress)
-                    drawn.print("...")
-                    drawn.print(bar.renderable)
-            finally:
-                trainer.terminate()
+                result = train(config, on_progress)
+                drawn.print("...")
+                drawn.print(bar.renderable)
     drawn.print(summary_table(result.summary))
     drawn.print("summary: run/demo/summary.json")
     picture = drawn.export_svg(title="Isthmus: one network on two machines")

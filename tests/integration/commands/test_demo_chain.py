@@ -1,0 +1,30 @@
+"""`make demo-chain` from its first line to the summary, as three processes."""
+
+import re
+import subprocess
+import sys
+
+from tests.conftest import ROOT
+
+
+def test_the_chain_is_profiled_planned_and_trained_and_a_slow_worker_loses_blocks():
+    demo = [sys.executable, "deploy/demo/demo_chain.py"]
+    done = subprocess.run(demo, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    profiled, planned, trained = done.stdout.split("$ edge-agent ")[1:]
+    assert "near: 63 measurements of 21 runs of blocks" in profiled
+    cuts = re.match(r"plan\ncuts (\d+), (\d+), bits", planned)
+    assert cuts is not None
+    shown = [
+        (int(step), int(first), int(last))
+        for step, first, last in re.findall(r"step (\d+): cuts (\d+), (\d+)", trained)
+    ]
+    assert shown[0][1:] == tuple(map(int, cuts.groups())), "it begins as planned"
+    (slow,) = re.findall(r"step (\d+): near becomes slow", trained)
+    before = next(last - first for step, first, last in reversed(shown) if step <= int(slow))
+    after = [last - first for step, first, last in shown if step > int(slow)]
+    assert min(after) < before or before == 1, "blocks move away from it"
+    assert "accuracy" in trained
+    for worker in ("edge", "near", "far"):
+        assert f"on {worker}" in trained
