@@ -5,7 +5,7 @@ Needs matplotlib, and only when it draws.
 
 from pathlib import Path
 
-from edge_agent.commands.plots import NO_MATPLOTLIB
+from edge_agent.observability.plots import NO_MATPLOTLIB
 from shared.errors import PlanError
 from shared.planning import PROBE_SECONDS, LinkTrace, PlannedDeployment, Result
 

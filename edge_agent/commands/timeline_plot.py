@@ -6,7 +6,7 @@ Needs matplotlib, and only when it draws.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_agent.commands.plots import NO_MATPLOTLIB
+from edge_agent.observability.plots import NO_MATPLOTLIB
 from edge_agent.observability.timeline import LANES, Span
 from edge_agent.observability.timeline_window import Window
 from shared.errors import ConfigError

@@ -158,8 +158,8 @@ class ChainMeasuring:
         """The runs at a place of the chain: each worker before and behind it has a block at least."""
         chain, behind = self._experiment.chain, len(self._names) - 1 - place
         blocks = len(chain.blocks)
-        firsts = range(chain.first_cut + place - 1, blocks) if place else [0]
-        stops = range(chain.first_cut + place, blocks - behind + 1) if behind else [blocks]
+        firsts = range(chain.first_boundary + place - 1, blocks) if place else [0]
+        stops = range(chain.first_boundary + place, blocks - behind + 1) if behind else [blocks]
         return [(first, stop) for first in firsts for stop in stops if first < stop]
 
     def costs(self, tried: Sequence[TriedBlock]) -> list[str]:
@@ -263,7 +263,7 @@ def _experiment(config: EdgeConfig) -> Experiment:
     alone = PlacementSection.model_validate({AGENT: ["0:"]})
     experiment = Experiment(config.model_copy(update={"placement": alone}))
     chain, names = experiment.chain, (AGENT, *(trainer.name for trainer in config.all_trainers))
-    blocks, before = len(chain.blocks), chain.first_cut
+    blocks, before = len(chain.blocks), chain.first_boundary
     if blocks < before + len(names) - 1:
         raise PlanError(
             f"there are {len(names)} workers and {blocks} blocks, and each worker must have a block at least, this device "
