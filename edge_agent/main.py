@@ -5,6 +5,8 @@ A command imports what it runs when it is called: most of them, and every --help
 
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -67,10 +69,9 @@ def run(
     configure_logs(loaded.log.level, loaded.log.format, LogLines(terminal))
     if resume or session is not None:
         loaded, going_on = _gone_on_with(loaded, config, flags, session)
-    _make_folders(loaded.output)
     console = Console()
     directory = loaded.output.directory
-    with live_bar(terminal) as bar:
+    with _made_folders(loaded.output), live_bar(terminal) as bar:
         result = asyncio.run(
             run_service(
                 loaded,
@@ -179,18 +180,28 @@ def _resume_command(config: Path | None, flags: list[str]) -> str:
     return shlex.join(["edge-agent", "run", "--resume", *file, *shown])
 
 
-def _make_folders(output: OutputConfig) -> None:
-    """Find out before a training, and not after it, that its results have no place."""
+@contextmanager
+def _made_folders(output: OutputConfig) -> Iterator[None]:
+    """Find out before a training, and not after it, that its results have no place. A run that fails leaves no empty folder."""
     wanted = {"output.directory": output.directory, "output.trace": output.trace and output.trace.parent}
-    for key, folder in wanted.items():
-        if folder is None:
-            continue
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as cause:
-            raise ConfigError(f"{key}: folder {folder} cannot be made: {cause.strerror}") from cause
-        if not os.access(folder, os.W_OK):
-            raise ConfigError(f"{key}: folder {folder} cannot be written to")
+    made: list[Path] = []
+    try:
+        for key, folder in wanted.items():
+            if folder is None:
+                continue
+            made += [each for each in (folder, *folder.parents) if not each.exists()]
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as cause:
+                raise ConfigError(f"{key}: folder {folder} cannot be made: {cause.strerror}") from cause
+            if not os.access(folder, os.W_OK):
+                raise ConfigError(f"{key}: folder {folder} cannot be written to")
+        yield
+    except BaseException:
+        for folder in sorted(made, key=lambda each: len(each.parts), reverse=True):
+            with suppress(OSError):  # it holds what the run has left, or was never made
+                folder.rmdir()
+        raise
 
 
 def main() -> None:

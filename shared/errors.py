@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
     CONFIG = 3
     """A configuration file, variable or flag holds a wrong key or value."""
     MODEL = 4
-    """The model cannot be loaded, or divided into blocks, or not where it was asked to be, or it failed in training."""
+    """The model cannot be loaded or divided into blocks, it has no cut where one is asked for, or it failed in training."""
     DATA = 5
     """The dataset cannot be loaded, or failed while it was read."""
     LISTEN = 6

@@ -129,9 +129,10 @@ def _private(placement: Placement, model: ModelFacts, permissions: Permissions) 
     for one in crossings(placement):
         raw = one.cargo is Cargo.FEATURE and one.index < model.raw_features
         if raw and one.receiver not in permissions.inputs_to:
+            first = "block" if model.raw_features == 1 else f"{model.raw_features} blocks"
             yield (
-                f"raw samples would go from {one.sender!r} to {one.receiver!r}; leave the first "
-                f"{_counted(model.raw_features, 'block')} where the samples are, or permit it by privacy.inputs_to"
+                f"raw samples would go from {one.sender!r} to {one.receiver!r}; leave the first {first} where the samples are, "
+                "or permit it by privacy.inputs_to"
             )
         labels_to = permissions.labels_to
         if one.cargo is Cargo.LABEL and labels_to is not None and one.receiver not in labels_to:

@@ -50,6 +50,15 @@ def test_a_configuration_that_cannot_be(flag, says):
     agent_fails(ExitCode.CONFIG, says, flags=[flag])
 
 
+def test_what_cannot_begin_leaves_no_folder_for_its_results(tmp_path):
+    results = tmp_path / "runs" / "first"
+    traced = f"output.trace={results / 'traces' / 'run.json'}"
+    agent_fails(
+        ExitCode.MODEL, "so a cut is 1 to 3", flags=["deployment.cut=99", f"output.directory={results}", traced]
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_configuration_file_that_cannot_be(tmp_path):
     wrong = tmp_path / "edge.toml"
     wrong.write_text("[training]\nepochs = 0\n")
