@@ -60,24 +60,9 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
 
     Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the agent's user will read.
     """
-    if len(request.recipe_json) > _MAX_RECIPE_CHARACTERS:
-        raise ConfigError(
-            f"the recipe is {len(request.recipe_json)} characters of JSON; at most {_MAX_RECIPE_CHARACTERS} are taken"
-        )
-    try:
-        recipe = Recipe.model_validate_json(request.recipe_json or "{}")
-    except ValidationError as cause:
-        first = cause.errors(include_url=False)[0]
-        raise ConfigError(f"the recipe: {'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}") from cause
+    recipe = _recipe_of(request)
     head = LossHead(recipe.loss, allowed)
-    dimensions = len(request.example.shape)
-    if not 1 <= dimensions <= MAX_DIMENSIONS:
-        raise ProtocolError(f"the example batch has {dimensions} dimensions; it must have 1 to {MAX_DIMENSIONS}")
-    example = TensorSpec(tuple(request.example.shape), torch_dtype(request.example.dtype))
-    if not 0 < example.bytes <= limits.tensor_bytes:
-        raise ProtocolError(
-            f"the example batch {example.shape} has {example.bytes} bytes; it must have 1 to {limits.tensor_bytes}"
-        )
+    example = _example_of(request, limits)
     kwargs = parse_kwargs(request.model.kwargs_json)
     optimizer_size = partial(optimizer_bytes, config=recipe.optimizer)
     factory, build_limits = request.model.factory, limits.of_a_build
@@ -123,3 +108,29 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
             "same name: both sides must have the same version of the model's code",
         )
     return OpenedModel(chain, recipe, head, memory, estimate - state_bytes(chain.module, optimizer_size))
+
+
+def _recipe_of(request: OpenSessionRequest) -> Recipe:
+    """Raises ConfigError."""
+    if len(request.recipe_json) > _MAX_RECIPE_CHARACTERS:
+        raise ConfigError(
+            f"the recipe is {len(request.recipe_json)} characters of JSON; at most {_MAX_RECIPE_CHARACTERS} are taken"
+        )
+    try:
+        return Recipe.model_validate_json(request.recipe_json or "{}")
+    except ValidationError as cause:
+        first = cause.errors(include_url=False)[0]
+        raise ConfigError(f"the recipe: {'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}") from cause
+
+
+def _example_of(request: OpenSessionRequest, limits: Limits) -> TensorSpec:
+    """Shape and type of a batch. Raises ProtocolError."""
+    dimensions = len(request.example.shape)
+    if not 1 <= dimensions <= MAX_DIMENSIONS:
+        raise ProtocolError(f"the example batch has {dimensions} dimensions; it must have 1 to {MAX_DIMENSIONS}")
+    example = TensorSpec(tuple(request.example.shape), torch_dtype(request.example.dtype))
+    if not 0 < example.bytes <= limits.tensor_bytes:
+        raise ProtocolError(
+            f"the example batch {example.shape} has {example.bytes} bytes; it must have 1 to {limits.tensor_bytes}"
+        )
+    return example

@@ -50,8 +50,7 @@ class EdgeMetrics(TrainingMetrics):
 
     def __init__(self, registry: CollectorRegistry, statistics: Statistics) -> None:
         super().__init__(registry)
-        planned_steps = Gauge("isthmus_planned_steps", "Steps that the run is to have.", registry=registry)
-        planned_steps.set(statistics.total_steps)
+        _show(statistics, registry)
         self.step_seconds = Histogram(
             "isthmus_step_seconds",
             "Seconds from one finished step to the next, while the run runs.",
@@ -97,15 +96,6 @@ class EdgeMetrics(TrainingMetrics):
             registry=registry,
         )
         replica_age.set_function(lambda: time.time() - self.replicated_at if self.replicated_at is not None else 0.0)
-        rate = Gauge(
-            "isthmus_link_bytes_per_second",
-            "Rate that the link was measured to carry, by direction; 0 while it is not known.",
-            ["direction"],
-            registry=registry,
-        )
-        uplink_rate, downlink_rate = (rate.labels(direction) for direction in DIRECTIONS)
-        uplink_rate.set_function(lambda: (statistics.uplink_bits_per_second or 0.0) / 8)
-        downlink_rate.set_function(lambda: (statistics.downlink_bits_per_second or 0.0) / 8)
         self.staleness = Histogram(
             "isthmus_staleness_steps",
             "Staleness of every applied error gradient.",
@@ -115,20 +105,7 @@ class EdgeMetrics(TrainingMetrics):
         self._in_flight = Gauge(
             "isthmus_batches_in_flight", "Batches that have begun and hold up others.", registry=registry
         )
-        held = Gauge("isthmus_edge_blocks", "Blocks that the edge runs or owns.", registry=registry)
-        held.set_function(lambda: statistics.edge_blocks)
         self.blocks = Gauge("isthmus_model_blocks", "Blocks of the whole model.", registry=registry)
-        limit = Gauge("isthmus_staleness_limit_steps", "K, which no staleness exceeds.", registry=registry)
-        limit.set_function(lambda: statistics.deployment.staleness)
-        bits = Gauge(
-            "isthmus_codec_bit_width",
-            "Bits that an element has on the link, by direction.",
-            ["direction"],
-            registry=registry,
-        )
-        bits_up, bits_down = (bits.labels(direction) for direction in DIRECTIONS)
-        bits_up.set_function(lambda: _bits(statistics.deployment.codec))
-        bits_down.set_function(lambda: _bits(statistics.deployment.downlink_codec))
         migrations = Counter(
             "isthmus_migrations",
             "Times that blocks were to move: done, or failed with every worker as it was.",
@@ -142,14 +119,6 @@ class EdgeMetrics(TrainingMetrics):
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
-        loss = Gauge("isthmus_loss", "Mean training loss of the last step.", registry=registry)
-        loss.set_function(lambda: statistics.loss if statistics.steps else 0.0)
-        accuracy = Gauge(
-            "isthmus_accuracy_ratio",
-            "Share of the test samples that the last evaluation got right; 0 before it.",
-            registry=registry,
-        )
-        accuracy.set_function(lambda: statistics.accuracy or 0.0)
         for queue in QUEUES:
             self.queue_items.labels(queue)
         self.stage_seconds = Histogram(
@@ -187,6 +156,42 @@ class EdgeMetrics(TrainingMetrics):
         self._attached.set_function(lambda: run.attached)
         for queue in QUEUES:
             self.queue_items.labels(queue).set_function(partial(_waiting, run, queue))
+
+
+def _show(statistics: Statistics, registry: CollectorRegistry) -> None:
+    """The figures of a run that are read when they are asked for."""
+    planned_steps = Gauge("isthmus_planned_steps", "Steps that the run is to have.", registry=registry)
+    planned_steps.set(statistics.total_steps)
+    rate = Gauge(
+        "isthmus_link_bytes_per_second",
+        "Rate that the link was measured to carry, by direction; 0 while it is not known.",
+        ["direction"],
+        registry=registry,
+    )
+    uplink_rate, downlink_rate = (rate.labels(direction) for direction in DIRECTIONS)
+    uplink_rate.set_function(lambda: (statistics.uplink_bits_per_second or 0.0) / 8)
+    downlink_rate.set_function(lambda: (statistics.downlink_bits_per_second or 0.0) / 8)
+    held = Gauge("isthmus_edge_blocks", "Blocks that the edge runs or owns.", registry=registry)
+    held.set_function(lambda: statistics.edge_blocks)
+    limit = Gauge("isthmus_staleness_limit_steps", "K, which no staleness exceeds.", registry=registry)
+    limit.set_function(lambda: statistics.deployment.staleness)
+    bits = Gauge(
+        "isthmus_codec_bit_width",
+        "Bits that an element has on the link, by direction.",
+        ["direction"],
+        registry=registry,
+    )
+    bits_up, bits_down = (bits.labels(direction) for direction in DIRECTIONS)
+    bits_up.set_function(lambda: _bits(statistics.deployment.codec))
+    bits_down.set_function(lambda: _bits(statistics.deployment.downlink_codec))
+    loss = Gauge("isthmus_loss", "Mean training loss of the last step.", registry=registry)
+    loss.set_function(lambda: statistics.loss if statistics.steps else 0.0)
+    accuracy = Gauge(
+        "isthmus_accuracy_ratio",
+        "Share of the test samples that the last evaluation got right; 0 before it.",
+        registry=registry,
+    )
+    accuracy.set_function(lambda: statistics.accuracy or 0.0)
 
 
 def _bytes_per_second(statistics: Statistics, link: tuple[str, str]) -> float:
