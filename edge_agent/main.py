@@ -47,7 +47,7 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="File for the time line of both sides (output.trace).")] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on with the newest session of this experiment that was cut short, if any."),
+        typer.Option("--resume", help="Go on with the newest session of this experiment that was interrupted, if any."),
     ] = False,
     session: Annotated[str | None, typer.Option(help="Go on with this session (see `edge-agent sessions`).")] = None,
 ) -> None:

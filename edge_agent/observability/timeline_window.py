@@ -13,7 +13,7 @@ _IN_TURN = ("uplink", "downlink")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What happened from the start of one step's forward to that of another, `steps` later; `spans` are cut to it."""
+    """What happened from the start of one step's forward to that of another, `steps` later; `spans` are clipped to it."""
 
     first_step: int
     steps: int
@@ -78,7 +78,7 @@ def choose_window(spans: Sequence[Span], steps: int, first_step: int | None = No
 
 
 def in_turn(spans: Sequence[Span]) -> list[Span]:
-    """Spans by their starts, those of a link cut to the time in which it carried them.
+    """Spans by their starts, those of a link clipped to the time in which it carried them.
 
     A link carries one tensor after the other. The sender's span of a tensor begins when it hands over the first byte,
     which then waits behind the tensor before.

@@ -154,7 +154,7 @@ class OpenSession:
     async def restore(self, name: CheckpointName, placement: Placement) -> Tickets:
         """Have every trainer restore a checkpoint under a placement; static blocks are as here then.
 
-        Where one cannot, the others come to an end first: what is cut short in the middle leaves a session that is of no use.
+        Where one cannot, the others come to an end first: what is interrupted in the middle leaves a session that is of no use.
         """
 
         async def restore(worker: str, member: Member) -> Sequence[pb.Ticket]:

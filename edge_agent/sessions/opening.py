@@ -76,7 +76,7 @@ async def open_session(
 async def take_back(session: OpenSession, worker: str) -> None:
     """Have a trainer again that was left out. Joining all is to follow, and a checkpoint: its memory of the session is void.
 
-    Where it has forgotten the session, it is opened there anew. Raises IsthmusError where it does not answer or refuses.
+    Where it has forgotten the session, it is opened there again. Raises IsthmusError where it does not answer or refuses.
     """
     client, session_id = session.left_out[worker]
     # It may serve again while the connection to it still waits until it is tried the next time.

@@ -1,6 +1,6 @@
 """Small unsigned integers packed to the bit: `count` values of n bits in ceil(count * n / 8) bytes.
 
-Neighbours do not share a byte. The values are cut into 8 / w lanes of equal length, and byte i of the result holds the
+Neighbours do not share a byte. The values are divided into 8 / w lanes of equal length, and byte i of the result holds the
 i-th value of every lane, so packing is a few additions of whole lanes, two bytes at a time: no value crosses its byte.
 Widths w that divide 8 pack so at once; others are split by their binary digits (7 bits are 4 + 2 + 1), each part packed
 in turn. The last values, fewer than 64, follow as a plain string of bits, lowest first. Paper 001 packs along the batch

@@ -1,7 +1,7 @@
 """Codebooks of sums of signs: an offset, plus or minus each of k coefficients, fitted to the numbers of one tensor.
 
 A fit minimises the squared error of rounding each number to the nearest of the 2^k sums. It goes over a sorted sample, in which
-a codebook's cells are ranges: between two cuts lie a count and a sum, and no step looks at single numbers. Knows no bytes.
+a codebook's cells are ranges: between two edges lie a count and a sum, and no step looks at single numbers. Knows no bytes.
 """
 
 import functools
@@ -68,7 +68,7 @@ class _Sample(NamedTuple):
     centre: float
     """What was taken from all of them."""
     counts: Floats
-    """Of those before each cut, [n + 1]: what they stand for together, and below their sum."""
+    """Of those before each place, [n + 1]: what they stand for together, and below their sum."""
     sums: Floats
     squares: float
     """The sum of all squares."""
@@ -95,9 +95,9 @@ class _Sample(NamedTuple):
 
     def cells(self, levels: Floats) -> tuple[Floats, Floats]:
         """Count and sum of the numbers nearest to each level. levels: [..., 2^k], rising."""
-        cuts = np.searchsorted(self.values, (levels[..., 1:] + levels[..., :-1]) / 2)
-        edges = np.zeros((*cuts.shape[:-1], cuts.shape[-1] + 2), cuts.dtype)
-        edges[..., 1:-1], edges[..., -1] = cuts, len(self.values)
+        inner = np.searchsorted(self.values, (levels[..., 1:] + levels[..., :-1]) / 2)
+        edges = np.zeros((*inner.shape[:-1], inner.shape[-1] + 2), inner.dtype)
+        edges[..., 1:-1], edges[..., -1] = inner, len(self.values)
         counts, sums = self.counts[edges], self.sums[edges]
         return counts[..., 1:] - counts[..., :-1], sums[..., 1:] - sums[..., :-1]
 

@@ -21,7 +21,7 @@ seconds of all M."""
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Of one unseen device."""
+    """How well one unseen device is predicted."""
 
     device: str
     used: int

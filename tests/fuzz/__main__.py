@@ -13,7 +13,7 @@ import structlog
 import torch
 from hypothesis.errors import HypothesisWarning
 
-from tests.fuzz.files import kinds, read_spoilt
+from tests.fuzz.files import kinds, read_damaged
 from tests.fuzz.trainer import MAX_GROWTH_BYTES, MIB, Report, fuzz_trainer
 
 
@@ -40,7 +40,7 @@ def main() -> int:
         every = kinds()
         for name, kind in every.items():
             count = arguments.files // len(every)
-            accepted = read_spoilt(kind, Path(folder), count, arguments.seed)
+            accepted = read_damaged(kind, Path(folder), count, arguments.seed)
             print(f"{name:22} {count} files, {count - accepted} refused", flush=True)
         report = fuzz_trainer(arguments.messages, arguments.seed, Path(folder) / "checkpoints")
     print(table(report))

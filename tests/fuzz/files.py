@@ -230,7 +230,7 @@ def _read_placement(path: Path) -> object:
 def _read_table(path: Path) -> object:
     """Everything that follows from a table."""
     table = load_table(path)
-    return complete(known_devices({"spoilt": table, "good": table_of("good", costs_of(1, 4))}), table)
+    return complete(known_devices({"damaged": table, "good": table_of("good", costs_of(1, 4))}), table)
 
 
 def _read_predictor(path: Path) -> object:
@@ -348,7 +348,7 @@ def _empty(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder)
 
 
-def read_spoilt(kind: Kind, folder: Path, count: int, number: int = 0) -> int:
+def read_damaged(kind: Kind, folder: Path, count: int, number: int = 0) -> int:
     """Read that many files of a kind, drawn from the seed `number`; returns how many were accepted.
 
     Raises whatever is not an IsthmusError.

@@ -3,7 +3,7 @@
 import pytest
 
 from cloud_trainer.rpc.access import SCOPES
-from tests.fuzz.files import kinds, read_spoilt
+from tests.fuzz.files import kinds, read_damaged
 from tests.fuzz.messages import DRAIN
 from tests.fuzz.trainer import MAX_GROWTH_BYTES, fuzz_trainer
 
@@ -13,8 +13,8 @@ KINDS = kinds()
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
 @pytest.mark.parametrize("name", KINDS)
-def test_a_spoilt_file_is_refused_in_words_or_read(name, tmp_path):
-    assert 0 < read_spoilt(KINDS[name], tmp_path, FILES) < FILES, "some are as they were, and some are not"
+def test_a_damaged_file_is_refused_in_words_or_read(name, tmp_path):
+    assert 0 < read_damaged(KINDS[name], tmp_path, FILES) < FILES, "some are as they were, and some are not"
 
 
 @pytest.mark.slow

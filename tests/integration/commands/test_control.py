@@ -95,7 +95,7 @@ def steer_a_run(edge, trainer):
     assert edge.health("") == edge.health(EDGE) == "SERVING"
     assert edge.health("training") == "NOT_SERVING"
 
-    # What is wanted of a specs is done while training stands still: nothing but the cut changes.
+    # What is pinned in a pause comes into force in it: nothing but the cut changes.
     assert edge("Pin", {"cut": 2})["pinned"] == {"cut": 2}
     moved = edge.watch_until(lambda status: status["deployment"]["edgeBlocks"] == 2)
     assert moved["step"] == standing["step"]

@@ -1,6 +1,6 @@
 """What pages tell a reader to type, done as it stands there: in an empty folder with our sources, in two terminals.
 
-Only the installation is left out (tests/deploy/test_newcomer.py does it), and runs are cut short by variables.
+Only the installation is left out (tests/deploy/test_newcomer.py does it), and runs are shortened by variables.
 """
 
 import json

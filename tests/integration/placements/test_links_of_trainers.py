@@ -116,7 +116,7 @@ async def test_evaluations_take_the_same_way_and_change_nothing():
         assert_same_bits(plain_state(agent, chain()), await agent.state())
 
 
-async def test_another_placement_is_dialled_anew():
+async def test_the_links_of_another_placement_are_dialled_again():
     after = chain((1, 3), (3, 4), version=1)
     async with standing(chain()) as (agent, _):
         await agent.dial()

@@ -88,7 +88,7 @@ class Named:
         self.attachment = SimpleNamespace(begun=True, lost_at=None)
 
 
-async def test_a_session_in_use_is_kept_and_its_time_begins_anew_after_the_last_use():
+async def test_a_session_in_use_is_kept_and_its_time_begins_again_after_the_last_use():
     freed = asyncio.Queue()
     sessions = SessionRegistry(3, 0.05, 0.05, freed.put_nowait)
     used, other, closed = (Named(sessions.reserve()) for _ in range(3))

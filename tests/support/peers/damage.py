@@ -94,7 +94,7 @@ class Damage:
             "opening with a position": _packet(LinkMessage(opening=told, position=LinkPosition())),
             "empty": _packet(LinkMessage()),
         }
-        return self._spoilt_or("Link", good, hostile)
+        return self._damaged_or("Link", good, hostile)
 
     def _position(self) -> Case:
         """An open link whose end says wrongly where it stands."""
@@ -108,7 +108,7 @@ class Damage:
             "no position": serialize(batch_packets(0)[0]),
             "opened once more": opening(self._session),
         }
-        case = self._spoilt_or("Link", positioned(), hostile)
+        case = self._damaged_or("Link", positioned(), hostile)
         return replace(case, codec="fp32", positioned=False)
 
     def _training(self) -> Case:
@@ -126,24 +126,24 @@ class Damage:
             "what another has done": _packet(LinkMessage(dones=[StepDone(worker=self._text())])),
             "that another stops": _packet(LinkMessage(stopping=WorkerStopping(worker=self._text()))),
         }
-        case = self._spoilt_or("Link", serialize(packets[place]), hostile)
+        case = self._damaged_or("Link", serialize(packets[place]), hostile)
         return replace(case, messages=before + case.messages, codec=codec)
 
     def _content(self) -> Case:
         """Right frames around content that cannot be."""
         draw = self._random
         codec = draw.choice(["fp32", "uniform4-channel"])
-        spoil_feature = codec != "fp32" and draw.random() < 0.5
+        damages_feature = codec != "fp32" and draw.random() < 0.5
         labels = [draw.choice([-1, 10, 2**62, -(2**63)]), *[0] * (BATCH - 1)]
-        packets = batch_packets(0, codec=codec, labels=() if spoil_feature else labels)
-        if spoil_feature:
+        packets = batch_packets(0, codec=codec, labels=() if damages_feature else labels)
+        if damages_feature:
             for packet in packets[:-1]:
                 packet.payload = draw.randbytes(len(packet.payload))
         elif draw.random() < 0.3:
             header = packets[-1].message.frames[0].tensor
             header.dtype, header.encoded_bytes = DataType.DATA_TYPE_BOOL, BATCH
             packets[-1].payload = bytes([7] * BATCH)
-        what = "random bytes for a codec" if spoil_feature else "labels that cannot be"
+        what = "random bytes for a codec" if damages_feature else "labels that cannot be"
         return Case(what, "Link", list(map(serialize, packets)), codec=codec, ends=False)
 
     def _upload(self) -> Case:
@@ -162,14 +162,14 @@ class Damage:
             return Case("ends early", method, before)
         other = _packet(_but(packets[place].message, session_id=draw.choice(["", "y" * 9000])), packets[place].payload)
         hostile = self._hostile_frames(packets[place]) | {"another session": other}
-        case = self._spoilt_or(method, serialize(packets[place]), hostile)
+        case = self._damaged_or(method, serialize(packets[place]), hostile)
         return replace(case, messages=before + case.messages)
 
     def _opening(self) -> Case:
         """A session that cannot be opened, or a request that was damaged on the way and has no checksum to tell."""
         draw = self._random
         if draw.random() < 0.5:
-            what, data = self._spoilt(open_request().SerializeToString())
+            what, data = self._damaged(open_request().SerializeToString())
             return Case(what, "OpenSession", [data], harmless=True)
         hostile: list[tuple[str, dict[str, Any]]] = [
             ("version", {"protocol_version": draw.choice([0, PROTOCOL_VERSION + 1, 2**32 - 1])}),
@@ -249,19 +249,19 @@ class Damage:
             return Case("random bytes", name, [draw.randbytes(draw.randrange(1, 60))], harmless=True)
         return Case("hostile fields", name, [message.SerializeToString()])
 
-    def _spoilt_or(self, method: str, good: bytes, hostile: dict[str, bytes]) -> Case:
+    def _damaged_or(self, method: str, good: bytes, hostile: dict[str, bytes]) -> Case:
         """Half of the time what the way does to bytes, else one of the messages that are hostile but whole."""
         draw = self._random
         if draw.random() < 0.1:
             body = draw.randbytes(draw.randrange(1, 60))
             return Case("random bytes under a right checksum", method, [_sealed(body)], harmless=True)
         if draw.random() < 0.5:
-            what, data = self._spoilt(good)
+            what, data = self._damaged(good)
             return Case(what, method, [data])
         what = draw.choice(sorted(hostile))
         return Case(what, method, [hostile[what]])
 
-    def _spoilt(self, good: bytes) -> tuple[str, bytes]:
+    def _damaged(self, good: bytes) -> tuple[str, bytes]:
         draw = self._random
         match draw.randrange(4):
             case 0:

@@ -24,7 +24,7 @@ FINDINGS = [
 ]
 
 
-def test_only_what_must_be_mended_ends_with_a_code():
+def test_only_what_must_be_fixed_ends_with_a_code():
     check_fitness(FINDINGS[:2])
     with pytest.raises(UnfitError, match="to be fixed before this device can train: name") as ended:
         check_fitness(FINDINGS)

@@ -58,7 +58,7 @@ def test_more_threads_than_cores_are_too_many():
     assert "3 threads, 2 cores" in check_compute("cpu", 3, 2).result
 
 
-def test_a_device_that_is_not_there_must_be_mended():
+def test_a_device_that_is_not_there_is_named_with_what_to_do():
     missing = check_compute(f"cuda:{torch.cuda.device_count()}", 1, 2)
     assert missing.status is FIX
     assert "compute.device" in missing.remedy

@@ -29,7 +29,7 @@ def test_what_is_saved_is_gone_on_with_until_it_is_removed(tmp_path):
     assert loaded(path) == (Measurements(of="settings"), [])
 
 
-def test_parts_of_other_settings_are_measured_anew_with_a_warning(tmp_path):
+def test_parts_of_other_settings_are_measured_again_with_a_warning(tmp_path):
     path = tmp_path / "profile.json.parts"
     PartFile(path, Measurements).save(DONE)
     assert loaded(path, "others") == (
@@ -71,7 +71,7 @@ GOOD = json.loads(DONE.model_dump_json(exclude_none=True))
         ),
     ],
 )
-def test_a_damaged_or_foreign_file_is_measured_anew_with_a_warning(tmp_path, damaged):
+def test_a_damaged_or_foreign_file_is_measured_again_with_a_warning(tmp_path, damaged):
     path = tmp_path / "profile.json.parts"
     path.write_bytes(damaged)
     assert loaded(path) == (

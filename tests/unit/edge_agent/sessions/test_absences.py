@@ -88,7 +88,7 @@ async def test_an_absence_goes_on_from_one_work_to_the_next(session, trainers, s
 
 
 @pytest.mark.parametrize("answer", [None, BusyError("later")])
-async def test_a_trainer_that_answers_in_between_is_away_anew(session, trainers, seconds, answer):
+async def test_the_absence_of_a_trainer_that_answers_in_between_begins_again(session, trainers, seconds, answer):
     trainers["near"].says = UnreachableError("gone")
     absences = Absences(session, lambda: 5)
     await absences.bounded(_lasts(seconds, LIMIT_SECONDS - 2 * LOOK_SECONDS))

@@ -54,7 +54,7 @@ def test_a_device_beyond_all_known_ones_is_not_worse_than_by_the_nearest():
     assert found.predictor.median_error < found.baselines["nearest"].median_error
 
 
-def test_one_accident_among_the_reference_does_not_spoil_the_others():
+def test_one_accident_among_the_reference_does_not_upset_the_others():
     table = table_of("new", costs_of(3))
     accident = table.reference[4]
     samples = list(table.samples)
@@ -67,11 +67,11 @@ def test_one_accident_among_the_reference_does_not_spoil_the_others():
 
 def test_only_the_reference_is_used_unless_more_is_asked_for():
     table = table_of("new", costs_of(3))
-    spoilt = tuple(
+    damaged = tuple(
         sample if index in table.reference else Sample(layers=sample.layers, seconds=sample.seconds * 3)
         for index, sample in enumerate(table.samples)
     )
-    found = evaluate(known(0, 1, 2, 4, 6), table.model_copy(update={"samples": spoilt}), 0, no_network)
+    found = evaluate(known(0, 1, 2, 4, 6), table.model_copy(update={"samples": damaged}), 0, no_network)
     assert found.predictor.median_error == pytest.approx(2 / 3, rel=0.02), "predicted as if nothing had changed"
     assert evaluate(known(0, 1, 2), table, 8, no_network).used == 18
 
