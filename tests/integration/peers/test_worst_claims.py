@@ -11,7 +11,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.peers.claims import CLAIMS
 from tests.support.peers.strangers import METHODS, path_of
 from tests.support.running import trainer_process
-from tests.support.stepping import stepping
+from tests.support.stand_ins.stepping import stepping
 from tests.support.wire import SERVICE, RawPeer
 
 MOST_BYTES = 64 * 1024 * 1024

@@ -16,10 +16,10 @@ from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import LinkOpening
 from tests.support.placed import batch_of
-from tests.support.placed_agent import PlacedAgent
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
 from tests.support.running import held_port, running_trainer
+from tests.support.stand_ins.placed_agent import PlacedAgent
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BATCH, BLOCKS = 8, 4

@@ -14,10 +14,10 @@ from shared.transport.auth.certificates import Identity, issue, make_authority
 from tests.support.experiments import flags
 from tests.support.peers.strangers import Doorkeeper
 from tests.support.placed import batch_of
-from tests.support.placed_agent import PlacedAgent
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.plain_tiles import PlainTiles
 from tests.support.running import Listening, edge_config, held_port, running_trainer
+from tests.support.stand_ins.placed_agent import PlacedAgent
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WHOLE = Rows(0, 8)

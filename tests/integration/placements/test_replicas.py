@@ -19,11 +19,11 @@ from shared.transport.stream.framing import block_key, chunks
 from shared.transport.stream.packets import Packet, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.placed import batch_of
-from tests.support.placed_agent import PlacedAgent
 from tests.support.placement_kinds import PEERS_ALLOWED
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
 from tests.support.running import running_trainer
+from tests.support.stand_ins.placed_agent import PlacedAgent
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BATCH, BLOCKS = 8, 4

@@ -23,10 +23,10 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening, LinkPosition
 from tests.support.peers.strangers import path_of
 from tests.support.placed import batch_of
-from tests.support.placed_agent import PlacedAgent, message_of
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
 from tests.support.running import running_trainer
+from tests.support.stand_ins.placed_agent import PlacedAgent, message_of
 from tests.support.wire import RawPeer
 
 pytestmark = pytest.mark.usefixtures("one_thread")

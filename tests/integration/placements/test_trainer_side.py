@@ -11,10 +11,10 @@ from shared.errors import FencedError, RefusedError, SessionLostError
 from shared.placement import AGENT, Cargo, Placement, Route, Rows, Source, Tile, two_workers
 from shared.wire.isthmus.v1 import control_pb2
 from tests.support.placed import batch_of, chain_of, simulation, state_of
-from tests.support.placed_agent import PlacedAgent
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
 from tests.support.running import running_trainer
+from tests.support.stand_ins.placed_agent import PlacedAgent
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BATCH, BLOCKS = 8, 4

@@ -12,8 +12,8 @@ from shared.training.losses import narrowed
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from tests.support.experiments import flags
 from tests.support.placement_kinds import BATCH_SIZE, INVERTED, RANGES, flags_of, permitted, running_trainers
-from tests.support.recording import recorded
 from tests.support.running import edge_config
+from tests.support.stand_ins.recording import recorded
 
 STEPS = 4
 CHOSEN = [

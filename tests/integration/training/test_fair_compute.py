@@ -11,7 +11,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.models import paced
 from tests.support.peers.strangers import path_of
 from tests.support.running import running_trainer, trainer_process
-from tests.support.stepping import stepping
+from tests.support.stand_ins.stepping import stepping
 from tests.support.wire import RawPeer, open_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -14,11 +14,11 @@ from shared.errors import ModelError, ProtocolError
 from shared.placement import Placement, Rows, Source, Tile
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Peer
-from tests.support.link_server import SESSION, TERM, serving_links
 from tests.support.linked import LinkedSession
 from tests.support.placed import batch_of, built, recipe, state_of
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
+from tests.support.stand_ins.link_server import SESSION, TERM, serving_links
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Code = grpc.StatusCode

@@ -33,7 +33,7 @@ from shared.wire.isthmus.v1.link_pb2 import LinkOpening, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 from tests.support.linked import feed
 from tests.support.placed import CPU, INPUTS, method, recipe
-from tests.support.trainers_blocks import TrainersBlocks
+from tests.support.stand_ins.trainers_blocks import TrainersBlocks
 from tests.support.virtual import InlineWorker
 
 Batches = Sequence[tuple[Tensor, Tensor]]
