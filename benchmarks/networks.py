@@ -6,6 +6,7 @@
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -151,14 +152,33 @@ def timed_halves(
     )
 
 
-def timed_blocks(amounts: Sequence[tuple[float, float]], feature_floats: int) -> nn.Sequential:
-    """Two blocks or more of one-pixel images, each of which sleeps for so many seconds forward and backward."""
+def timed_blocks(amounts: Sequence[tuple[float, float]], feature_floats: int | Sequence[int]) -> nn.Sequential:
+    """Two blocks or more of one-pixel images, each of which sleeps for so many seconds forward and backward.
+
+    feature_floats: of one sample, at each cut alike or at one after the other, never rising.
+    """
+    given = [feature_floats] if isinstance(feature_floats, int) else list(feature_floats)
+    sizes = given * (len(amounts) - 1) if len(given) == 1 else given
     first, *middle, last = (Work("sleep", *each) for each in amounts)
     return nn.Sequential(
-        nn.Sequential(nn.Flatten(), nn.Linear(3, feature_floats), first),
-        *(nn.Sequential(nn.LayerNorm(feature_floats), work) for work in middle),
-        nn.Sequential(last, nn.Linear(feature_floats, 10)),
+        nn.Sequential(nn.Flatten(), nn.Linear(3, sizes[0]), first),
+        *(
+            nn.Sequential(nn.AdaptiveAvgPool1d(size) if size < before else nn.Identity(), nn.LayerNorm(size), work)
+            for before, size, work in zip(sizes, sizes[1:], middle, strict=False)
+        ),
+        nn.Sequential(last, nn.Linear(sizes[-1], 10)),
     )
+
+
+PACE = "ISTHMUS_BENCHMARK_PACE"
+"""The variable that names a file with a number: what the device of a process takes of time, for what others sleep one second.
+It may change while the process runs."""
+
+
+def sleep_at_pace(seconds: float) -> None:
+    """Sleep for so long as this device is slow."""
+    file = os.environ.get(PACE)
+    time.sleep(seconds if file is None else seconds * float(Path(file).read_text()))
 
 
 class Work(nn.Module):
@@ -170,7 +190,7 @@ class Work(nn.Module):
 
     def __init__(self, compute: str, forward_amount: float, backward_amount: float) -> None:
         super().__init__()
-        self._work = {"sleep": time.sleep, "matmul": multiply}[compute]
+        self._work = {"sleep": sleep_at_pace, "matmul": multiply}[compute]
         self._amounts = (forward_amount, backward_amount)
 
     def forward(self, value: Tensor) -> Tensor:

@@ -7,9 +7,6 @@ beside it: the time of one feature at 32 bits over what plain TCP carries, both 
 slower than the peer; at 8 bits both ways, 3.5 times as fast or more at 50 Mbit/s.
 """
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,10 +20,9 @@ from benchmarks.net import Link, Measure, slowed_device
 from benchmarks.networks import SMALL_CNN_FEATURE
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
-from benchmarks.support.peer_stage import BATCH, small_cnn_flags
+from benchmarks.support.peer_stage import BATCH, Pipeline, pipeline_ends, small_cnn_flags
 from benchmarks.support.processes import run_agent
 from benchmarks.support.report import Spread, seconds_per_step, write_json
-from shared.errors import IsthmusError
 
 SPEED_GOAL = 3.5
 RATES = (50e6, 200e6)
@@ -73,20 +69,9 @@ class Run:
 
 def peer_seconds(link: Link, wrapper: list[str], microbatches: int) -> list[float]:
     """Seconds per step of PyTorch's pipeline, as the edge sees it."""
-    arguments = [f"{link.edge.address}:{PEER_PORT}", str(microbatches), str(STEPS), str(BATCH)]
-    ranks = [
-        subprocess.Popen(
-            [*before, sys.executable, "-m", "benchmarks.support.peer_stage", str(rank), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, before in enumerate((wrapper, link.cloud.command([])))
-    ]
-    printed = [rank.communicate() for rank in ranks]
-    if any(rank.returncode for rank in ranks):
-        raise IsthmusError(f"the peer failed: {printed[0][1][-500:]} {printed[1][1][-500:]}")
-    return seconds_per_step(json.loads(printed[0][0]), WARM_UP_STEPS, TAIL_STEPS, SEGMENT_STEPS)
+    pipeline = Pipeline(f"{link.edge.address}:{PEER_PORT}", microbatches, STEPS, BATCH)
+    ends = pipeline_ends(pipeline, (wrapper, link.cloud.command([])))
+    return seconds_per_step(ends, WARM_UP_STEPS, TAIL_STEPS, SEGMENT_STEPS)
 
 
 def our_seconds(address: str, wrapper: list[str], codec: str, staleness: int) -> list[float]:

@@ -1,25 +1,31 @@
-"""One side of PyTorch's own pipeline, in a process of its own: the peer of `benchmarks.peer`.
+"""One stage of PyTorch's own pipeline, in a process of its own: the peer of `benchmarks.peer` and `benchmarks.chain`.
 
-`python -m benchmarks.support.peer_stage RANK MASTER MICROBATCHES STEPS BATCH`: rank 0 is the edge, MASTER its host:port. It
-runs Schedule1F1B over gloo on the same network, data and optimizer as our run, and prints the moments at which its steps ended
-as a JSON array.
+`python -m benchmarks.support.peer_stage RANK MASTER MICROBATCHES STEPS BATCH NETWORK CUT,...`: rank 0 is the edge, MASTER its
+host:port. It runs Schedule1F1B over gloo on the same network, data and optimizer as our run, and prints the moments at which
+its steps ended as a JSON array.
 """
 
 import json
 import os
 import socket
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from benchmarks.networks import RandomImages, small_cnn
+from benchmarks.networks import RandomImages, mobilenet, small_cnn
+from shared.errors import IsthmusError
 
 BATCH = 32
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
+OPTIMIZER_FLAG = f'training.optimizer={{name="sgd", learning_rate={LEARNING_RATE}, momentum={MOMENTUM}}}'
+NETWORKS = {"small_cnn": small_cnn, "mobilenet": mobilenet}
 
 
 def small_cnn_flags(batch: int, steps: int, codec: str, staleness: int) -> list[str]:
@@ -30,7 +36,7 @@ def small_cnn_flags(batch: int, steps: int, codec: str, staleness: int) -> list[
         f"data.batch_size={batch}",
         "training.epochs=1",
         "training.evaluate_every_epochs=0",
-        f'training.optimizer={{name="sgd", learning_rate={LEARNING_RATE}, momentum={MOMENTUM}}}',
+        OPTIMIZER_FLAG,
         "deployment.cut=1",
         f"deployment.staleness={staleness}",
         f"deployment.codec={codec}",
@@ -38,26 +44,44 @@ def small_cnn_flags(batch: int, steps: int, codec: str, staleness: int) -> list[
     ]
 
 
-def run(rank: int, master: str, microbatches: int, steps: int, batch: int) -> list[float]:
-    """Train so many steps of `batch` samples; rank 0 feeds images, rank 1 has the labels."""
-    dist.init_process_group("gloo", init_method=f"tcp://{master}", rank=rank, world_size=2)
+@dataclass(frozen=True)
+class Pipeline:
+    """What all ranks share."""
+
+    master: str
+    microbatches: int
+    steps: int
+    batch: int
+    network: str = "small_cnn"
+    cuts: tuple[int, ...] = (1,)
+    """Modules before each rank but the first."""
+
+
+def run(rank: int, pipeline: Pipeline) -> list[float]:
+    """Train; rank 0 feeds images, the last one has the labels."""
+    ranks, microbatches = len(pipeline.cuts) + 1, pipeline.microbatches
+    dist.init_process_group("gloo", init_method=f"tcp://{pipeline.master}", rank=rank, world_size=ranks)
     torch.manual_seed(0)
-    module = small_cnn()[rank]
+    whole = NETWORKS[pipeline.network]()
+    first, stop = (0, *pipeline.cuts, len(whole))[rank : rank + 2]
+    module = whole[first:stop]
     optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    stage = PipelineStage(module, rank, 2, torch.device("cpu"))
-    # With one microbatch both schedules do the same, but torch's 1F1B wants one a stage at least.
-    schedule = (Schedule1F1B if microbatches > 1 else ScheduleGPipe)(
+    stage = PipelineStage(module, rank, ranks, torch.device("cpu"))
+    # With fewer microbatches both schedules do the same, but torch's 1F1B wants one a stage at least.
+    schedule = (Schedule1F1B if microbatches >= ranks else ScheduleGPipe)(
         stage, microbatches, loss_fn=nn.functional.cross_entropy
     )
-    data = RandomImages(batch)
-    images = torch.stack([data[index][0] for index in range(batch)])
-    labels = torch.tensor([data[index][1] for index in range(batch)])
+    data = RandomImages(pipeline.batch)
+    images = torch.stack([data[index][0] for index in range(pipeline.batch)])
+    labels = torch.tensor([data[index][1] for index in range(pipeline.batch)])
     ends = []
-    for _ in range(steps):
+    for _ in range(pipeline.steps):
         if rank == 0:
             schedule.step(images, return_outputs=False)
-        else:
+        elif rank == ranks - 1:
             schedule.step(target=labels, losses=[], return_outputs=False)
+        else:
+            schedule.step()
         optimizer.step()
         optimizer.zero_grad()
         ends.append(time.monotonic())
@@ -65,13 +89,37 @@ def run(rank: int, master: str, microbatches: int, steps: int, batch: int) -> li
     return ends
 
 
+def command(rank: int, pipeline: Pipeline) -> list[str]:
+    """The command line of a rank, which prints the moments at which its steps ended."""
+    counts = map(str, (pipeline.microbatches, pipeline.steps, pipeline.batch))
+    cut = [pipeline.network, ",".join(map(str, pipeline.cuts))]
+    return [sys.executable, "-m", "benchmarks.support.peer_stage", str(rank), pipeline.master, *counts, *cut]
+
+
+def pipeline_ends(pipeline: Pipeline, wrappers: Sequence[Sequence[str]]) -> list[float]:
+    """When the steps of a whole run ended on rank 0. wrappers: a command for each rank to run under. Raises IsthmusError."""
+    ranks = [
+        subprocess.Popen(
+            [*wrapper, *command(rank, pipeline)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for rank, wrapper in enumerate(wrappers)
+    ]
+    printed = [rank.communicate() for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        raise IsthmusError(f"the peer failed: {' '.join(errors[-500:] for _, errors in printed)}")
+    ends: list[float] = json.loads(printed[0][0])
+    return ends
+
+
 def main() -> None:
     """Parse, run, print."""
-    rank, master, microbatches, steps, batch = sys.argv[1:]
+    rank, master, microbatches, steps, batch, network, cuts = sys.argv[1:]
     # Gloo looks for the host's name otherwise, which a namespace cannot resolve.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", next(name for _, name in socket.if_nameindex() if name != "lo"))
     torch.set_num_threads(1)
-    print(json.dumps(run(int(rank), master, int(microbatches), int(steps), int(batch))))
+    at = tuple(int(cut) for cut in cuts.split(","))
+    pipeline = Pipeline(master, int(microbatches), int(steps), int(batch), network, at)
+    print(json.dumps(run(int(rank), pipeline)))
 
 
 if __name__ == "__main__":

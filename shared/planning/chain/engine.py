@@ -9,7 +9,8 @@ So the partition that is best for it is gone to without the account, and is home
 """
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -23,12 +24,15 @@ from shared.planning.chain.measured_chain import MeasuredChain
 from shared.planning.chain.search import best_partition
 from shared.planning.cost import Floats, Rates, migration_seconds
 from shared.planning.engine.config import EngineConfig
-from shared.planning.engine.estimates import LEAST_RATE, MODEL_STEPS, Mean
+from shared.planning.engine.estimates import LEAST_RATE, MODEL_STEPS
 from shared.planning.engine.horizon import Horizon
 from shared.planning.engine.ledger import Ledger
 
 LinkRates = tuple[float | None, float | None]
 """Bits per second up and down; None where it is not known."""
+
+RATE_SECONDS = 20.0
+"""Of the links, so long a time counts. A mean that forgets slowly would remember a drop to a tenth for minutes."""
 
 _HOME, _TODAY = 0, 1
 """The contenders of the ledger."""
@@ -59,6 +63,17 @@ class ChainDecision:
     """Predicted way of the blocks over the links."""
 
 
+@dataclass(frozen=True)
+class _Second:
+    """A time between two looks."""
+
+    seconds: float
+    rates: Floats
+    """Of each link, up and down, shape (links, 2)."""
+    costs: ChainCosts
+    """At these rates, on the devices as they are now."""
+
+
 class ChainEngine:
     """The decisions of one run. Each proposal wants `note_deployed` for an answer; until then the engine only listens."""
 
@@ -78,7 +93,7 @@ class ChainEngine:
         self._total_steps = total_steps
         self._devices = DeviceFactors(len(chain.stages))
         self._rates: Floats = np.array([[link.uplink, link.downlink] for link in chain.links]).reshape(-1, 2)
-        self._mean_rates = Mean()
+        self._recent: deque[_Second] = deque()
         self._horizon = Horizon(self._config.margin, self._config.horizon_beta)
         self._ledger = Ledger(self._config.limits, _HOME, 2)
         self._home = partition
@@ -126,6 +141,7 @@ class ChainEngine:
         except PlanError:
             self._pinned_cuts, self._pinned_bits = before
             raise
+        self._count_again()
 
     def note_standstill(self, seconds: float) -> None:
         """Training stood still until now, as for an evaluation: that time does not count."""
@@ -145,6 +161,7 @@ class ChainEngine:
         if proposal is None or not was_proposed or proposal.reason is not Reason.LINK:
             self._make_home()
             self._device_changed = False
+        self._count_again()
 
     def observe(
         self, seconds: float, step: int, rates: Sequence[LinkRates], stage_seconds: Sequence[float | None]
@@ -162,7 +179,6 @@ class ChainEngine:
         if since <= 0.0:
             return None
         self._seconds, self._step = seconds, step
-        self._note_rates(since, rates)
         measured = [
             float(stage.seconds[run])
             for stage, run in zip(self._chain.stages, _runs(self.partition, len(self._chain)), strict=True)
@@ -172,60 +188,61 @@ class ChainEngine:
             self._device_changed = True
             self._modelled_steps.clear()
             self._done_steps.clear()
-        costs = self._today()
+            self._count_again()
+        self._note_rates(since, rates)
         is_settled = seconds - self._changed_seconds >= self._config.dwell_seconds and self._proposal is None
-        self._count(since, done_steps, costs, is_settled=is_settled)
-        best = self._best(costs)
-        speeds = np.array([self._speed(self.partition, costs), self._speed(best, costs)])
+        self._count(since, done_steps, is_settled=is_settled)
+        best = self._best(self._today())
+        speeds = np.array([self._speed(self.partition), self._speed(best)])
         self._horizon.note(step, speeds, np.ones(2, dtype=np.bool_), 0)
         if not is_settled:
             return None
         if not self._is_as_pinned():
-            self._propose(best, Reason.PIN, costs)
+            self._propose(best, Reason.PIN)
         else:
-            self._choose(best, costs)
+            self._choose(best)
         return self._proposal
 
-    def _choose(self, best: Partition, costs: ChainCosts) -> None:
+    def _choose(self, best: Partition) -> None:
         """Keep what has proved itself, go home when that pays or must be, or go to the best where it pays."""
         remaining = max(0.0, self._total_steps - self._step) if math.isfinite(self._total_steps) else float(self._step)
         available = self._ledger.available_steps(remaining)
-        home_speed = self._speed(self._home, costs)
+        home_speed = self._speed(self._home)
         if self.partition != self._home:
             if self._ledger.gains(np.zeros(2), remaining)[_TODAY] > 0.0:
                 self._make_home()
-            elif home_speed > self._speed(self.partition, costs):
+            elif home_speed > self._speed(self.partition):
                 back = self._way_seconds(self.partition, self._home)
                 is_short = available < 2.0 * home_speed * back and self._ledger.regrets(_TODAY, back)
-                if is_short or self._pays(self._home, back, 0.0, costs):
-                    self._propose(self._home, Reason.LINK, costs)
+                if is_short or self._pays(self._home, back, 0.0):
+                    self._propose(self._home, Reason.LINK)
                 return
         if best == self.partition or not self._horizon.is_behind:
             # What the devices are now, today's partition is right for, too.
             self._device_changed &= self._horizon.is_behind
             return
         there = self._way_seconds(self.partition, best)
-        if not self._pays(best, there, self._config.margin, costs):
+        if not self._pays(best, there, self._config.margin):
             return
         if self._device_changed:
-            self._propose(best, Reason.DEVICE, costs)
+            self._propose(best, Reason.DEVICE)
             return
         back = self._way_seconds(best, self._home)
         if available >= home_speed * (there + 2.0 * back + self._config.dwell_seconds):
-            self._propose(best, Reason.LINK, costs)
+            self._propose(best, Reason.LINK)
 
-    def _pays(self, partition: Partition, way_seconds: float, margin: float, costs: ChainCosts) -> bool:
+    def _pays(self, partition: Partition, way_seconds: float, margin: float) -> bool:
         """Whether the steps of the horizon take less with it, the way there included (paper 000, Eq. 15)."""
         steps = self._horizon.steps(self._step, self._total_steps)
-        staying = steps / self._speed(self.partition, costs)
-        return steps / self._speed(partition, costs) + way_seconds < (1.0 - margin) * staying
+        staying = steps / self._speed(self.partition)
+        return steps / self._speed(partition) + way_seconds < (1.0 - margin) * staying
 
-    def _propose(self, partition: Partition, reason: Reason, costs: ChainCosts) -> None:
+    def _propose(self, partition: Partition, reason: Reason) -> None:
         self._proposal = ChainDecision(
             partition,
             reason,
-            1.0 / self._speed(partition, costs),
-            1.0 / self._speed(self.partition, costs),
+            1.0 / self._speed(partition),
+            1.0 / self._speed(self.partition),
             self._moving_seconds(self.partition, partition),
         )
 
@@ -233,33 +250,50 @@ class ChainEngine:
         self._home = self.partition
         self._ledger.set_home(_HOME)
 
-    def _count(self, seconds: float, done_steps: int, costs: ChainCosts, *, is_settled: bool) -> None:
+    def _count(self, seconds: float, done_steps: int, *, is_settled: bool) -> None:
         """Hold the model against what was done, and enter it into the account."""
+        modelled = [seconds * self._speed_of(one, (self._recent[-1],)) for one in (self._home, self.partition)]
         if is_settled and done_steps:
-            modelled = seconds / self._seconds_of(self.partition, costs)
-            self._modelled_steps[self.partition] = self._modelled_steps.get(self.partition, MODEL_STEPS) + modelled
+            self._modelled_steps[self.partition] = self._modelled_steps.get(self.partition, MODEL_STEPS) + modelled[1]
             self._done_steps[self.partition] = self._done_steps.get(self.partition, MODEL_STEPS) + done_steps
-        speeds = np.array([self._speed(self._home, costs), self._speed(self.partition, costs)])
+        speeds = np.array(
+            [
+                steps / seconds * self._correction(one)
+                for one, steps in zip((self._home, self.partition), modelled, strict=True)
+            ]
+        )
         is_at_home = self._proposal is None and self.partition == self._home
         self._ledger.record(seconds, speeds, done_steps, is_at_home=is_at_home)
 
-    def _speed(self, partition: Partition, costs: ChainCosts) -> float:
-        """Steps a second: the model's, as far as what was done bears it out; one never tried is not expected to do better."""
+    def _speed(self, partition: Partition) -> float:
+        """Steps a second over the last RATE_SECONDS: the model's, as far as what was done bears it out."""
+        return self._correction(partition) * self._speed_of(partition, self._recent)
+
+    def _correction(self, partition: Partition) -> float:
+        """What was done over what was modelled; one never tried is not expected to do better than today's."""
         known = {one: self._done_steps[one] / modelled for one, modelled in self._modelled_steps.items()}
-        correction = known.get(partition, min(1.0, known.get(self.partition, 1.0)))
-        return correction / self._seconds_of(partition, costs)
+        return known.get(partition, min(1.0, known.get(self.partition, 1.0)))
+
+    def _speed_of(self, partition: Partition, recent: Iterable["_Second"]) -> float:
+        """By the model: the mean of what the rates of each time allowed, which is not what their mean would."""
+        weighted = [(one.seconds, one.seconds / self._seconds_of(partition, one.costs)) for one in recent]
+        return sum(steps for _, steps in weighted) / sum(seconds for seconds, _ in weighted)
 
     def _seconds_of(self, partition: Partition, costs: ChainCosts) -> float:
         return costs.of(partition).seconds_per_step(self._staleness)
 
     def _today(self) -> ChainCosts:
-        """What everything costs by the mean rates of the last minute, on the devices as they are."""
+        """What everything costs by the mean rates of the last RATE_SECONDS, on the devices as they are."""
+        return self._costs(self._rates)
+
+    def _costs(self, rates: Floats) -> ChainCosts:
+        """What everything costs at some rates, shape (links, 2), on the devices as they are."""
         factors = self._devices.factors
         stages = [
             replace(stage, seconds=stage.seconds * factor)
             for stage, factor in zip(self._chain.stages, factors.tolist(), strict=True)
         ]
-        return ChainCosts(replace(self._chain, stages=tuple(stages), links=self._links()), self._widths())
+        return ChainCosts(replace(self._chain, stages=tuple(stages), links=self._links(rates)), self._widths())
 
     def _widths(self) -> tuple[int, ...]:
         """What may be chosen or pinned, and what there is, which need not be of it."""
@@ -275,21 +309,29 @@ class ChainEngine:
         cuts, bits = self._pinned_cuts, self._pinned_bits
         return cuts in (None, self.partition.cuts) and (bits is None or set(self.partition.bits) <= {bits})
 
-    def _links(self) -> tuple[Rates, ...]:
+    def _links(self, rates: Floats) -> tuple[Rates, ...]:
         return tuple(
             Rates(up, down, link.round_trip_seconds)
-            for (up, down), link in zip(self._rates.tolist(), self._chain.links, strict=True)
+            for (up, down), link in zip(rates.tolist(), self._chain.links, strict=True)
         )
 
     def _note_rates(self, seconds: float, rates: Sequence[LinkRates]) -> None:
         known = np.array([[math.nan if rate is None else max(rate, LEAST_RATE) for rate in both] for both in rates])
-        observed = np.where(np.isnan(known.reshape(-1, 2)), self._rates, known.reshape(-1, 2))
-        self._mean_rates.add(seconds, self._config.window_seconds, observed)
-        self._rates = self._mean_rates.value
+        before = self._recent[-1].rates if self._recent else self._rates
+        observed = np.where(np.isnan(known.reshape(-1, 2)), before, known.reshape(-1, 2))
+        self._recent.append(_Second(seconds, observed, self._costs(observed)))
+        while sum(one.seconds for one in self._recent) - self._recent[0].seconds >= RATE_SECONDS:
+            self._recent.popleft()
+        weights = [one.seconds for one in self._recent]
+        self._rates = np.average([one.rates for one in self._recent], axis=0, weights=weights)
+
+    def _count_again(self) -> None:
+        """Have the rates of the last seconds cost what they do now, with other devices or other widths to be asked for."""
+        self._recent = deque(replace(one, costs=self._costs(one.rates)) for one in self._recent)
 
     def _moving_seconds(self, start: Partition, end: Partition) -> float:
         """The blocks' way: all links carry at the same time."""
-        hops = zip(start.cuts, end.cuts, self._links(), strict=True)
+        hops = zip(start.cuts, end.cuts, self._links(self._rates), strict=True)
         return max((float(migration_seconds(self._chain, near, far, link)) for near, far, link in hops), default=0.0)
 
     def _way_seconds(self, start: Partition, end: Partition) -> float:

@@ -1,37 +1,34 @@
-"""How soon a chain of three trainers goes on after its middle is killed: `python -m benchmarks.replacement [--json PATH]`.
+"""How soon a chain of three trainers goes on after its middle is killed, K = 0.
 
-A real agent and three real trainers, K = 0. The middle is killed (SIGKILL) and started again: counted from the moment at which
-it says that it listens to the next step that all have done; goal 2 s and what loading takes. And it is killed for ever, in a
-new run each time: counted from the end of `trainer.replace_after_seconds`; goal 30 s. The steps are read from the step log.
+The middle is killed (SIGKILL) and started again: counted from the moment at which it says that it listens to the next step
+that all have done; goal 2 s and what loading takes. And it is killed for ever, in a new run each time: counted from the end of
+`trainer.replace_after_seconds`; goal 30 s. The steps are read from the step log.
 """
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import torch
-from rich.console import Console
 from rich.table import Table
 
+from benchmarks.chain.options import Options, Result
 from benchmarks.recovery import (
     BETWEEN_STEPS,
     STEP_SECONDS,
     TRAINER_FLAGS,
-    TRAINER_GOAL_SECONDS,
     Recovery,
     Steps,
     agent_flags,
 )
-from benchmarks.support.arguments import benchmark_parser
-from benchmarks.support.machine import machine
 from benchmarks.support.processes import Agent, Trainer
-from benchmarks.support.report import Spread, write_json
+from benchmarks.support.report import Spread
 
 NAMES, MIDDLE = ("near", "far", "cloud"), "far"
 REPLACE_AFTER_SECONDS, REPLACE_GOAL_SECONDS = 5.0, 30.0
-KILLS, RUNS = 8, 4
+BACK_GOAL_SECONDS = 2.0
+"""Loading comes on top of that."""
+KILLS_A_REPEAT, RUNS_A_REPEAT = 4, 2
 MODEL = [
     'model.factory="benchmarks.networks:timed_blocks"',
     f"model.kwargs={{amounts={[[STEP_SECONDS / 8] * 2] * 4}, feature_floats=500}}",
@@ -71,11 +68,11 @@ def trainer_flags(folder: Path, name: str) -> list[str]:
     ]
 
 
-def comes_back(folder: Path) -> list[float]:
+def comes_back(folder: Path, kills: int) -> list[float]:
     """The middle is started again at once, each time."""
     with chain(folder, 600.0) as (trainers, steps):
         seconds = []
-        for _ in range(KILLS):
+        for _ in range(kills):
             steps.next(BETWEEN_STEPS)
             trainers[MIDDLE].kill()
             trainers[MIDDLE] = Trainer(*trainer_flags(folder, MIDDLE), listen=trainers[MIDDLE].address)
@@ -85,10 +82,10 @@ def comes_back(folder: Path) -> list[float]:
         return seconds
 
 
-def stays_away(folder: Path) -> list[float]:
+def stays_away(folder: Path, runs: int) -> list[float]:
     """The middle never comes back; a run each time."""
     seconds = []
-    for run in range(RUNS):
+    for run in range(runs):
         own = folder / str(run)
         own.mkdir()
         with chain(own, REPLACE_AFTER_SECONDS) as (trainers, steps):
@@ -100,22 +97,26 @@ def stays_away(folder: Path) -> list[float]:
     return seconds
 
 
-CASES: dict[str, tuple[Callable[[Path], list[float]], float]] = {
-    "middle killed, and started again": (comes_back, TRAINER_GOAL_SECONDS),
-    f"middle killed for ever, replaced after {REPLACE_AFTER_SECONDS:g} s": (stays_away, REPLACE_GOAL_SECONDS),
+CASES: dict[str, tuple[Callable[[Path, int], list[float]], int, float]] = {
+    "middle killed, and started again": (comes_back, KILLS_A_REPEAT, BACK_GOAL_SECONDS),
+    f"middle killed for ever, replaced after {REPLACE_AFTER_SECONDS:g} s": (
+        stays_away,
+        RUNS_A_REPEAT,
+        REPLACE_GOAL_SECONDS,
+    ),
 }
-"""How each is measured, and its goal."""
+"""How each is measured, how often in a repeat, and its goal."""
 
 
-def main() -> None:
-    """Measure and print the table."""
-    arguments = benchmark_parser("replacement", __doc__).parse_args()
-    torch.set_num_threads(1)
+def killed(options: Options) -> Result:
+    """Both losses."""
     table = Table("what was lost", "repeats", "to the first new step, s", "longest, s", "goal, s", "longest")
     recoveries = []
-    for loss, (repeats, goal_seconds) in CASES.items():
-        with tempfile.TemporaryDirectory() as name:
-            recoveries.append(Recovery(loss, goal_seconds, repeats(Path(name))))
+    for number, (loss, (repeats, often, goal_seconds)) in enumerate(CASES.items()):
+        folder = options.folder / str(number)
+        folder.mkdir()
+        recoveries.append(Recovery(loss, goal_seconds, repeats(folder, often * options.repeats)))
+        options.tell(recoveries[-1])
     for recovery in recoveries:
         longest = max(recovery.seconds)
         kept = "kept" if longest <= recovery.goal_seconds else "MISSED"
@@ -123,11 +124,4 @@ def main() -> None:
         table.add_row(
             recovery.loss, str(len(recovery.seconds)), spread, f"{longest:.2f}", f"{recovery.goal_seconds:g}", kept
         )
-    console = Console(width=150)
-    console.print(f"{machine()}; K = 0; median (quartiles)")
-    console.print(table)
-    write_json(arguments.json, "replacement", recoveries=recoveries)
-
-
-if __name__ == "__main__":
-    main()
+    return Result([table], recoveries)

@@ -1,0 +1,1 @@
+"""What a chain of machines is worth, in live runs."""

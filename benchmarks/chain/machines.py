@@ -1,0 +1,71 @@
+"""The machines of a case: an agent's and trainers', each in a namespace of its own, slow in one way or the other."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from benchmarks.net import Mesh, meshed_namespaces, slowed_device
+from benchmarks.networks import PACE
+from benchmarks.support.live import LiveRun
+from benchmarks.support.processes import trainer_process
+
+AGENT = "edge"
+PROCESS_FLAGS = ("compute.threads=1", "compute.device=cpu", "control.listen=none", "checkpoints.location=none")
+
+
+class Machines:
+    """A device and trainers that may dial each other."""
+
+    def __init__(
+        self, folder: Path, mesh: Mesh, wrappers: Mapping[str, Sequence[str]], addresses: Mapping[str, str]
+    ) -> None:
+        self.folder, self.mesh, self.wrappers = folder, mesh, wrappers
+        self._addresses = addresses
+
+    def set_pace(self, name: str, pace: float) -> None:
+        """Have the sleeping blocks of a machine take so many times as long from now on."""
+        _write_pace(self.folder, name, pace)
+
+    def train(self, flags: Sequence[str], trainers: Sequence[str] | None = None) -> LiveRun:
+        """Begin a run with trainers, all where None. flags: what it trains, and where."""
+        chosen = self._addresses if trainers is None else {name: self._addresses[name] for name in trainers}
+        named = ", ".join(f'{{name="{name}", address="{address}"}}' for name, address in chosen.items())
+        fixed = [*PROCESS_FLAGS, f"trainers=[{named}]", f"output.directory={self.folder / 'output'}"]
+        return LiveRun([*fixed, *flags], self.wrappers[AGENT])
+
+
+@contextmanager
+def machines(folder: Path, names: Sequence[str], shares: Mapping[str, float] | None = None) -> Iterator[Machines]:
+    """Make machines, the agent's first, and start the trainers. No link is shaped yet.
+
+    shares: of a core, by name, where blocks compute; None where they sleep, at pace 1.
+    """
+    with ExitStack() as stack:
+        mesh = stack.enter_context(meshed_namespaces("chain", names))
+        wrappers = {}
+        for name in names:
+            inside = mesh.machines[name].command(["env", f"{PACE}={_write_pace(folder, name, 1.0)}"])
+            device = None if shares is None else stack.enter_context(slowed_device(shares[name]))
+            wrappers[name] = inside if device is None else device.command(inside)
+        allowed = ", ".join(f'"{mesh.machines[name].address}:*"' for name in names[1:])
+        addresses = {
+            name: stack.enter_context(
+                trainer_process(
+                    *PROCESS_FLAGS,
+                    f"peers.allowed=[{allowed}]",
+                    wrapper=wrappers[name],
+                    listen=f"{mesh.machines[name].address}:0",
+                )
+            )
+            for name in names[1:]
+        }
+        yield Machines(folder, mesh, wrappers, addresses)
+
+
+def _write_pace(folder: Path, name: str, pace: float) -> Path:
+    """Whole or not at all, because sleepers read it all the time."""
+    path, written = folder / f"{name}.pace", folder / f"{name}.pace.new"
+    written.write_text(str(pace))
+    os.replace(written, path)  # noqa: PTH105 - atomic
+    return path

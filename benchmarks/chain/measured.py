@@ -1,0 +1,147 @@
+"""What the cases plan with: the file of a chain, made of what its blocks take on one core and of how slow each stage is."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edge_agent import EdgeConfig
+from edge_agent.experiment.building import Experiment
+from shared.config import load_config
+from shared.model.features import specs_bytes
+from shared.placement import Cargo, Route, document_of
+from shared.planning import Rates
+from shared.planning.chain import CHAIN_SCHEMA, MeasuredChain, Partition, chain_placement, parse_chain, plan_chain
+from shared.planning.measurements import FLOAT32_BITS
+from shared.registry import codec_bits, codec_of_bits
+from shared.training import block_state
+from shared.training.measure import measure_stage
+from shared.training.stage import lone_stage
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained, and what it takes."""
+
+    flags: tuple[str, ...]
+    """An agent's, of the model, its data and its recipe."""
+    names: tuple[str, ...]
+    """Of the blocks."""
+    block_bytes: tuple[float, ...]
+    block_seconds: tuple[float, ...]
+    """Of forward, backward and update of each, on a device at pace 1."""
+    feature_bytes: tuple[float, ...]
+    """By cut; of error gradients too."""
+    batch_size: int
+
+    @property
+    def seconds(self) -> float:
+        """Of all blocks."""
+        return sum(self.block_seconds)
+
+
+def measured_model(flags: Sequence[str], block_seconds: Sequence[float] | None = None, repeats: int = 15) -> Model:
+    """The model of an agent's flags. block_seconds: where they are known; otherwise they are measured here, on one thread."""
+    torch.set_num_threads(1)
+    experiment = Experiment(load_config(EdgeConfig, None, flags, environ={}))
+    chain = experiment.chain
+    if block_seconds is None:
+        block_seconds = [
+            min(
+                measure_stage(
+                    lone_stage(chain, index, index + 1, experiment.recipe, torch.device("cpu")),
+                    chain.features[index],
+                    input_gradient=index > 0,
+                    repeats=repeats,
+                )
+            )
+            for index in range(len(chain.blocks))
+        ]
+    return Model(
+        tuple(flags),
+        tuple(block.name for block in chain.blocks),
+        tuple(
+            float(sum(tensor.nbytes for tensor in block_state.collect(block, None).values())) for block in chain.blocks
+        ),
+        tuple(block_seconds),
+        tuple(float(specs_bytes(specs)) for specs in chain.features),
+        experiment.batch_size,
+    )
+
+
+def chain_document(
+    model: Model, paces: Mapping[str, float], link: Rates, encode: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """The file (isthmus.chain/v1) of a model on stages that take so many times as long as one at pace 1.
+
+    link: each one alike. encode: seconds and seconds_per_byte.
+    """
+    cuts = range(len(model.names) + 1)
+    before = [0.0, *accumulate(model.block_seconds)]
+    return {
+        "schema": CHAIN_SCHEMA,
+        "model": "benchmark",
+        "batch_size": model.batch_size,
+        "blocks": [{"name": name, "bytes": size} for name, size in zip(model.names, model.block_bytes, strict=True)],
+        "feature_bytes": list(model.feature_bytes),
+        "gradient_bytes": list(model.feature_bytes),
+        "encode": encode or {"seconds": 0.0, "seconds_per_byte": 0.0},
+        "min_bits": None,
+        "stages": [
+            {
+                "name": name,
+                "seconds": [
+                    [pace * (before[stop] - before[first]) if stop > first else None for stop in cuts] for first in cuts
+                ],
+            }
+            for name, pace in paces.items()
+        ],
+        "links": [
+            {"uplink": link.uplink, "downlink": link.downlink, "round_trip_seconds": link.round_trip_seconds}
+            for _ in pairwise(paces)
+        ],
+    }
+
+
+def even_cuts(blocks: int, stages: int) -> tuple[int, ...]:
+    """As many blocks on each stage as on any other."""
+    return tuple(blocks * stage // stages for stage in range(1, stages))
+
+
+def with_gradient_bits(chain: MeasuredChain, codec: str) -> MeasuredChain:
+    """The same, error gradients sent with that codec."""
+    share = codec_bits(codec) / FLOAT32_BITS
+    sizes = tuple(None if size is None else size * share for size in chain.gradient_bytes)
+    return replace(chain, gradient_bytes=sizes)
+
+
+def planned_as_ftpipehd(chain: MeasuredChain) -> Partition:
+    """The cuts that FTPipeHD's recursion finds: the slowest part alone counts, and a hop takes twice its feature's time.
+
+    Devices differ by one ratio each, which a share of a core is exactly.
+    """
+    halved = tuple(Rates(link.uplink / 2, link.downlink / 2, link.round_trip_seconds) for link in chain.links)
+    return plan_chain(replace(chain, links=halved), (FLOAT32_BITS,)).partition
+
+
+def placement_flags(
+    folder: Path, chain: MeasuredChain, partition: Partition, staleness: int, like: str, gradient_codec: str = "fp32"
+) -> list[str]:
+    """An agent's flags for a partition, which stands in a file. like: a codec of the family of those of fewer bits."""
+    placement = chain_placement(chain, partition, staleness)
+    codecs = {}
+    for hop, bits in zip(pairwise(placement.workers), partition.bits, strict=True):
+        codecs[Route(*hop, Cargo.FEATURE)] = codec_of_bits(bits, like if bits < FLOAT32_BITS else "fp32")
+        codecs[Route(hop[1], hop[0], Cargo.ERROR_GRADIENT)] = gradient_codec
+    path = folder / f"placement-{'-'.join(map(str, (*placement.workers, *partition.cuts, *partition.bits)))}.json"
+    path.write_text(json.dumps(document_of(replace(placement, codecs=codecs))))
+    return [f'placement.file="{path}"', f"deployment.staleness={staleness}", 'deployment.backward="stash"']
+
+
+def parsed(document: Mapping[str, Any]) -> MeasuredChain:
+    """The chain of a document."""
+    return parse_chain(document, "benchmark")

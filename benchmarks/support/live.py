@@ -1,0 +1,140 @@
+"""An agent whose steps are seen as they are done: `python -m benchmarks.support.live FLAG...`, driven by `LiveRun`.
+
+For runs that are measured while something happens to them, and that end when enough was seen.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from edge_agent import EdgeConfig, TrainingListener, run_training
+from edge_agent.training.open_run import Deploys
+from edge_agent.training.statistics import Statistics
+from shared.config import load_config
+from shared.errors import IsthmusError
+from shared.placement import Cargo, Placement, Route, chain_workers, cuts_of
+
+PATIENCE_SECONDS, END_SECONDS = 120.0, 20.0
+
+
+class Layout(NamedTuple):
+    """What runs where on a chain."""
+
+    workers: tuple[str, ...]
+    cuts: tuple[int, ...]
+    codecs: tuple[str, ...]
+    """Of the features, by link."""
+
+
+class Moment(NamedTuple):
+    """A step was done."""
+
+    seconds: float
+    """By the machine's monotonic clock, which all processes share."""
+    steps: int
+    """Done by then."""
+    layout: Layout
+    """In force, or wanted."""
+
+
+class LiveRun:
+    """A running agent, from outside. Nothing happens to it by itself: end it with `stop`."""
+
+    def __init__(self, flags: Sequence[str], wrapper: Sequence[str] = ()) -> None:
+        """flags: section.key=value. wrapper: a command to run it under."""
+        self.moments: list[Moment] = []
+        """Of each step so far."""
+        self._news = threading.Condition()
+        self._process = subprocess.Popen(
+            [*wrapper, sys.executable, "-m", "benchmarks.support.live", *flags], stdout=subprocess.PIPE, text=True
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def wait(self, until: Callable[[Sequence[Moment]], bool], seconds: float = PATIENCE_SECONDS) -> list[Moment]:
+        """The moments so far, once `until` holds of them or `seconds` are over. Raises IsthmusError if the agent has ended."""
+        with self._news:
+            self._news.wait_for(lambda: not self._reader.is_alive() or until(self.moments), seconds)
+            if self._process.poll() is not None:
+                raise IsthmusError(f"the agent ended with {self._process.returncode}; what it wrote stands above")
+            return list(self.moments)
+
+    def steps(self, count: int, seconds: float = PATIENCE_SECONDS) -> list[Moment]:
+        """The moments so far, once so many steps more are done. Raises IsthmusError where they are not in time."""
+        wanted = len(self.moments) + count
+        moments = self.wait(lambda seen: len(seen) >= wanted, seconds)
+        if len(moments) < wanted:
+            raise IsthmusError(f"{wanted - len(moments)} of {count} steps were not done within {seconds:g} s")
+        return moments
+
+    def watch(self, seconds: float) -> list[Moment]:
+        """The moments so far, after so many seconds."""
+        return self.wait(lambda _: False, seconds)
+
+    def stop(self) -> None:
+        """End it, and its session with it."""
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            seconds, steps, layout = json.loads(line)
+            with self._news:
+                self.moments.append(Moment(seconds, steps, Layout(*map(tuple, layout))))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+
+class _Telling(TrainingListener):
+    """Writes a line for every step."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._steps = 0
+        self._deployer: Deploys | None = None
+
+    def session_opened(self, deployer: Deploys) -> None:
+        """See `TrainingListener`."""
+        self._deployer = deployer
+
+    def progressed(self, progress: Statistics) -> None:
+        """See `TrainingListener`."""
+        if progress.steps == self._steps or self._deployer is None:
+            return
+        self._steps = progress.steps
+        self._write(json.dumps([time.monotonic(), progress.steps, layout_of(self._deployer.placement)]) + "\n")
+
+
+def layout_of(placement: Placement) -> Layout:
+    """What a placement is as a chain; nothing where it is none."""
+    workers, cuts = chain_workers(placement) or (), cuts_of(placement) or ()
+    codecs = tuple(placement.codecs[Route(*hop, Cargo.FEATURE)] for hop in pairwise(workers))
+    return Layout(workers, cuts, codecs)
+
+
+def main() -> None:
+    """Train; standard output has the steps, and whatever else prints goes to standard error."""
+    with os.fdopen(os.dup(1), "w", buffering=1) as told, contextlib.redirect_stdout(sys.stderr):
+        config = load_config(EdgeConfig, None, sys.argv[1:], environ={})
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(run_training(config, _Telling(told.write)))
+
+
+if __name__ == "__main__":
+    main()

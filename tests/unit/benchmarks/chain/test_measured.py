@@ -1,0 +1,49 @@
+"""What the cases plan with."""
+
+import numpy as np
+import pytest
+
+from benchmarks.chain.measured import (
+    Model,
+    chain_document,
+    even_cuts,
+    parsed,
+    planned_as_ftpipehd,
+    with_gradient_bits,
+)
+from shared.planning import Rates
+from shared.planning.chain import plan_chain
+
+MODEL = Model((), ("a", "b", "c", "d"), (1.0, 2.0, 3.0, 4.0), (0.1, 0.2, 0.3, 0.4), (0.0, 4e3, 2e3, 1e3, 0.0), 8)
+QUICK = Rates(1e9, 1e9, 0.0)
+
+
+def test_a_stage_takes_the_sum_of_its_blocks_at_its_pace():
+    chain = parsed(chain_document(MODEL, {"edge": 1.0, "near": 2.5}, QUICK))
+    assert chain.stages[0].seconds[0, 4] == pytest.approx(MODEL.seconds)
+    assert chain.stages[1].seconds[1, 3] == pytest.approx(2.5 * 0.5)
+    assert np.isnan(chain.stages[1].seconds[3, 1])
+    assert len(chain.links) == 1
+
+
+@pytest.mark.parametrize(("blocks", "stages", "cuts"), [(18, 3, (6, 12)), (4, 3, (1, 2)), (5, 2, (2,)), (5, 1, ())])
+def test_an_even_split_has_as_many_blocks_everywhere(blocks, stages, cuts):
+    assert even_cuts(blocks, stages) == cuts
+
+
+def test_gradients_of_fewer_bits_take_so_much_less():
+    chain = with_gradient_bits(parsed(chain_document(MODEL, {"edge": 1.0, "near": 1.0}, QUICK)), "uniform8")
+    assert chain.gradient_bytes == (0.0, 1e3, 500.0, 250.0, 0.0)
+    assert chain.feature_bytes[1] == 4e3
+
+
+def test_ftpipehd_counts_a_hop_twice_and_sends_floats():
+    # One feature a direction takes 0.36 s at cut 2 and 0.18 s at cut 3; the best even share of the work is 0.6 and 0.4.
+    link = Rates(2e3 * 8 / 0.36, 2e3 * 8 / 0.36, 0.0)
+    chain = parsed(chain_document(MODEL, {"edge": 1.0, "near": 1.0}, link))
+    assert planned_as_ftpipehd(chain).cuts == (3,)
+    assert planned_as_ftpipehd(chain).bits == (32,)
+    slow = Rates(link.uplink * 0.4, link.downlink * 0.4, 0.0)
+    chain = parsed(chain_document(MODEL, {"edge": 1.0, "near": 1.0}, slow))
+    assert plan_chain(chain, (32,)).cost.seconds_per_step(None) < 0.9
+    assert planned_as_ftpipehd(chain).cuts == (3,)
