@@ -1,8 +1,9 @@
 """What a chain of machines is worth, in live runs: `python -m benchmarks.chain [CASE ...] [--seconds S] [--repeats N]`.
 
-speed: three machines with shares of a core, beside one, two, an even split, and PyTorch's own pipeline. changes: a device
-takes twice as long, or a link carries a tenth, in the middle of a run. quiet: nothing happens. killed: the middle is lost, for
-a while and for ever. What is compared takes turns in one run. Needs root.
+speed: three machines with shares of a core, beside one, two, an even split, and PyTorch's own pipeline. paper: few bits
+beside FTPipeHD over slow links. changes: a device takes twice as long, or a link carries a tenth, in the middle of a run.
+quiet: nothing happens. killed: the middle is lost, for a while and for ever. What is compared takes turns in one run. Needs
+root.
 """
 
 import tempfile
@@ -14,12 +15,19 @@ from rich.console import Console
 from benchmarks.chain.changes import changes, quiet
 from benchmarks.chain.killed import killed
 from benchmarks.chain.options import Options, Result
+from benchmarks.chain.paper import paper
 from benchmarks.chain.speed import speed
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.report import write_json
 
-CASES: dict[str, Callable[[Options], Result]] = {"speed": speed, "changes": changes, "quiet": quiet, "killed": killed}
+CASES: dict[str, Callable[[Options], Result]] = {
+    "speed": speed,
+    "paper": paper,
+    "changes": changes,
+    "quiet": quiet,
+    "killed": killed,
+}
 
 
 def main() -> None:
