@@ -105,7 +105,7 @@ class ChainDecisions:
         self._proposal = decision
         self._metrics.repartitions.labels(decision.reason).inc()
         self._metrics.predicted.set(decision.seconds_per_step)
-        deployer.recut(wanted.cuts, tuple(codec_of_bits(bits, self._codec) for bits in wanted.bits))
+        deployer.move_cuts(wanted.cuts, tuple(codec_of_bits(bits, self._codec) for bits in wanted.bits))
 
     def _take_seconds(self) -> list[float | None]:
         """What each stage took for a step since this was asked last."""

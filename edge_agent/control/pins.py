@@ -105,7 +105,7 @@ class Pinning:
         if (codec, staleness) != (today.codec, today.staleness):
             deployer.change(staleness=staleness, codec=codec)
         if pins.cuts is not None and cuts_of(deployer.placement) not in (None, pins.cuts):
-            deployer.recut(pins.cuts)
+            deployer.move_cuts(pins.cuts)
         if pins.cut is not None and deployer.has_cut and (deployer.moving or pins.cut != today.edge_blocks):
             deployer.move(pins.cut)
 

@@ -98,7 +98,7 @@ class Deployer:
         self._want(at_cut(self.placement, cut, self._session.experiment, codecs))
         self._give_up_seconds = give_up_seconds
 
-    def recut(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
+    def move_cuts(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
         """Move the cuts of a chain. feature_codecs: one for each link from here on; None leaves them as they are.
 
         Raises ConfigError where the placement is no chain or cannot be cut so, DataError for labels that may not leave.

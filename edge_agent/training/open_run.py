@@ -69,7 +69,7 @@ class Deploys(Protocol):
     def place(self, document: object) -> Placement:
         """Have every worker run what a decoded document says. Raises ConfigError or DataError for one that may not be."""
 
-    def recut(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
+    def move_cuts(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
         """Move the cuts of a chain, and change the codec of the features of each link where given.
 
         Raises ConfigError where there is no chain or it cannot be cut so, DataError for labels that may not go.

@@ -70,18 +70,18 @@ class Recutting(Listening):
     """Has the chain cut elsewhere as soon as the cuts before have been seen."""
 
     def __init__(self, cuts):
-        super().__init__(progressed=self.recut, session_opened=self.open)
+        super().__init__(progressed=self.move_cuts, session_opened=self.open)
         self.left, self.deployer, self.seen = list(cuts), None, []
 
     def open(self, deployer):
         self.deployer = deployer
 
-    def recut(self, progress):
+    def move_cuts(self, progress):
         if not progress.steps or self.deployer.moving or (now := cuts_of(self.deployer.placement)) in self.seen:
             return
         self.seen.append(now)
         if self.left:
-            self.deployer.recut(self.left.pop(0))
+            self.deployer.move_cuts(self.left.pop(0))
 
 
 @pytest.mark.parametrize("model", ["cnn", "tied"])

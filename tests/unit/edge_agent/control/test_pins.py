@@ -129,6 +129,6 @@ class ChainDeployer(Deployer):
         self.placement = Placement(0, 4, 8, workers, tuple(tiles), (Source("edge", WHOLE),))
         self.has_cut = False
 
-    def recut(self, cuts, feature_codecs=None):
+    def move_cuts(self, cuts, feature_codecs=None):
         assert feature_codecs is None
         self.placement = at_cuts(self.placement, cuts)
