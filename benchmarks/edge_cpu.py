@@ -3,11 +3,12 @@
     python -m benchmarks.edge_cpu [--steps N] [--repeats N] [--against FOLDER] [--batch N ...] [--codec NAME ...]
         [--staleness K ...] [--json PATH]
 
-Agent and trainer run on loopback with one thread each. The processor time of a whole process comes from `os.wait4`; two runs of
-different length are subtracted, so that what starting and ending take cancels out. In the same run are measured the edge's
-blocks alone, PyTorch's own pipeline (rank 0 is its edge) at its cheapest number of microbatches, and a bare gRPC stream that
-carries the same bytes to and fro in one message each way, which is the floor. --against names another checkout of this project:
-its agent and trainer take turns with ours, and the ratios are ours over its.
+Agent and trainer run on loopback with one thread each. The processor time of a whole process comes from `os.wait4`, and so do
+its context switches; two runs of different length are subtracted, so that what starting and ending take cancels out. The
+messages that each side sends are counted on the wire in another pair of runs. In the same run are measured the edge's blocks
+alone, PyTorch's own pipeline (rank 0 is its edge) at its cheapest number of microbatches, and a bare gRPC stream that carries
+the same bytes to and fro in one message each way, which is the floor. --against names another checkout of this project: its
+agent and trainer take turns with ours, and the ratios are ours over its.
 """
 
 import json
@@ -18,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +32,9 @@ from benchmarks.networks import SMALL_CNN_FEATURE, RandomImages, small_cnn
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.bare_stream import stream_cost
 from benchmarks.support.machine import machine
+from benchmarks.support.message_count import CountingRelay
 from benchmarks.support.peer_stage import LEARNING_RATE, MOMENTUM, small_cnn_flags
-from benchmarks.support.processor_time import processor_seconds
+from benchmarks.support.process_use import ProcessUse, use_of
 from benchmarks.support.report import Spread, write_json
 
 HERE = Path(__file__).resolve().parent.parent
@@ -41,32 +44,41 @@ BATCHES = (3, 32, 256)
 CODECS, STALENESS, MICROBATCHES = ("fp32", "uniform8", "uniform4"), (0, 2, 5), (1, 2, 4)
 
 
+_COMPUTE = ("compute.threads=1", "compute.device=cpu", "log.format=json", "control.listen=none")
+
+
 @dataclass(frozen=True)
 class Cost:
-    """Seconds a step: processor time of the edge's process and of the other one, and time that passes."""
+    """What the edge's process takes, what the other one takes, and the seconds that pass."""
 
-    edge: float
-    cloud: float
+    edge: ProcessUse
+    cloud: ProcessUse
     step: float
 
     def less(self, other: "Cost", steps: int) -> "Cost":
         """The cost of a step, where this run had so many steps more than `other`."""
-        return Cost(*((mine - its) / steps for mine, its in zip(_figures(self), _figures(other), strict=True)))
+        return Cost(
+            self.edge.less(other.edge, steps), self.cloud.less(other.cloud, steps), (self.step - other.step) / steps
+        )
 
 
 @dataclass(frozen=True)
 class Row:
-    """One system at one size."""
+    """A step of one system at one size; seconds, and how often."""
 
     system: str
     batch: int
     edge: Spread
+    """Of processor time."""
     cloud: Spread
     step: Spread
-
-
-def _figures(cost: Cost) -> tuple[float, float, float]:
-    return cost.edge, cost.cloud, cost.step
+    edge_voluntary: Spread
+    """Context switches, as `ProcessUse` tells them apart."""
+    edge_involuntary: Spread
+    cloud_voluntary: Spread
+    cloud_involuntary: Spread
+    messages: tuple[float, float] | None = None
+    """gRPC's, up and down; None where they were not counted."""
 
 
 def _started(tree: Path, *command: str, **environment: str) -> subprocess.Popen[str]:
@@ -80,29 +92,49 @@ def _started(tree: Path, *command: str, **environment: str) -> subprocess.Popen[
     )
 
 
-def _ours(tree: Path, batch: int, codec: str, staleness: int, steps: int) -> Cost:
-    """A whole run of an agent with a trainer of its own, both of `tree`."""
-    compute = ("compute.threads=1", "compute.device=cpu", "log.format=json", "control.listen=none")
-    served = ("server.listen=127.0.0.1:0", "server.insecure=true", 'models.allowed=["benchmarks"]', *compute)
+@contextmanager
+def _trainer(tree: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A trainer of `tree` and its address; it is told to end at the end of the body, and whoever entered waits for it."""
+    served = ("server.listen=127.0.0.1:0", "server.insecure=true", 'models.allowed=["benchmarks"]', *_COMPUTE)
+    trainer = _started(tree, "-m", "cloud_trainer.main", "serve", *(f"--set={flag}" for flag in served))
+    assert trainer.stderr is not None
+    events = (json.loads(line) for line in trainer.stderr if line.startswith("{"))
+    try:
+        yield trainer, next(event["address"] for event in events if event.get("event") == "listening")
+    finally:
+        trainer.terminate()
+
+
+def _agent(tree: Path, address: str, batch: int, codec: str, staleness: int, steps: int) -> tuple[ProcessUse, float]:
+    """What a whole run of an agent takes, and how many seconds it trained."""
     with tempfile.TemporaryDirectory(prefix="isthmus-") as folder:
-        trainer = _started(tree, "-m", "cloud_trainer.main", "serve", *(f"--set={flag}" for flag in served))
-        assert trainer.stderr is not None
-        events = (json.loads(line) for line in trainer.stderr if line.startswith("{"))
-        address = next(event["address"] for event in events if event.get("event") == "listening")
         flags = [
             f"trainer.address={address}",
             f"output.directory={folder}",
             *small_cnn_flags(batch, steps, codec, staleness),
-            *compute,
+            *_COMPUTE,
         ]
-        try:
-            edge = processor_seconds(
-                _started(tree, "-m", "edge_agent.main", "run", *(f"--set={flag}" for flag in flags))
-            )
-        finally:
-            trainer.terminate()
-        cloud = processor_seconds(trainer)
-        return Cost(edge, cloud, json.loads((Path(folder) / "summary.json").read_text())["seconds"])
+        use = use_of(_started(tree, "-m", "edge_agent.main", "run", *(f"--set={flag}" for flag in flags)))
+        return use, json.loads((Path(folder) / "summary.json").read_text())["seconds"]
+
+
+def _ours(tree: Path, batch: int, codec: str, staleness: int, steps: int) -> Cost:
+    """A whole run of an agent with a trainer of its own, both of `tree`."""
+    with _trainer(tree) as (trainer, address):
+        edge, seconds = _agent(tree, address, batch, codec, staleness, steps)
+    return Cost(edge, use_of(trainer), seconds)
+
+
+def messages_a_step(tree: Path, batch: int, codec: str, staleness: int, steps: int) -> tuple[float, float]:
+    """How many gRPC messages go up and down in a step: of two lengths of run, so those before and after cancel out."""
+    counts = []
+    for count in (steps, 3 * steps):
+        with _trainer(tree) as (trainer, address), CountingRelay(address) as relay:
+            _agent(tree, relay.address, batch, codec, staleness, count)
+        use_of(trainer)
+        counts.append(relay.messages)
+    (fewer_up, fewer_down), (more_up, more_down) = counts
+    return (more_up - fewer_up) / (2 * steps), (more_down - fewer_down) / (2 * steps)
 
 
 def _peer(batch: int, microbatches: int, steps: int) -> Cost:
@@ -119,8 +151,8 @@ def _peer(batch: int, microbatches: int, steps: int) -> Cost:
         )
         for rank in (1, 0)
     )
-    edge_seconds, cloud_seconds = processor_seconds(edge), processor_seconds(cloud)
-    return Cost(edge_seconds, cloud_seconds, time.monotonic() - began)
+    edge_use, cloud_use = use_of(edge), use_of(cloud)
+    return Cost(edge_use, cloud_use, time.monotonic() - began)
 
 
 def _blocks_alone(batch: int, *, replay: bool) -> float:
@@ -142,15 +174,25 @@ def _blocks_alone(batch: int, *, replay: bool) -> float:
     return statistics.median(seconds)
 
 
-def _row(system: str, batch: int, costs: Sequence[Cost]) -> Row:
-    edge, cloud, step = zip(*(_figures(cost) for cost in costs), strict=True)
-    return Row(system, batch, Spread.of(edge), Spread.of(cloud), Spread.of(step))
+def _row(system: str, batch: int, costs: Sequence[Cost], messages: tuple[float, float] | None = None) -> Row:
+    return Row(
+        system,
+        batch,
+        Spread.of([cost.edge.seconds for cost in costs]),
+        Spread.of([cost.cloud.seconds for cost in costs]),
+        Spread.of([cost.step for cost in costs]),
+        Spread.of([cost.edge.voluntary for cost in costs]),
+        Spread.of([cost.edge.involuntary for cost in costs]),
+        Spread.of([cost.cloud.voluntary for cost in costs]),
+        Spread.of([cost.cloud.involuntary for cost in costs]),
+        messages,
+    )
 
 
 def _floor(batch: int, steps: int, repeats: int) -> Row:
     """A bare stream that carries a feature there and as much back, in the style that the product uses."""
     costs = [stream_cost("asyncio", batch * FEATURE_BYTES_A_SAMPLE, 1, steps) for _ in range(repeats)]
-    return _row("a bare gRPC stream", batch, [Cost(one.client, one.server, one.round) for one in costs])
+    return _row("a bare gRPC stream", batch, [Cost(one.client, one.server, one.round) for one in costs], (1.0, 1.0))
 
 
 def measured(trees: dict[str, Path], batch: int, codec: str, staleness: int, steps: int, repeats: int) -> list[Row]:
@@ -160,7 +202,15 @@ def measured(trees: dict[str, Path], batch: int, codec: str, staleness: int, ste
         for name in sorted(trees, reverse=repeat % 2 == 1):
             short, long = (_ours(trees[name], batch, codec, staleness, count) for count in (steps, 3 * steps))
             costs[name].append(long.less(short, 2 * steps))
-    return [_row(f"{name}, {codec}, K = {staleness}", batch, costs[name]) for name in trees]
+    return [
+        _row(
+            f"{name}, {codec}, K = {staleness}",
+            batch,
+            costs[name],
+            messages_a_step(trees[name], batch, codec, staleness, steps),
+        )
+        for name in trees
+    ]
 
 
 def main() -> None:
@@ -175,8 +225,11 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     trees = {"ours": HERE} | ({"before": arguments.against.resolve()} if arguments.against else {})
-    console = Console(width=150)
-    console.print(f"{machine()}; milliseconds a step, median (quartiles) of {arguments.repeats}")
+    console = Console(width=200)
+    console.print(
+        f"{machine()}; milliseconds a step, median (quartiles) of {arguments.repeats}; messages and context switches "
+        "(voluntary + involuntary) a step"
+    )
     table = Table(
         "feature",
         "system",
@@ -184,6 +237,9 @@ def main() -> None:
         "beyond its blocks",
         "cloud's CPU",
         "step",
+        "messages up, down",
+        "switches of the edge",
+        "of the cloud",
         "ours / before: edge, cloud, step",
     )
     rows: list[Row] = []
@@ -193,7 +249,16 @@ def main() -> None:
         feature = f"{row.batch * FEATURE_BYTES_A_SAMPLE / 1e6:.2f} MB"
         beyond = f"{(row.edge.median - blocks_seconds) * 1e3:.2f}"
         table.add_row(
-            feature, row.system, row.edge.show(1e3, 2), beyond, row.cloud.show(1e3, 2), row.step.show(1e3, 2), ratios
+            feature,
+            row.system,
+            row.edge.show(1e3, 2),
+            beyond,
+            row.cloud.show(1e3, 2),
+            row.step.show(1e3, 2),
+            "-" if row.messages is None else f"{row.messages[0]:.2f}, {row.messages[1]:.2f}",
+            f"{row.edge_voluntary.median:.1f} + {row.edge_involuntary.median:.1f}",
+            f"{row.cloud_voluntary.median:.1f} + {row.cloud_involuntary.median:.1f}",
+            ratios,
         )
 
     for batch in arguments.batch:

@@ -39,7 +39,13 @@ def measured(styles: list[str], count: int, messages: int, rounds: int, repeats:
         for style in styles:
             costs[style].append(stream_cost(style, count, messages, rounds))
     return [
-        Floor(style, count, messages, Spread.of([one.client for one in some]), Spread.of([one.server for one in some]))
+        Floor(
+            style,
+            count,
+            messages,
+            Spread.of([one.client.seconds for one in some]),
+            Spread.of([one.server.seconds for one in some]),
+        )
         for style, some in costs.items()
     ]
 

@@ -13,13 +13,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from benchmarks.support.processor_time import processor_seconds
+from benchmarks.support.process_use import ProcessUse, use_of
 from shared.transport.rpc.malloc import keep_message_memory
 from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options, server_options
 
@@ -32,18 +32,20 @@ _LIMITS = (MOST_BYTES + MESSAGE_OVERHEAD_BYTES, 20.0)  # bytes of a message, sec
 
 @dataclass(frozen=True)
 class StreamCost:
-    """Seconds a round: processor time of the end that asks and of the one that echoes, and time that passes."""
+    """What a round takes: of the end that asks and of the one that echoes, and the seconds that pass."""
 
-    client: float
-    server: float
+    client: ProcessUse
+    server: ProcessUse
     round: float
 
 
 def stream_cost(style: str, count: int, messages: int, rounds: int) -> StreamCost:
     """What a round of `count` bytes each way costs. Two lengths are subtracted, so starting and ending cancel out."""
     short, long = (_whole_run(style, count, messages, times) for times in (rounds, 3 * rounds))
-    differences = (its - less for its, less in zip(astuple(long), astuple(short), strict=True))
-    return StreamCost(*(seconds / (2 * rounds) for seconds in differences))
+    more = 2 * rounds
+    return StreamCost(
+        long.client.less(short.client, more), long.server.less(short.server, more), (long.round - short.round) / more
+    )
 
 
 def _whole_run(style: str, count: int, messages: int, rounds: int) -> StreamCost:
@@ -52,11 +54,11 @@ def _whole_run(style: str, count: int, messages: int, rounds: int) -> StreamCost
     port = server.stdout.readline().strip()
     began = time.monotonic()
     try:
-        client = processor_seconds(_started("ask", style, port, str(count), str(messages), str(rounds)))
+        client = use_of(_started("ask", style, port, str(count), str(messages), str(rounds)))
     finally:
         server.terminate()
     seconds = time.monotonic() - began
-    return StreamCost(client, processor_seconds(server, expected=-signal.SIGTERM), seconds)
+    return StreamCost(client, use_of(server, expected=-signal.SIGTERM), seconds)
 
 
 def _started(*arguments: str) -> subprocess.Popen[str]:

@@ -1,0 +1,41 @@
+"""What a whole process took of the processors, from the kernel."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+
+from shared.errors import IsthmusError
+
+
+@dataclass(frozen=True)
+class ProcessUse:
+    """Of a whole process, or a step's part of it."""
+
+    seconds: float
+    """On processors."""
+    voluntary: float
+    """How often a thread gave its processor up, because it waited: each is a wake-up later."""
+    involuntary: float
+    """How often the kernel took the processor from a thread that had work."""
+
+    def less(self, other: "ProcessUse", steps: int) -> "ProcessUse":
+        """A step's part, where this process did so many steps more than `other`."""
+        return ProcessUse(
+            (self.seconds - other.seconds) / steps,
+            (self.voluntary - other.voluntary) / steps,
+            (self.involuntary - other.involuntary) / steps,
+        )
+
+
+def use_of(process: subprocess.Popen[str], expected: int = 0) -> ProcessUse:
+    """Wait for the end of a process whose stderr is a pipe, and say what it took, all its threads together.
+
+    Raises IsthmusError when it ended otherwise than with `expected`, a code of `subprocess.Popen.returncode`.
+    """
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != expected:
+        raise IsthmusError(f"a process ended with {process.returncode}: {errors.strip()[-2000:]}")
+    return ProcessUse(usage.ru_utime + usage.ru_stime, usage.ru_nvcsw, usage.ru_nivcsw)
