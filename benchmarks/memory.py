@@ -1,11 +1,16 @@
-"""What staleness costs the edge in memory: `python -m benchmarks.memory [--json PATH]`.
+"""What staleness costs the edge in memory: `python -m benchmarks.memory [--repeats N] [--json PATH]`.
 
-Peak resident memory of real agent processes on a network whose edge block keeps large activations: K = 0, K = 5 with
-feature replay, K = 5 with stashing. Replay should grow by K inputs and no activations; stashing by K times the
-activations and, for each version in flight, the weights. Each is run several times; differences are of medians.
+Real agent processes on a network whose edge block keeps large activations: K = 0, K = 5 with feature replay, K = 5 with
+stashing. Replay should grow by K inputs and no activations; stashing by K times the activations and, for each version in
+flight, the weights. What counts is what a process holds at most. What is resident at most is more, and differs by tens of
+megabytes from run to run: the allocator keeps holes between tensors (docs/limits.md). Each is run several times; differences
+are of medians.
 """
 
+import sys
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -32,7 +37,10 @@ class Peak:
 
     backward: str
     staleness: int
+    held_bytes: Spread
+    """Allocated and not freed, at most."""
     resident_bytes: Spread
+    """At most."""
     expected_growth_bytes: int
     """Over K = 0."""
 
@@ -74,33 +82,50 @@ def flags(backward: str, staleness: int) -> list[str]:
         "deployment.cut=1",
         "compute.threads=1",
         "compute.device=cpu",
+        "control.listen=none",
     ]
+
+
+def run(address: str, backward: str, staleness: int) -> tuple[int, int]:
+    """The bytes that an agent holds at most, and those that are resident at most."""
+    with tempfile.TemporaryDirectory(prefix="isthmus-") as folder:
+        held = Path(folder) / "held"
+        watch = [sys.executable, "-m", "benchmarks.support.heap_watch", str(held)]
+        resident = run_agent(address, flags(backward, staleness), watch).peak_resident_bytes
+        return int(held.read_text()), resident
 
 
 def main() -> None:
     """Measure every case and print the table."""
     parser = benchmark_parser("memory", __doc__)
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="processes of each kind (%(default)s)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    resident: dict[tuple[str, int], list[int]] = {case: [] for case in CASES}
+    seen: dict[tuple[str, int], list[tuple[int, int]]] = {case: [] for case in CASES}
     with trainer_process("compute.threads=1", "compute.device=cpu") as address:
-        for _ in range(REPEATS):
+        for _ in range(arguments.repeats):
             for case in CASES:
-                resident[case].append(run_agent(address, flags(*case)).peak_resident_bytes)
-    peaks = [Peak(*case, Spread.of(sizes), expected_growth(*case)) for case, sizes in resident.items()]
-    table = Table("backward", "K", "peak resident", "growth", "growth expected")
+                seen[case].append(run(address, *case))
+    peaks = []
+    for case, sizes in seen.items():
+        held, resident = map(Spread.of, zip(*sizes, strict=True))
+        peaks.append(Peak(*case, held, resident, expected_growth(*case)))
+    table = Table("backward", "K", "held", "growth", "growth expected", "resident", "its growth")
     for peak in peaks:
-        growth = peak.resident_bytes.median - peaks[0].resident_bytes.median
+        growth = peak.held_bytes.median - peaks[0].held_bytes.median
+        resident_growth = peak.resident_bytes.median - peaks[0].resident_bytes.median
         table.add_row(
             peak.backward,
             str(peak.staleness),
-            peak.resident_bytes.show(1 / MB),
+            peak.held_bytes.show(1 / MB),
             f"{growth / MB:.1f}",
             f"{peak.expected_growth_bytes / MB:.1f}",
+            peak.resident_bytes.show(1 / MB),
+            f"{resident_growth / MB:.1f}",
         )
     console = Console(width=150)
     activations, weights = kept_bytes()
-    console.print(f"{machine()}; MB, median (quartiles) of {REPEATS} processes")
+    console.print(f"{machine()}; MB, median (quartiles) of {arguments.repeats} processes")
     console.print(
         f"an input has {INPUT_BYTES / MB:.1f} MB, the activations of a batch {activations / MB:.1f} MB, "
         f"the weights {weights / MB:.2f} MB"
