@@ -270,6 +270,15 @@ CLAIMS = [
         ),
     ),
     Claim(
+        "MeasureLink",
+        "an address as long as a message",
+        _unary(
+            lambda session: pb.MeasureLinkRequest(
+                session_id=session, fence=_JOINED, peer=pb.Peer(worker="near", address="a" * MOST_MESSAGE_BYTES)
+            )
+        ),
+    ),
+    Claim(
         "CheckpointWorker",
         "the last step",
         _unary(
