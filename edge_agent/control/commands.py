@@ -180,5 +180,8 @@ def log_level(agent: ControlCall, level: Level) -> None:
 
 
 def _pinned(pins: pb.Pins) -> str:
-    held = [f"{field.name} {value}" for field, value in pins.ListFields()]
+    held = [
+        f"{field.name} {','.join(map(str, value)) if field.name == 'cuts' else value}"
+        for field, value in pins.ListFields()
+    ]
     return f"pinned: {', '.join(held) or 'nothing'}"

@@ -39,7 +39,7 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
         table.add_row("", f"[red]{escape(reason)}[/]")
     table.add_row("model", status.model)
     moving = f", {today.wanted_edge_blocks} wanted" if today.HasField("wanted_edge_blocks") else ""
-    table.add_row("blocks", f"{today.edge_blocks} of {today.blocks} here{moving}{_held(status, 'cut')}")
+    table.add_row("blocks", f"{today.edge_blocks} of {today.blocks} here{moving}{_held_cuts(status)}")
     table.add_row("staleness", f"{status.staleness}, at most {today.staleness_limit}{_held(status, 'staleness')}")
     table.add_row(
         "codecs",
@@ -141,6 +141,11 @@ def _predicted(status: pb.EdgeStatus) -> str:
 def _held(status: pb.EdgeStatus, what: str) -> str:
     pinned = _known(status.pinned)
     return f", pinned to {pinned[what]}" if what in pinned else ""
+
+
+def _held_cuts(status: pb.EdgeStatus) -> str:
+    cuts = ",".join(map(str, status.pinned.cuts))
+    return f", cuts pinned to {cuts}" if cuts else _held(status, "cut")
 
 
 def _phase(phases: pb.PhaseSeconds, field: str) -> str:

@@ -80,3 +80,10 @@ def test_a_worker_that_is_left_out_is_said_to_be():
     console.print(status_table(pb.EdgeStatus(workers=[near, far])))
     shown = " ".join(console.export_text().replace("│", "").split())
     assert "on near blocks 1:3, 7 steps done on far left out: it was away for too long" in shown
+
+
+def test_the_pinned_cuts_of_a_chain_are_shown():
+    console = Console(width=120, file=io.StringIO(), record=True)
+    today = pb.DeploymentStatus(edge_blocks=3, blocks=9)
+    console.print(status_table(pb.EdgeStatus(deployment=today, pinned=pb.Pins(cuts=[3, 7]))))
+    assert "3 of 9 here, cuts pinned to 3,7" in console.export_text()
