@@ -1,8 +1,12 @@
-"""What processes have in memory: `python -m benchmarks.footprint [--repeats N] [--against FOLDER] [--json PATH]`.
+"""What processes have in memory, and what commands take to answer: `python -m benchmarks.footprint`.
+
+    python -m benchmarks.footprint [--repeats N] [--against FOLDER] [--no-memory] [--json PATH]
 
 An agent that trains the demo alone and one that trains it with a trainer; a trainer without a session, with one and with four.
 PSS counts a page that n processes share as an nth of it, so it is what a process costs beside those that run with it. --against
 names another checkout of this project, whose processes take turns with ours.
+
+Commands are run with their modules compiled, as they are after the first time. Goal: under 0.4 s.
 """
 
 import os
@@ -17,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.support.arguments import benchmark_parser
+from benchmarks.support.command_runs import Run, all_answered
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import Agent, Trainer
 from benchmarks.support.report import Spread, write_json
@@ -113,6 +118,19 @@ def _most_of(agent: Agent) -> Memory:
     return watch.most
 
 
+def commands_table(found: Mapping[str, Mapping[str, Sequence[Run]]]) -> Table:
+    """A row a command; a pair of columns a checkout."""
+    names = next(iter(found.values()))
+    shown = Table("command", *(f"{what}, {name}" for name in names for what in ("seconds", "processor")))
+    for command, runs in found.items():
+        cells = []
+        for repeats in runs.values():
+            for figure in ("wall", "processor"):
+                cells.append(Spread.of([getattr(run, figure) for run in repeats]).show(1, 2))
+        shown.add_row(command, *cells)
+    return shown
+
+
 def table(found: Mapping[str, Sequence[Mapping[str, Memory]]]) -> Table:
     """A row a process; a pair of columns a checkout. found: the repeats of each checkout, by its name."""
     shown = Table("process", *(f"{what}, {name}" for name in found for what in ("PSS", "resident at most")))
@@ -126,20 +144,27 @@ def table(found: Mapping[str, Sequence[Mapping[str, Memory]]]) -> Table:
 
 
 def main() -> None:
-    """Measure, and print one table."""
+    """Measure, and print both tables."""
     parser = benchmark_parser("footprint", __doc__)
     parser.add_argument("--repeats", type=int, default=3, help="processes of each kind (%(default)s)")
     parser.add_argument("--against", type=Path, help="another checkout of this project")
+    parser.add_argument("--no-memory", dest="memory", action="store_false", help="only what commands take")
     arguments = parser.parse_args()
     trees = {"ours": HERE} | ({"before": arguments.against.resolve()} if arguments.against else {})
+    console = Console(width=150)
+    console.print(
+        f"{machine()}, {os.cpu_count()} cores; median (quartiles) of {arguments.repeats} processes, in seconds"
+    )
+    answers = all_answered(trees, arguments.repeats)
+    console.print(commands_table(answers))
     found: dict[str, list[dict[str, Memory]]] = {name: [] for name in trees}
-    for _ in range(arguments.repeats):
+    for _ in range(arguments.repeats if arguments.memory else 0):
         for name, tree in trees.items():
             found[name].append(measured(tree))
-    console = Console(width=150)
-    console.print(f"{machine()}, {os.cpu_count()} cores; MB, median (quartiles) of {arguments.repeats} processes")
-    console.print(table(found))
-    write_json(arguments.json, "footprint", found=found)
+    if arguments.memory:
+        console.print("MB")
+        console.print(table(found))
+    write_json(arguments.json, "footprint", found=found, answers=answers)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ STALENESS = 5
 BATCH, SIZE, CHANNELS = 32, 64, 16
 INPUT_BYTES = BATCH * 3 * SIZE * SIZE * 4
 STEPS = 24
-REPEATS = 11
+REPEATS = 5
 CASES = (("replay", 0), ("replay", STALENESS), ("stash", STALENESS))
 MB = 1e6
 
