@@ -6,7 +6,6 @@ into a frame and its payload behind it.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,7 +59,7 @@ class Codec(ABC):
         """
 
     @abstractmethod
-    def encoded_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+    def encoded_bytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Payload bytes of a tensor of `shape` whose elements are all sent, heads and tables included.
 
         Exact: a receiver refuses a payload of any other size before it takes memory for it. A dimension of stride 0 is

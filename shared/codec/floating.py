@@ -6,7 +6,6 @@ activation does not turn into an infinity; NaN and infinities stay.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -34,7 +33,7 @@ class Raw(Codec):
         check_layout(encoded.shape, encoded.strides, MAX_TENSOR_BYTES, encoded.dtype.itemsize)
         return from_run(_read_run(encoded, encoded.dtype), encoded.shape, encoded.strides)
 
-    def encoded_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+    def encoded_bytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """See `Codec.encoded_bytes`."""
         return math.prod(shape) * dtype.itemsize
 
@@ -59,7 +58,7 @@ class Cast(Codec):
         run = _read_run(encoded, self._sent_as)
         return from_run(run.to(encoded.dtype), encoded.shape, encoded.strides)
 
-    def encoded_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:  # noqa: ARG002 - the same for every dtype
+    def encoded_bytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:  # noqa: ARG002 - the same for every dtype
         """See `Codec.encoded_bytes`."""
         return math.prod(shape) * self._sent_as.itemsize
 

@@ -7,6 +7,8 @@ Knows shapes and strides only, nothing of codecs.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,9 +20,37 @@ MAX_TENSOR_BYTES = 4 << 30
 """Largest tensor that a codec decodes when its caller has set no lower limit with `check_layout`."""
 _MAX_INT64 = 2**63 - 1
 _SMALL_SPAN_BYTES = 64 * 1024
+_KNOWN = 256
+"""Layouts that are remembered: a run has a few, and asks about each several times a step."""
 
 
-def check_layout(shape: Sequence[int], strides: Sequence[int], max_bytes: int, itemsize: int = 8) -> None:
+class _Layout(NamedTuple):
+    """What follows from a shape and strides."""
+
+    order: tuple[int, ...]
+    """The dimensions that move through memory, outermost first; those of size 1 or stride 0 do not move."""
+    distinct: int
+    """Elements that are sent: all, but those that an expanded dimension repeats."""
+    span: int
+    """Elements from the first to the last, gaps included."""
+    overlaps: bool
+    """Whether elements lie on top of each other, other than by stride 0."""
+
+
+@lru_cache(_KNOWN)
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> _Layout:
+    moving = (dim for dim, size in enumerate(shape) if size > 1 and strides[dim] > 0)
+    order = tuple(sorted(moving, key=lambda dim: -strides[dim]))
+    reach, overlaps = 0, False  # from the first to the last element of the dimensions inside
+    for dim in reversed(order):
+        overlaps = overlaps or strides[dim] <= reach
+        reach += (shape[dim] - 1) * strides[dim]
+    distinct = 0 if 0 in shape else math.prod(shape[dim] for dim in order)
+    return _Layout(order, distinct, 1 + reach, overlaps)
+
+
+@lru_cache(_KNOWN)
+def check_layout(shape: tuple[int, ...], strides: tuple[int, ...], max_bytes: int, itemsize: int = 8) -> None:
     """Refuse a layout that a peer claims, before any memory is taken for it.
 
     max_bytes: most that the tensor may hold, expanded dimensions counted in full, and that it may span with its gaps.
@@ -35,11 +65,11 @@ def check_layout(shape: Sequence[int], strides: Sequence[int], max_bytes: int, i
         )
     if not all(0 <= number <= _MAX_INT64 for number in (*shape, *strides)):
         raise ProtocolError(f"{claim}: sizes and strides must be from 0 to 2^63 - 1")
-    sizes = [max(1, size) for size in shape]  # an empty tensor takes nothing, but what is computed from it might
-    order = storage_order(sizes, strides)
-    if _overlaps(sizes, strides, order):
+    sizes = tuple(max(1, size) for size in shape)  # an empty tensor takes nothing, but what is computed from it might
+    layout = _layout(sizes, strides)
+    if layout.overlaps:
         raise ProtocolError(f"{claim}: elements lie on top of each other; only stride 0 may repeat an element")
-    largest = max(math.prod(sizes), 1 + _reach(sizes, strides, order)) * itemsize
+    largest = max(math.prod(sizes), layout.span) * itemsize
     if largest > max_bytes:
         raise ProtocolError(f"{claim}: takes {largest} bytes; at most {max_bytes} are allowed")
 
@@ -52,15 +82,9 @@ def most_span_bytes(tensor_bytes: int) -> int:
     return max(2 * tensor_bytes, _SMALL_SPAN_BYTES)
 
 
-def storage_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions that move through memory, outermost first; those of size 1 or stride 0 do not move."""
-    moving = (dim for dim, size in enumerate(shape) if size > 1 and strides[dim] > 0)
-    return tuple(sorted(moving, key=lambda dim: -strides[dim]))
-
-
-def distinct_count(shape: Sequence[int], strides: Sequence[int]) -> int:
+def distinct_count(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     """Elements that are sent: all, but those that an expanded dimension repeats."""
-    return 0 if 0 in shape else math.prod(shape[dim] for dim in storage_order(shape, strides))
+    return _layout(shape, strides).distinct
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -68,13 +92,13 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
-def channel_groups(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int, int]:
+def channel_groups(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int, int]:
     """Sizes (outer, channels, inner) of the run as three dimensions, the middle one being the tensor's dimension 1.
 
     Contiguous images give (B, C, H*W), channels-last ones (B*H*W, C, 1). Without a dimension 1 that moves through
     memory there is one channel. The tensor must not be empty.
     """
-    order = storage_order(shape, strides)
+    order = _layout(shape, strides).order
     sizes = [shape[dim] for dim in order]
     if 1 not in order:
         return 1, 1, math.prod(sizes)
@@ -99,36 +123,33 @@ def to_run(tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     if tensor.is_contiguous():
         run, strides = tensor.as_strided((tensor.numel(),), (1,)), tensor.stride()
     else:
-        shape, strides = tensor.shape, tensor.stride()
-        order = storage_order(shape, strides)
-        if _overlaps(shape, strides, order):
+        if _layout(tensor.shape, tensor.stride()).overlaps:
             tensor = tensor.contiguous()
-            strides = tensor.stride()
-            order = storage_order(shape, strides)
-        sizes = [shape[dim] for dim in order]
-        run = tensor.as_strided(sizes, [strides[dim] for dim in order]).contiguous().view(-1)
-        if (1 + _reach(shape, strides, order)) * tensor.itemsize > most_span_bytes(tensor.nbytes):
-            strides = _without_gaps(shape, strides, order)
+        shape, strides = tensor.shape, tensor.stride()
+        layout = _layout(shape, strides)
+        sizes = [shape[dim] for dim in layout.order]
+        run = tensor.as_strided(sizes, [strides[dim] for dim in layout.order]).contiguous().view(-1)
+        if layout.span * tensor.itemsize > most_span_bytes(tensor.nbytes):
+            strides = _without_gaps(shape, strides, layout.order)
     if run.device.type != "cpu":
         run = torch.empty(run.shape, dtype=run.dtype, pin_memory=run.is_cuda).copy_(run)
     return run, strides
 
 
-def from_run(run: Tensor, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
+def from_run(run: Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
     """The tensor of `shape` and `strides` (checked before) whose distinct elements are `run`.
 
     A view of the run where the layout has no gaps; the gaps' content is undefined.
     """
     if 0 in shape:
-        return torch.empty_strided(tuple(shape), tuple(strides), dtype=run.dtype)
-    order = storage_order(shape, strides)
-    span = 1 + _reach(shape, strides, order)
-    if span == run.numel():
-        return run.as_strided(tuple(shape), tuple(strides))
-    spread = torch.empty(span, dtype=run.dtype)
-    sizes = [shape[dim] for dim in order]
-    spread.as_strided(sizes, [strides[dim] for dim in order]).copy_(run.view(sizes))
-    return spread.as_strided(tuple(shape), tuple(strides))
+        return torch.empty_strided(shape, strides, dtype=run.dtype)
+    layout = _layout(shape, strides)
+    if layout.span == run.numel():
+        return run.as_strided(shape, strides)
+    spread = torch.empty(layout.span, dtype=run.dtype)
+    sizes = [shape[dim] for dim in layout.order]
+    spread.as_strided(sizes, [strides[dim] for dim in layout.order]).copy_(run.view(sizes))
+    return spread.as_strided(shape, strides)
 
 
 def _without_gaps(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
@@ -137,13 +158,3 @@ def _without_gaps(shape: Sequence[int], strides: Sequence[int], order: Sequence[
     for dim in reversed(order):
         dense[dim], inner = inner, inner * shape[dim]
     return tuple(dense)
-
-
-def _reach(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> int:
-    """Offset of the last element from the first."""
-    return sum((shape[dim] - 1) * strides[dim] for dim in order)
-
-
-def _overlaps(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
-    """Whether a dimension steps within what the dimensions inside it cover."""
-    return any(strides[dim] <= _reach(shape, strides, order[at + 1 :]) for at, dim in enumerate(order))

@@ -9,7 +9,6 @@ to NaN throughout, which a flag says; an infinity becomes the largest or smalles
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -75,7 +74,7 @@ class Mbq(Codec):
                 self._decode_run(memory, levels, run)
         return from_run(run.to(encoded.dtype), encoded.shape, encoded.strides)
 
-    def encoded_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:  # noqa: ARG002 - the same for every dtype
+    def encoded_bytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:  # noqa: ARG002 - the same for every dtype
         """See `Codec.encoded_bytes`."""
         return self._payload_bytes(math.prod(shape))
 

@@ -7,7 +7,6 @@ what float32 cannot hold is lost, and what lies beyond its range is taken as its
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -68,11 +67,11 @@ class Uniform(Codec):
             self._decode_run(tensor_over(encoded.payload), run.view(sizes))
         return from_run(run.to(encoded.dtype), encoded.shape, encoded.strides)
 
-    def encoded_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:  # noqa: ARG002 - the same for every dtype
+    def encoded_bytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:  # noqa: ARG002 - the same for every dtype
         """See `Codec.encoded_bytes`."""
         return self._payload_bytes(*self._sizes(shape, contiguous_strides(shape)))
 
-    def _sizes(self, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int, int]:
+    def _sizes(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int, int]:
         """The run of elements as (outer, groups, inner)."""
         if 0 in shape:
             return 0, 0, 0
