@@ -3,6 +3,8 @@
 The one place that knows both torch's element types and the protos'.
 """
 
+from functools import lru_cache
+
 import torch
 
 from shared.codec import Codec, Encoded, check_layout, codec_by_name, most_span_bytes
@@ -28,14 +30,16 @@ _TORCH_DTYPES = {wire: dtype for dtype, wire in _DTYPES.items()}
 
 def to_wire(encoded: Encoded, key: TensorKey, placement_version: int, batch_samples: int = 0) -> WireTensor:
     """An encoded tensor, ready to be cut into chunks; nothing is copied."""
-    header = TensorHeader(
-        codec=encoded.codec,
-        dtype=wire_dtype(encoded.dtype),
-        shape=encoded.shape,
-        strides=encoded.strides,
-        encoded_bytes=len(encoded.payload),
-    )
+    header = _header(encoded.codec, encoded.dtype, encoded.shape, encoded.strides, len(encoded.payload))
     return WireTensor(key, placement_version, header, encoded.payload, batch_samples=batch_samples)
+
+
+@lru_cache(256)
+def _header(
+    codec: str, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], encoded_bytes: int
+) -> TensorHeader:
+    """An announcement, made once for all tensors that look the same; nobody writes to it."""
+    return TensorHeader(codec=codec, dtype=wire_dtype(dtype), shape=shape, strides=strides, encoded_bytes=encoded_bytes)
 
 
 def from_wire(tensor: WireTensor) -> Encoded:

@@ -34,21 +34,30 @@ async def run_service(
         manager.stopping()
 
 
+SHOWN_SECONDS = 0.1
+"""While steps follow one another, what is shown is this old at most: nobody reads faster, and quick steps would feel it."""
+
+
 class _ServiceListener(TrainingListener):
     def __init__(self, manager: ServiceManager, show: Callable[[Statistics], None], directory: Path | None) -> None:
         self._manager = manager
         self._show = show
         self._directory = directory
         self._started_seconds = time.monotonic()
+        self._shown_seconds = float("-inf")
         self._is_ready = False
 
     def progressed(self, progress: Statistics) -> None:
         """Show it; the service is ready with the first, when the session is open."""
+        now = time.monotonic()
+        if progress.is_flowing and progress.steps < progress.total_steps and now < self._shown_seconds + SHOWN_SECONDS:
+            return
+        self._shown_seconds = now
         self._show(progress)
         if not self._is_ready:
             self._is_ready = True
             self._manager.ready()
-        self._manager.status(status_line(progress, time.monotonic() - self._started_seconds))
+        self._manager.status(status_line(progress, now - self._started_seconds))
 
     def finished(self, result: TrainingResult) -> None:
         """Write it where the user wants it."""

@@ -38,7 +38,7 @@ class Prefetcher:
         self._at_once = at_once
         self._is_filling = not at_once
         if not at_once:
-            worker.call(self._fill)
+            worker.send(self._fill)
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,7 +62,7 @@ class Prefetcher:
         batch = self._ready.popleft()
         if not self._is_filling:
             self._is_filling = True
-            self._worker.call(self._fill)
+            self._worker.send(self._fill)
         return batch
 
     def _fill(self) -> None:

@@ -4,11 +4,11 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from shared.concurrency.call import Call
 from shared.concurrency.fair_queue import FairQueue, Wait
 
 P = ParamSpec("P")
@@ -17,8 +17,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    call: Callable[[], Any]
-    done: "Future[Any]"
+    call: Call[Any]
     aside: bool
 
 
@@ -48,16 +47,16 @@ class SharedWorker:
 
         A call that has not begun when the caller goes away never begins.
         """
-        done: Future[T] = Future()
-        job = _Job(function, done, aside)
+        call = Call(function)
+        job = _Job(call, aside)
         with self._changed:
             if self._closed:
-                done.cancel()
+                call.drop()
             else:
                 self._queue.put(account, job, time.monotonic())
                 self._changed.notify_all()
         try:
-            return await asyncio.wrap_future(done)
+            return await call.done
         except asyncio.CancelledError:
             with self._changed:
                 self._queue.drop(account, job)
@@ -73,7 +72,7 @@ class SharedWorker:
         with self._changed:
             self._closed = True
             for job in self._queue.clear():
-                job.done.cancel()
+                job.call.drop()
             self._changed.notify_all()
 
     def ended(self, seconds: float) -> bool:
@@ -123,13 +122,7 @@ class SharedWorker:
         return None
 
     def _run(self, account: str, job: _Job) -> None:
-        if job.done.set_running_or_notify_cancel():
-            try:
-                result = job.call()
-            except BaseException as failure:  # whatever it is, it belongs to the caller
-                job.done.set_exception(failure)
-            else:
-                job.done.set_result(result)
+        job.call.run()
         with self._changed:
             self._running -= 1
             self._queue.ended(account, time.monotonic())

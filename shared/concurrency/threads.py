@@ -3,13 +3,13 @@
 One thread each, so that a phase of the pipeline never runs twice at once and torch's state has one owner.
 """
 
-import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from shared.concurrency.call import Call, Errand
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,17 +26,12 @@ class Runner(Protocol):
         """Whether others wait for their turn. A call that could go on and on asks this now and then, and returns for them."""
 
 
-class _Call(NamedTuple):
-    function: Callable[[], Any]
-    done: "Future[Any]"
-
-
 class Worker:
     """A thread that runs what it is given, one call after the other, in the order of giving."""
 
     def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:
         """prepare: called on the thread before anything else."""
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[Call[Any] | Errand | None] = SimpleQueue()
         """The calls that wait; None ends the thread."""
         # A process that ends early, before whoever closes this is there, must not wait for it.
         self._thread = threading.Thread(target=self._serve, args=(prepare,), name=name, daemon=True)
@@ -44,13 +39,13 @@ class Worker:
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function` on the thread and wait for its result."""
-        return await asyncio.wrap_future(self.call(partial(function, *args, **kwargs)))
+        call = Call(partial(function, *args, **kwargs))
+        self._calls.put(call)
+        return await call.done
 
-    def call(self, function: Callable[[], T]) -> "Future[T]":
-        """Have `function` called on the thread. May be asked for on any thread."""
-        done: Future[T] = Future()
-        self._calls.put(_Call(function, done))
-        return done
+    def send(self, function: Callable[[], None]) -> None:
+        """Have `function` called on the thread; it must not fail. May be asked for on any thread."""
+        self._calls.put(Errand(function))
 
     @property
     def is_wanted(self) -> bool:
@@ -61,7 +56,7 @@ class Worker:
         """Let the running call end, drop those that wait, and end the thread. Nothing may be given to it afterwards."""
         try:
             while (waiting := self._calls.get_nowait()) is not None:
-                waiting.done.cancel()
+                waiting.drop()
         except Empty:
             pass
         self._calls.put(None)
@@ -71,12 +66,5 @@ class Worker:
         if prepare is not None:
             prepare()
         while (call := self._calls.get()) is not None:
-            if call.done.set_running_or_notify_cancel():
-                try:
-                    result = call.function()
-                except BaseException as failure:  # whatever it is, it belongs to the caller
-                    call.done.set_exception(failure)
-                else:
-                    call.done.set_result(result)
-                    del result
+            call.run()
             del call  # or what it held would be kept until the next comes

@@ -74,16 +74,14 @@ class CrossingWire:
         tensor = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
         return ExpectedTensor(key, version, self.codec(crossing, spec.dtype), tensor)
 
-    def goes_as_it_lies(self, crossing: Crossing, load: Load) -> bool:
-        """Whether a load is sent as it lies in this machine's memory, so that encoding it takes no time."""
-        return isinstance(load, tuple) and not any(
-            tensor.is_cuda or is_lossy(self.codec(crossing, tensor.dtype)) for tensor in load if tensor is not None
-        )
-
-    def comes_as_it_lies(self, crossing: Crossing, encoded: dict[int, Encoded]) -> bool:
-        """Whether what has come by slot is used as it lies in its buffers, so that decoding it takes no time."""
-        is_file = crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS)
-        return not is_file and not any(is_lossy(each.codec) for each in encoded.values())
+    def crosses_as_it_lies(self, crossing: Crossing) -> bool:
+        """Whether tensors cross as they lie in this machine's memory, so that to encode and to decode them takes no time."""
+        if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
+            return False
+        if crossing.cargo is Cargo.LABEL:
+            return True
+        specs = self.chain.features[crossing.index]
+        return not any(is_lossy(self.codec(crossing, specs[slot].dtype)) for slot in self.slots(crossing))
 
     def encode(self, crossing: Crossing, load: Load) -> dict[int, Encoded]:
         """The tensors of a load by slot. Computes."""

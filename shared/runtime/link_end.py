@@ -26,7 +26,7 @@ from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import TensorKey, WireTensor, key_of
 from shared.transport.stream.reminder import Reminder
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition, StepDone
-from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
 LinkStream = Duplex[LinkMessage, LinkMessage]
 DONES = 1024
@@ -90,6 +90,10 @@ class LinkEnd:
         coming = tuple(one.crossing for one in operations if isinstance(one, Receive) and one.crossing.sender == peer)
         self._outbox = Outbox(leaving, first_step, _own_feature(operations, peer))
         self._coming = {self._role_and_block(crossing): crossing for crossing in coming}
+        self._slots_of = {crossing: wire.slots(crossing) for crossing in coming}
+        self._as_they_lie = {crossing for crossing in (*leaving, *coming) if wire.crosses_as_it_lies(crossing)}
+        self._agreed: dict[tuple[Crossing, int], tuple[int, TensorHeader]] = {}
+        """Of each crossing and slot, the samples and the announcement that were agreed to last."""
         self._received = dict.fromkeys(coming, first_step)
         """Of each crossing that comes here, the step that is whole next."""
         self._announced: dict[Crossing, tuple[int, int, int]] = {}
@@ -233,8 +237,8 @@ class LinkEnd:
         step, whole, count = self._announced.get(crossing, (key.step, samples, 0))
         if samples != whole:
             raise ProtocolError(f"{key} came for a batch of {samples} samples; its batch has {whole}")
-        slots = self._wire.slots(crossing)
-        judge(frame, self._wire.expected(crossing, step, slots[count], samples))
+        slots = self._slots_of[crossing]
+        self._judge(frame, key, crossing, step, slots[count])
         if count == 0:
             self._inbox.arrivals.accept(self.peer, crossing.cargo, crossing.index, step, samples)
         if count + 1 < len(slots):
@@ -243,6 +247,14 @@ class LinkEnd:
             self._announced.pop(crossing, None)
         # Who is at this step has long had what belongs to those that are further behind than any may be.
         self._outbox.forget_before(key.step - self._ahead)
+
+    def _judge(self, frame: Frame, key: TensorKey, crossing: Crossing, step: int, slot: int) -> None:
+        """Agree to a tensor, at once if it looks as the one before it."""
+        looks = frame.batch_samples, frame.tensor
+        is_next = (key.step, key.slot) == (step, slot) and frame.placement_version == self._wire.placement.version
+        if not is_next or self._agreed.get((crossing, slot)) != looks:
+            judge(frame, self._wire.expected(crossing, step, slot, frame.batch_samples))
+            self._agreed[crossing, slot] = looks
 
     def _crossing(self, key: TensorKey) -> Crossing:
         if (crossing := self._coming.get((key.role, key.block))) is None:
@@ -302,7 +314,7 @@ class LinkEnd:
             self._outbox.note_sent(item)
 
     async def _encoded(self, item: Item) -> dict[int, Encoded]:
-        if not self._wire.goes_as_it_lies(item.crossing, item.load):
+        if item.crossing not in self._as_they_lie or _is_on_device(item.load):
             return await self._codecs.run(self._encode, item)
         if item.crossing.cargo is Cargo.FEATURE and self._wire.placement.staleness:
             # It is kept while other steps are computed. In the middle of where their activations were, it would keep that
@@ -345,10 +357,10 @@ class LinkEnd:
         self._inbox.listener.received(self.peer, tensor, encoded.raw_bytes)
         slots = self._slots.setdefault((crossing, step), {})
         slots[tensor.key.slot] = encoded
-        if len(slots) < len(self._wire.slots(crossing)):
+        if len(slots) < len(self._slots_of[crossing]):
             return
         takes_time = self._inbox.feedback.is_due(step, crossing) if crossing.cargo is Cargo.ERROR_GRADIENT else False
-        if takes_time or not self._wire.comes_as_it_lies(crossing, slots):
+        if takes_time or crossing not in self._as_they_lie:
             load = await self._codecs.run(self._decode, crossing, step, samples, slots)
         else:
             load = self._wire.decode(crossing, slots)
@@ -379,6 +391,11 @@ def _own_feature(operations: Program, peer: str) -> Crossing | None:
         if isinstance(one, Send) and one.crossing.receiver == peer and one.crossing.cargo is Cargo.FEATURE:
             return one.crossing
     return None
+
+
+def _is_on_device(load: Load) -> bool:
+    assert isinstance(load, tuple)
+    return any(tensor is not None and tensor.is_cuda for tensor in load)
 
 
 def _copied(load: Load) -> Load:

@@ -37,8 +37,8 @@ LEAST_CHUNKS_OF_A_TENSOR = 4
 """The fewest chunks of a tensor that has to measure the link, because it is not known or may have become slower."""
 LEAST_FIRST_CHUNK_BYTES = 8 * 1024
 """The smallest chunk that measures a link of which nothing is known; less says little."""
-SUSPICIOUS_SECONDS = 0.01
-"""A chunk whose round trip took longer says that the link may have become slower."""
+SUSPICIOUS_SECONDS, SUSPICIOUS_LOOPS = 0.01, 2.0
+"""A chunk whose round trip took this much more than so many usual ones says that the link may have become slower."""
 
 
 class Frames(Protocol):
@@ -223,7 +223,8 @@ class Duplex(Generic[Out, In]):
             # As if it had come when the bytes did: it may have waited for a message to go with.
             now = max(now - ack.held_nanoseconds / 1e9, written)
             self.peer_clock.observe(written, now, ack.receiver_nanoseconds)
-            self._link_is_known = self.link.bits_per_second is not None and now - written < SUSPICIOUS_SECONDS
+            is_usual = now - written < SUSPICIOUS_SECONDS + SUSPICIOUS_LOOPS * self.link.loop_seconds
+            self._link_is_known = self.link.bits_per_second is not None and is_usual
             self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, written, now)
             unqueued_seconds = now - written - self.link.queue_seconds
             self.round_trip.observe(unqueued_seconds, chunk_bytes, self.link.bits_per_second, now)

@@ -46,6 +46,8 @@ class LinkRate:
         self._last: tuple[int, int] | None = None
         self._turn = (0, 0)
         self._loops: deque[float] = deque(maxlen=LOOPS)
+        self.loop_seconds = 0.0
+        """The time from a write to its ack without the queue: the median of the last; 0 before the first."""
         self._origin_nanoseconds: int | None = None
         self._base_seconds = float("inf")
         self._based_at = 0.0
@@ -55,11 +57,6 @@ class LinkRate:
     def draining(self) -> bool:
         """Whether less should be under way, until bytes arrive that have met no queue."""
         return self._draining_since is not None
-
-    @property
-    def loop_seconds(self) -> float:
-        """The time from a write to its ack without the queue: the median of the last; 0 before the first."""
-        return median(self._loops) if self._loops else 0.0
 
     def idle(self) -> None:
         """Note that nothing is under way: the time until the next arrival says nothing about the link."""
@@ -74,6 +71,7 @@ class LinkRate:
         """
         self._measure_queue(receiver_nanoseconds, written_seconds, now_seconds)
         self._loops.append(now_seconds - written_seconds - self.queue_seconds)
+        self.loop_seconds = median(self._loops)
         last, self._last = self._last, (received_bytes, receiver_nanoseconds)
         if last is None:
             self._turn = self._last

@@ -109,21 +109,23 @@ def _too_long(count: int) -> Damaged:
 
 def _split(body: memoryview) -> tuple[int, memoryview | bytes]:
     """Where the header's fields end, and the payload. Raises IndexError or DecodeError for bytes that are no such message."""
-    position = 0
+    position, end = 0, len(body)
     for _ in range(_MOST_FIELDS):
-        if position == len(body):
+        if position == end:
             return position, b""
-        start = position
-        tag = body[position]
+        start, tag = position, body[position]
         if tag & 7 != _LENGTH_DELIMITED:
             raise DecodeError
-        length, position = _read_varint(body, position + 1)
-        if position + length > len(body):
+        length = body[position + 1]
+        position += 2
+        if length > 0x7F:  # it goes on
+            length, position = _read_varint(body, position - 1)
+        if position + length > end:
             raise IndexError
         if tag == _PAYLOAD_TAG:
-            if position + length != len(body):
+            if position + length != end:
                 raise DecodeError
-            return start, body[position : position + length]
+            return start, body[position:]
         position += length
     raise IndexError
 

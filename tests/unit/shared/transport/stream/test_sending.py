@@ -17,7 +17,7 @@ class Known(LinkRate):
     def __init__(self, rate: float | None, loop: float = 0.04, queue: float = 0.0, *, draining: bool = False) -> None:
         super().__init__()
         self.bits_per_second, self.queue_seconds = rate, queue
-        self._loops.append(loop)
+        self.loop_seconds = loop
         self._draining_since = 1.0 if draining else None
 
 

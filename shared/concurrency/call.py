@@ -1,0 +1,56 @@
+"""Calls that run on a thread: one whose result somebody on an event loop waits for, and one that nobody waits for."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class Call(Generic[T]):
+    """Made and waited for on an event loop, run on a thread. One that has not begun when the waiter goes away never begins."""
+
+    __slots__ = ("_function", "_loop", "done")
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[T] = self._loop.create_future()
+
+    def run(self) -> None:
+        """On the thread: call the function, and have the event loop hear what it has returned or failed with."""
+        if self.done.cancelled():
+            return
+        try:
+            result = self._function()
+        except BaseException as failure:  # whatever it is, it belongs to the caller
+            self._tell(self.done.set_exception, failure)
+        else:
+            self._tell(self.done.set_result, result)
+
+    def drop(self) -> None:
+        """Have the waiter be cancelled: the call will not run. On any thread."""
+        with suppress(RuntimeError):  # the event loop has ended, and nobody waits
+            self._loop.call_soon_threadsafe(self.done.cancel)
+
+    def _tell(self, settle: Callable[[V], None], what: V) -> None:
+        with suppress(RuntimeError):  # the event loop has ended, and nobody waits
+            self._loop.call_soon_threadsafe(self._settle, settle, what)
+
+    def _settle(self, settle: Callable[[V], None], what: V) -> None:
+        if not self.done.done():
+            settle(what)
+
+
+class Errand:
+    """A call that nobody waits for, and that does not fail."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.run = function
+
+    def drop(self) -> None:
+        """It will not run."""
