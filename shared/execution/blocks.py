@@ -5,6 +5,7 @@ Called from the compute thread, operation by operation, in an order that `steps`
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +33,13 @@ class Method:
     """What is given back to error gradients of what codecs took from features."""
 
 
+class _PlacedStage(NamedTuple):
+    stage: Stage
+    policy: BackwardPolicy
+    input_gradient: bool
+    """Whether error gradients at its inputs are of use."""
+
+
 class PlacedBlocks:
     """What one worker computes with. A block that it shares is a copy of its own."""
 
@@ -40,41 +48,50 @@ class PlacedBlocks:
         self.held = held
         self.worker = worker
         self.feedback = method.feedback
-        self._model = model
         self._head = method.head
         self.passes_no_gradient = False
         """Whether a stage has passed no gradient on to its inputs in some step, though blocks before it learn."""
-        self._stages: dict[Tile, tuple[Stage, BackwardPolicy]] = {}
+        self._stages: dict[Tile, _PlacedStage] = {}
         for tile in stages(placement, worker):
             stage = Stage(held, tile.first, tile.stop, first_sample=tile.rows.begin)
             ends_model = tile.stop == placement.blocks
             policy_class = policy_of_stage(method.backward, placement.staleness, ends_model=ends_model)
-            policy = policy_class(stage, input_gradient=model.learns_below(tile.first))
-            self._stages[tile] = stage, policy
+            input_gradient = model.learns_below(tile.first)
+            policy = policy_class(stage, input_gradient=input_gradient)
+            self._stages[tile] = _PlacedStage(stage, policy, input_gradient)
 
     def forward(self, step: int, tile: Tile, inputs: Features) -> Features:
         """Run a stage; what its backward needs is kept."""
-        return self._stages[tile][1].forward(step, inputs)
+        return self._stages[tile].policy.forward(step, inputs)
 
     def backward(self, step: int, tile: Tile, gradients: Gradients) -> tuple[Gradients, dict[int, BlockGradients]]:
         """Error gradients at a stage's inputs, and its blocks' gradients; `gradients` are at what `forward` returned."""
-        return self._answered(tile, self._stages[tile][1].backward(step, gradients))
-
-    def _answered(self, tile: Tile, at_inputs: Gradients) -> tuple[Gradients, dict[int, BlockGradients]]:
-        if all(gradient is None for gradient in at_inputs) and self._model.learns_below(tile.first):
-            self.passes_no_gradient = True
+        placed = self._stages[tile]
+        at_inputs = self._noticed(placed.policy.backward(step, gradients), placed.input_gradient)
         return at_inputs, self.held.take_gradients(tile.blocks)
+
+    def _noticed(self, at_inputs: Gradients, input_gradient: bool) -> Gradients:
+        if input_gradient and all(gradient is None for gradient in at_inputs):
+            self.passes_no_gradient = True
+        return at_inputs
 
     def learn(
         self, step: int, tile: Tile, inputs: Features, labels: Tensor, share: float
-    ) -> tuple[BatchLoss, Gradients, dict[int, BlockGradients]]:
-        """The stage that ends with the model: forward, loss and backward in one graph; see `loss` and `backward`."""
-        stage, labels = self._stages[tile][0], widened(labels)
-        graph = stage.forward(step, inputs, input_gradient=self._model.learns_below(tile.first))
+    ) -> tuple[BatchLoss, Gradients]:
+        """The stage that ends with the model: forward, loss and backward in one graph; see `loss` and `backward`.
+
+        The blocks' gradients stay where they are, for `update` or `take_gradients`.
+        """
+        (stage, _, input_gradient), labels = self._stages[tile], widened(labels)
+        graph = stage.forward(step, inputs, input_gradient=input_gradient)
         with translate_loss_failures(self.held.recipe.loss, graph.outputs, labels):
             computed = self._head.compute(graph.outputs, labels, share)
-        at_inputs, of_blocks = self._answered(tile, stage.backward_from(graph, computed.root))
-        return computed.read(), at_inputs, of_blocks
+        at_inputs = self._noticed(stage.backward_from(graph, computed.root), input_gradient)
+        return computed.read(), at_inputs
+
+    def take_gradients(self, tile: Tile) -> dict[int, BlockGradients]:
+        """What `learn` has left in the blocks of a stage."""
+        return self.held.take_gradients(tile.blocks)
 
     def loss(self, outputs: Features, labels: Tensor, share: float) -> tuple[BatchLoss, Features]:
         """The loss of a part of the batch and its error gradient; see `LossHead.gradient`."""
@@ -84,7 +101,7 @@ class PlacedBlocks:
 
     def evaluate(self, tile: Tile, inputs: Features) -> Features:
         """Run a stage in evaluation mode."""
-        return self._stages[tile][0].evaluate(inputs)
+        return self._stages[tile].stage.evaluate(inputs)
 
     def judge(self, outputs: Features, labels: Tensor) -> BatchLoss:
         """The loss alone."""
@@ -101,9 +118,10 @@ class PlacedBlocks:
         with torch.no_grad():
             return summed(self.held.chain.blocks[block], parts)
 
-    def update(self, step: int, gradients: Mapping[int, BlockGradients]) -> None:
-        """Apply the gradients of blocks."""
-        self.held.apply(gradients, step)
+    def update(self, step: int, blocks: Sequence[int], taken: Mapping[int, BlockGradients]) -> None:
+        """Update blocks by the gradients that were taken, or where `taken` has none, by what `learn` has left in them."""
+        self.held.put_back(taken)
+        self.held.update(blocks, step)
 
     def weights(self, block: int) -> block_state.BlockTensors:
         """A copy of a block's parameters and buffers, for those that share it."""

@@ -11,6 +11,7 @@ from shared.placement import (
     Crossing,
     Forward,
     Loss,
+    ModelFacts,
     Operation,
     Program,
     Receive,
@@ -25,12 +26,16 @@ class Updates(NamedTuple):
     """Blocks whose updates follow one another, so that they are one."""
 
     blocks: tuple[int, ...]
+    at_once: bool
+    """Whether the `Learning` before has left their gradients in them."""
 
 
 class Learning(NamedTuple):
     """Forward, loss and backward of the stage that ends with the model, of the same samples: they need no second graph."""
 
     stage: Tile
+    updates_follow: bool
+    """Whether the next operation updates all blocks of the stage that learn, so that nobody has to take their gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +56,12 @@ class PlannedSegment:
     """The error gradients that they need."""
 
 
-def planned(segments: tuple[Program, ...], blocks: int) -> tuple[PlannedSegment, ...]:
-    """The same segments; blocks: how many the model has."""
+def planned(segments: tuple[Program, ...], model: ModelFacts) -> tuple[PlannedSegment, ...]:
+    """The same segments, of a program for this model."""
+    blocks = len(model.blocks)
     return tuple(
         PlannedSegment(
-            tuple(_joined([one for one in segment if not isinstance(one, Receive | Send)])),
+            tuple(_joined([one for one in segment if not isinstance(one, Receive | Send)], model)),
             tuple(one.crossing for one in segment if isinstance(one, Receive)),
             tuple(one.crossing for one in segment if isinstance(one, Send)),
             _name_of(segment),
@@ -67,20 +73,28 @@ def planned(segments: tuple[Program, ...], blocks: int) -> tuple[PlannedSegment,
     )
 
 
-def _joined(operations: list[Operation]) -> Iterator[Operation | Learning | Updates]:
-    at = 0
+def _joined(operations: list[Operation], model: ModelFacts) -> Iterator[Operation | Learning | Updates]:
+    at, at_once = 0, False
     while at < len(operations):
         match operations[at:]:
-            case [Forward(stage), Loss(rows), Backward(same, _), *_] if same == stage and rows == stage.rows:
-                yield Learning(stage)
+            case [Forward(stage), Loss(rows), Backward(same, _), *left] if same == stage and rows == stage.rows:
+                at_once = {block for block in stage.blocks if model.blocks[block].trainable} <= set(_updated(left))
+                yield Learning(stage, at_once)
                 at += 3
             case [Update(), *_] as left:
-                row = list(takewhile(lambda one: isinstance(one, Update), left))
-                yield Updates(tuple(one.block for one in row if isinstance(one, Update)))
+                row = _updated(left)
+                yield Updates(row, at_once)
                 at += len(row)
+                at_once = False
             case [other, *_]:
                 yield other
-                at += 1
+                at, at_once = at + 1, False
+
+
+def _updated(operations: list[Operation]) -> tuple[int, ...]:
+    """The blocks that are updated first of all."""
+    row = takewhile(lambda one: isinstance(one, Update), operations)
+    return tuple(one.block for one in row if isinstance(one, Update))
 
 
 def _after(segments: tuple[Program, ...], at: int) -> list[Operation]:

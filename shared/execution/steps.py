@@ -101,7 +101,7 @@ class WorkerSteps:
         self._program = program(placement, model, worker, training=training)
         sent_first, rest = segments(self._program)
         self._sent_first = tuple(one.crossing for one in sent_first if isinstance(one, Send))
-        self._segments = planned(rest, placement.blocks)
+        self._segments = planned(rest, model)
         self.answering_segments = answering_segments(rest)
         """After how many of its segments another step may come here."""
         self._ahead = steps_ahead(placement, model, training=training)
@@ -114,6 +114,18 @@ class WorkerSteps:
     def in_flight(self) -> tuple[int, ...]:
         """The steps that have begun here and are not done, in their order."""
         return tuple(self._steps)
+
+    def oldest(self, otherwise: int) -> int:
+        """The first of them, or this where there is none."""
+        return next(iter(self._steps), otherwise)
+
+    def newest(self, otherwise: int) -> int:
+        """The last of them, or this where there is none."""
+        return next(reversed(self._steps), otherwise)
+
+    def has(self, step: int) -> bool:
+        """Whether a step is one of them."""
+        return step in self._steps
 
     @property
     def waiting(self) -> int:
@@ -222,10 +234,13 @@ class WorkerSteps:
             self._take(state, crossing, state.arrived.pop(crossing))
         for operation in segment.computed:
             match operation:
-                case Updates(blocks):
-                    self._blocks.update(state.step, {block: state.block_gradients.pop(block, {}) for block in blocks})
-                case Learning(stage) if rows := self._rows(stage.rows, state):
+                case Updates(blocks, at_once):
+                    taken = {} if at_once else {block: state.block_gradients.pop(block, {}) for block in blocks}
+                    self._blocks.update(state.step, blocks, taken)
+                case Learning(stage, updates_follow) if rows := self._rows(stage.rows, state):
                     self._learn(state, stage, rows)
+                    if not updates_follow:
+                        state.block_gradients |= self._blocks.take_gradients(stage)
                 case Forward(stage) if rows := self._rows(stage.rows, state):
                     inputs = features_of(gathered(state.features[stage.first], rows))
                     state.features[stage.stop].append(Piece(rows, self._forward(state.step, operation, inputs)))
@@ -250,9 +265,8 @@ class WorkerSteps:
         inputs = features_of(gathered(state.features[stage.first], rows))
         (labels,) = features_of(gathered(state.labels, rows))
         share = rows.count / state.samples
-        state.loss, at_inputs, of_blocks = self._blocks.learn(state.step, stage, inputs, labels, share)
+        state.loss, at_inputs = self._blocks.learn(state.step, stage, inputs, labels, share)
         state.gradients[stage.first].append(Piece(rows, at_inputs))
-        state.block_gradients |= of_blocks
 
     def _compute_loss(self, state: StepInFlight, rows: Rows) -> None:
         outputs = features_of(gathered(state.features[self._placement.blocks], rows))

@@ -5,6 +5,7 @@ may begin included, until nothing can or others want the thread. So nothing wait
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -24,7 +25,7 @@ from shared.training.device import synchronise
 from shared.training.losses import BatchLoss
 
 LATEST_SECONDS = 0.02
-"""What nobody waits for is heard of so much later at most, and all that was done meanwhile with it."""
+"""What nobody waits for is heard of so much later at most, if work takes as long as before, and with it what was done since."""
 MOST_UNHEARD = 8
 """So many pieces of work may be done and not heard of: who asks for a boundary then is not many quick steps too late."""
 
@@ -109,7 +110,9 @@ class Computing:
         self._arrived: deque[tuple[int, int, Crossing, Load]] = deque()
         self._news: deque[Begun | Computed] = deque()
         self._is_told = False
-        """Whether the event loop will look for news that the thread has."""
+        """Whether the event loop was told that the thread has news, and has not looked yet."""
+        self._unheard_since = math.inf
+        """When the first piece was done that the event loop was not told of. The compute thread's own."""
         self._feeding = threading.Lock()
         """Held while a batch begins, so that whoever ends the feeding knows which have."""
         self._source: BatchSource | None = None
@@ -175,8 +178,9 @@ class Computing:
 
     def _go_on(self, work: Work | None) -> None:
         """On the compute thread: this piece of work, and what can be computed then."""
+        self._unheard_since = math.inf
         while work is not None:
-            self._compute(work)
+            done = self._compute(work)
             if (
                 self._is_stopped
                 or self._defect is not None
@@ -186,9 +190,9 @@ class Computing:
                 return
             self._take_in()
             if (work := self._steps.next_work()) is not None:
-                self._tell()
+                self._tell(done)
 
-    def _compute(self, work: Work) -> None:
+    def _compute(self, work: Work) -> Computed:
         started = time.monotonic()
         with translate_failures(f"step {work.step} at {self._steps.worker!r}", self._device):
             outgoing = work.run()
@@ -197,10 +201,10 @@ class Computing:
                 self._record.write(work.step)
         ended, loss = time.monotonic(), self._steps.finish(work)
         answers = work.segment + 1 == self._steps.answering_segments
-        staleness = max((*self._steps.in_flight, work.step)) - work.step
-        self._news.append(
-            Computed(work.step, work.what, outgoing, started, ended, answers, work.ends_step, loss, staleness)
-        )
+        staleness = max(self._steps.newest(work.step) - work.step, 0)
+        done = Computed(work.step, work.what, outgoing, started, ended, answers, work.ends_step, loss, staleness)
+        self._news.append(done)
+        return done
 
     def _take_in(self) -> None:
         """What has come, and batches that may begin: where the steps are used."""
@@ -218,21 +222,21 @@ class Computing:
         outgoing = self._steps.begin(step, batch.whole, batch.inputs, batch.labels)
         self._record.note(step, "samples", (*batch.inputs, batch.labels))
         self.begun_step = step + 1
-        ends_step = step not in self._steps.in_flight
+        ends_step = not self._steps.has(step)
         if ends_step:
             self._record.write(step)
         if outgoing or ends_step:
             self._news.append(Begun(step, outgoing, ends_step))
 
-    def _tell(self) -> None:
-        """On the compute thread: have the event loop hear what is new while this goes on."""
-        if self._is_told or not self._news:
-            return
-        self._is_told = True
-        self._loop.call_soon_threadsafe(self._hear_beside if self._is_awaited else self._hear_later)
-
-    def _hear_later(self) -> None:
-        self._loop.call_later(LATEST_SECONDS, self._hear_beside)
+    def _tell(self, done: Computed) -> None:
+        """On the compute thread, which goes on: have the event loop hear what is new, unless that can wait one piece more."""
+        self._unheard_since = min(self._unheard_since, done.ended_seconds)
+        next_ends = done.ended_seconds + (done.ended_seconds - done.started_seconds)
+        if self._is_awaited or next_ends > self._unheard_since + LATEST_SECONDS:
+            self._unheard_since = math.inf
+            if self._news and not self._is_told:
+                self._is_told = True
+                self._loop.call_soon_threadsafe(self._hear_beside)
 
     def _hear_beside(self) -> None:
         """While the thread goes on."""

@@ -226,7 +226,7 @@ class WorkerRun:
 
     def _oldest(self, step: int) -> int:
         """The oldest step that is under way where `step` begins next, as far as that has to wait for it."""
-        oldest = min((*self._steps.in_flight, step))
+        oldest = min(self._steps.oldest(step), step)
         return oldest if self._waits_for_all else min(oldest, *self._next_steps.values())
 
     def _hear(self, news: Begun | Computed) -> None:

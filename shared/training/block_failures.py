@@ -6,11 +6,15 @@ from shared.model.chain import Block
 
 
 def failures_of(what: str, *blocks: Block) -> foreign_code:
-    """Run the body, which calls these blocks. A user's block may raise anything; this raises ModelError that quotes it."""
+    """Run the body, which calls these blocks. A user's block may raise anything; this raises ModelError that quotes it.
 
-    def failure(cause: BaseException) -> ModelError:
-        names = " to ".join(repr(block.name) for block in dict.fromkeys((blocks[0], blocks[-1])))
-        noun = "block" if len(blocks) == 1 else "blocks"
-        return ModelError(f"{what} {noun} {names} failed with {described(cause)}".lstrip())
+    What it returns may be used again and again.
+    """
+    return foreign_code(lambda cause: block_failure(what, cause, *blocks))
 
-    return foreign_code(failure)
+
+def block_failure(what: str, cause: BaseException, *blocks: Block) -> ModelError:
+    """The error that names these blocks and quotes the cause."""
+    names = " to ".join(repr(block.name) for block in dict.fromkeys((blocks[0], blocks[-1])))
+    noun = "block" if len(blocks) == 1 else "blocks"
+    return ModelError(f"{what} {noun} {names} failed with {described(cause)}".lstrip())

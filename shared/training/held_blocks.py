@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from shared.errors import ModelError
+from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
 from shared.training import block_state
-from shared.training.block_failures import failures_of
+from shared.training.block_failures import block_failure
 from shared.training.optimizers import build_optimizer
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
@@ -34,6 +35,11 @@ class HeldBlocks:
         """Of all that the blocks learn; None where that is nothing."""
         self._learning: dict[int, dict[str, nn.Parameter]] = {}
         """Of each block that is here, the parameters that the optimizer updates, by their names in the whole module."""
+        self._updating: list[int] = []
+        """The blocks that are updated, or were last."""
+        self._update_failures = foreign_code(
+            lambda cause: block_failure("the update of", cause, *(chain.blocks[index] for index in self._updating))
+        )
         self._held: tuple[int, ...] = ()
         self._taken_in: tuple[int, ...] = ()
         self.hold(indices, {})
@@ -95,27 +101,26 @@ class HeldBlocks:
 
         A block that is not named must have no gradient.
         """
-        learning = [index for index in indices if index in self._learning]
-        if not learning or self._optimizer is None:
+        self._updating = [index for index in indices if index in self._learning]
+        if not self._updating or self._optimizer is None:
             return
-        parameters = [list(self._learning[index].values()) for index in learning]
+        parameters = [self._learning[index].values() for index in self._updating]
         if (clip_norm := self.recipe.optimizer.clip_norm) is not None:
             for of_block in parameters:
                 torch.nn.utils.clip_grad_norm_(of_block, clip_norm, foreach=False)
         self._optimizer.param_groups[0]["lr"] = learning_rate(self.recipe, step)
-        with failures_of("the update of", *(self.chain.blocks[index] for index in learning)):
+        with self._update_failures:
             self._optimizer.step()
         for of_block in parameters:
             for parameter in of_block:
                 parameter.grad = None
         self.weights_version += 1
 
-    def apply(self, gradients: Mapping[int, BlockGradients], step: int) -> None:
-        """Update blocks by these gradients."""
+    def put_back(self, gradients: Mapping[int, BlockGradients]) -> None:
+        """Have blocks updated by these gradients: they are where backwards would have left them."""
         for index, gradient in gradients.items():
             for name, parameter in self._learning.get(index, {}).items():
                 parameter.grad = gradient.get(name)
-        self.update(gradients, step)
 
     def take_gradients(self, indices: Iterable[int]) -> dict[int, BlockGradients]:
         """What backwards have left, by block; the parameters have no gradient afterwards."""

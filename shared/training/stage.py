@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 
+from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
 from shared.model.features import Features, FeatureSpecs, Gradients, call_module
 from shared.model.random_state import random_state
-from shared.training.block_failures import failures_of
+from shared.training.block_failures import block_failure, failures_of
 from shared.training.held_blocks import HeldBlocks
 from shared.training.recipe import Recipe
 
@@ -46,6 +47,11 @@ class Stage:
         self.gradients_return = held.chain.gradients_return(stop)
         """Whether error gradients return to the outputs: whether any is of use there."""
         self._random_parts = (first_sample,) if first_sample else ()
+        self._running: Block
+        """The block that is run, or was last."""
+        # Made once, because a step that is short would feel it.
+        self._block_failures = foreign_code(lambda cause: block_failure("", cause, self._running))
+        self._backward_failures = failures_of("the backward of", *self.blocks)
 
     @property
     def device(self) -> torch.device:
@@ -84,20 +90,19 @@ class Stage:
         )
         if not self.blocks:  # inputs and outputs are one
             return of_use
-        roots = [output for output, gradient in zip(graph.outputs, of_use, strict=True) if gradient is not None]
-        return self._backward(graph, roots, [gradient for gradient in of_use if gradient is not None])
+        roots = tuple(output for output, gradient in zip(graph.outputs, of_use, strict=True) if gradient is not None)
+        return self._backward(graph, roots, tuple(gradient for gradient in of_use if gradient is not None))
 
     def backward_from(self, graph: Graph, loss: Tensor) -> Gradients:
         """The same where the graph goes on from the outputs to a loss, a scalar: backward from there, in one go."""
-        return self._backward(graph, [loss] if loss.requires_grad else [], None)
+        if not loss.requires_grad:
+            return self._backward(graph, (), ())
+        return self._backward(graph, (loss,), (torch.ones_like(loss),))
 
-    def _backward(self, graph: Graph, roots: list[Tensor], gradients: list[Tensor] | None) -> Gradients:
+    def _backward(self, graph: Graph, roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> Gradients:
         if roots:
-            with failures_of("the backward of", *self.blocks):
-                if gradients is None:
-                    torch.autograd.backward(roots)
-                else:
-                    _run_engine(tuple(roots), tuple(gradients))
+            with self._backward_failures:
+                _run_engine(roots, gradients)
         return tuple(graph.input_gradients)
 
     def update(self, step: int) -> None:
@@ -112,12 +117,15 @@ class Stage:
     def _run(self, step: int, features: Features, weights: Weights | None) -> Features:
         features = self._writable(features)
         self._set_mode(training=True)
-        for block in self.blocks:
-            if block.draws_random:
-                with random_state(self.held.recipe.seed, step, block.index, *self._random_parts):
-                    features = _call(block, features, weights)
-            else:
-                features = _call(block, features, weights)
+        with self._block_failures:
+            for block in self.blocks:
+                self._running = block
+                values = None if weights is None else weights[block.index]
+                if block.draws_random:
+                    with random_state(self.held.recipe.seed, step, block.index, *self._random_parts):
+                        features = call_module(block.module, features, values)
+                else:
+                    features = call_module(block.module, features, values)
         return features
 
     def _placed(self, features: Features) -> Features:
@@ -150,10 +158,11 @@ class Stage:
     def evaluate(self, inputs: Features) -> Features:
         """Forward in evaluation mode without a graph; nothing changes."""
         self._set_mode(training=False)
-        with torch.no_grad():
+        with torch.no_grad(), self._block_failures:
             features = self._writable(self._placed(inputs))
             for block in self.blocks:
-                features = _call(block, features, None)
+                self._running = block
+                features = call_module(block.module, features)
         return features
 
     def _set_mode(self, *, training: bool) -> None:
@@ -175,14 +184,9 @@ def with_zeros(gradients: Gradients, specs: FeatureSpecs, samples: int) -> Gradi
     )
 
 
-def _call(block: Block, features: Features, weights: Weights | None) -> Features:
-    with failures_of("", block):
-        return call_module(block.module, features, None if weights is None else weights[block.index])
-
-
 def _run_engine(roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
-    """`torch.autograd.backward` of tensors with gradients of their own, without its look at shapes.
+    """`torch.autograd.backward` of tensors with gradients of their own, without its look at what it is given.
 
-    That look imports sympy, which takes 34 MB of every process; the engine refuses wrong shapes itself.
+    That look takes as long as a small layer, and imports sympy, 34 MB of every process. The engine refuses wrong shapes itself.
     """
     _engine_run_backward(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)

@@ -111,7 +111,7 @@ class WatchedBlocks(PlacedBlocks):
 
     def learn(
         self, step: int, tile: Tile, inputs: Features, labels: Tensor, share: float
-    ) -> tuple[BatchLoss, Gradients, dict[int, BlockGradients]]:
+    ) -> tuple[BatchLoss, Gradients]:
         """See `PlacedBlocks`."""
         self._note(step, tile, inputs)
         return super().learn(step, tile, inputs, labels, share)
@@ -124,12 +124,12 @@ class WatchedBlocks(PlacedBlocks):
         self.most_inputs_kept = max(self.most_inputs_kept, len(self._inputs))
         self._inputs += map(weakref.ref, inputs)
 
-    def update(self, step: int, gradients: Mapping[int, BlockGradients]) -> None:
+    def update(self, step: int, blocks: Sequence[int], taken: Mapping[int, BlockGradients]) -> None:
         """See `PlacedBlocks`."""
-        for block in gradients:
+        for block in blocks:
             assert step == self._updated[block] + 1, "each step once, in their order"
             self._updated[block] = step
-        super().update(step, gradients)
+        super().update(step, blocks, taken)
 
     def take_weights(self, block: int, tensors: dict[str, Tensor]) -> None:
         """See `PlacedBlocks`."""
