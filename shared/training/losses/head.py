@@ -68,13 +68,18 @@ class LossHead:
             raise ModelError(f"loss {name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function")
 
     def compute(self, outputs: Features, labels: Tensor, share: float = 1.0) -> ComputedLoss:
-        """The loss of a batch, with a graph where gradients are on. Raises ModelError when the shapes do not fit.
+        """The loss of a batch, with a graph where gradients are on. Raises ModelError when the shapes do not fit, and where the
+        loss is not one number.
 
         share: of the samples of the whole batch, where others compute the loss of the rest.
         """
         (output,) = outputs
         labels = self._fitted(output, labels)
         loss = self._function(output, labels)
+        if loss.numel() != 1:
+            raise ModelError(
+                f"loss {self._name!r} gives {tuple(loss.shape)} for a batch; it must give one number, the mean"
+            )
         return ComputedLoss(loss if share == 1.0 else loss * share, loss, output, labels)
 
     def gradient(self, outputs: Features, labels: Tensor, share: float = 1.0) -> tuple[BatchLoss, Features]:

@@ -68,6 +68,12 @@ def test_a_number_a_sample_is_not_held_against_a_column():
         LossHead("mse", None).gradient((torch.rand(4),), torch.rand(4, 1))
 
 
+def test_a_loss_that_gives_a_number_a_sample_is_refused():
+    distances = "torch.nn.functional:pairwise_distance"
+    with pytest.raises(ModelError, match=rf"loss '{distances}' gives \(3,\) for a batch; it must give one number"):
+        LossHead(distances, None).compute((torch.randn(3, 4),), torch.randn(3, 4))
+
+
 def test_class_labels_need_no_shape_but_their_own():
     loss, (gradient,) = LossHead("cross_entropy", None).gradient((torch.eye(3),), torch.arange(3))
     assert (loss.correct, loss.samples) == (3, 3)
