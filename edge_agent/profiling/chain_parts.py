@@ -67,8 +67,9 @@ class ChainPartFile:
         return self.done.links.get(f"{near}-{far}")
 
     def save(self) -> None:
-        """Write it down."""
-        self._file.save(self.done)
+        """Write it down; where nothing is measured yet, there is nothing to go on with, and no file."""
+        if self.done.seconds or self.done.links:
+            self._file.save(self.done)
 
     def remove(self) -> None:
         """It is not needed any more."""

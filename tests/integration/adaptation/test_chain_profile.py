@@ -178,6 +178,14 @@ async def test_what_is_no_chain_is_refused_before_anybody_is_asked(tmp_path, mor
     assert not list(tmp_path.iterdir())
 
 
+async def test_where_no_trainer_answers_nothing_is_left_here(tmp_path):
+    away = '{name="near", address="127.0.0.1:1", connect_timeout_seconds=0.2}'
+    config = edge_config(*flags("cnn", "sgd"), f'trainers=[{away}, {{name="far", address="127.0.0.1:1"}}]')
+    with pytest.raises(UnreachableError, match="no trainer answered at"):
+        await profile_chain(config, tmp_path / "chain.json", QUICK, lambda _line: None)
+    assert not list(tmp_path.iterdir())
+
+
 async def test_more_workers_than_blocks_are_refused(tmp_path):
     config = edge_config(*nowhere_flags("a", "b", "c", "d"))
     with pytest.raises(PlanError, match="there are 5 workers and 4 blocks, and each worker must have a block at least"):
