@@ -2,10 +2,15 @@
 
 The engine (`shared/planning/chain/engine.py`) is pure and decides; clock, codecs by name, logs and metrics are here. What an
 operator pins goes first.
+
+Where the run goes on without a trainer, so does the engine. When that trainer answers again, it is a candidate: the run takes
+it back where the best partition with it is better by the margin and wins more than it costs.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -18,13 +23,25 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import MeanSince, Statistics
-from shared.errors import ConfigError, PlanError
-from shared.placement import Cargo, Placement, Route, chain_workers, cuts_of
+from shared.errors import ConfigError, DataError, PlanError
+from shared.placement import Cargo, Placement, Route, chain_workers, cuts_of, document_of
 from shared.planning import EngineConfig
-from shared.planning.chain import ChainDecision, ChainEngine, MeasuredChain, Partition, load_chain
+from shared.planning.chain import (
+    ChainDecision,
+    ChainEngine,
+    MeasuredChain,
+    Partition,
+    Reason,
+    chain_placement,
+    load_chain,
+    plan_chain,
+)
 from shared.registry import codec_bits, codec_of_bits
 
 _log = structlog.get_logger(__name__)
+
+RETURN_SECONDS = 30.0
+"""How often trainers that were left out are asked, and what a return has to win: all restore a checkpoint for it."""
 
 
 class ChainDecisions:
@@ -44,25 +61,75 @@ class ChainDecisions:
 
         Raises PlanError where nothing was measured of it.
         """
-        self._names = tuple(stage.name for stage in chain.stages)
+        self._chain, self._settings, self._total_steps = chain, settings, total_steps
         self._codec = codec
-        start = self._partition_of(placement)
-        assert start is not None, "the placement is a chain"
-        config = EngineConfig(margin=settings.margin, dwell_seconds=settings.dwell_seconds)
-        self._engine = ChainEngine(chain, settings.bits, placement.staleness, start, config, total_steps)
         self._statistics, self._metrics = statistics, metrics
+        self._pinned: tuple[tuple[int, ...] | None, int | None] = None, None
         self._means: dict[str, MeanSince] = {}
+        self._begin(placement)
+
+    def _begin(self, placement: Placement) -> None:
+        """Decide for the workers of this placement. PlanError where nothing was measured of it."""
+        start = self._partition_of(placement)
+        assert start is not None, "the placement is a chain of measured stages"
+        names = chain_workers(placement) or ()
+        config = EngineConfig(margin=self._settings.margin, dwell_seconds=self._settings.dwell_seconds)
+        self._engine = ChainEngine(
+            self._chain.among(names), self._settings.bits, placement.staleness, start, config, self._total_steps
+        )
+        self._names = names
+        self._means.clear()
         self._proposal: ChainDecision | None = None
+        with suppress(PlanError):  # cuts that were pinned for other workers
+            self._engine.pin(*self._pinned)
 
     @asynccontextmanager
     async def running(self, deployer: Deploys) -> AsyncIterator[None]:
         """Decide for this deployer while the body runs."""
         async with looking(partial(self.look, deployer)):
-            yield
+            asking = asyncio.create_task(self._ask_who_is_back(deployer))
+            try:
+                yield
+            finally:
+                asking.cancel()
+                with suppress(asyncio.CancelledError):
+                    await asking
+
+    async def _ask_who_is_back(self, deployer: Deploys) -> None:
+        while True:
+            await asyncio.sleep(RETURN_SECONDS)
+            if not (back := await deployer.back()):
+                continue
+            try:
+                self.weigh(deployer, back)
+            except (ConfigError, DataError) as refusal:
+                _log.warning("trainers are not taken back", trainers=back, reason=str(refusal))
+
+    def weigh(self, deployer: Deploys, back: Sequence[str]) -> None:
+        """Have trainers again that answer, where that is worth it. Raises ConfigError or DataError where they may not be."""
+        placement = deployer.placement
+        if deployer.moving or self._pinned[0] is not None or chain_workers(placement) != self._names:
+            return
+        chain = self._chain.among({*self._names, *back})
+        try:
+            plan = plan_chain(chain, self._settings.bits, placement.staleness)
+        except PlanError:
+            return
+        today, remaining = self._engine.predicted_seconds, self._engine.remaining_steps
+        won_seconds = (today - plan.seconds_per_step) * remaining
+        if plan.seconds_per_step >= (1.0 - self._settings.margin) * today or won_seconds <= RETURN_SECONDS:
+            return
+        wanted = chain_placement(chain, plan.partition, placement.staleness)
+        routes = [Route(*hop, Cargo.FEATURE) for hop in pairwise(wanted.workers)]
+        codecs = [codec_of_bits(bits, self._codec) for bits in plan.partition.bits]
+        _log.info("taking trainers back", trainers=back, wanted=str(plan.partition))
+        self._metrics.repartitions.labels(Reason.WORKER).inc()
+        deployer.place(document_of(replace(wanted, codecs=dict(zip(routes, codecs, strict=True)))))
 
     def pin(self, *, cuts: tuple[int, ...] | None, bits: int | None) -> None:
         """Hold cuts or bit width, each that is given. Raises PlanError where nothing may be so, and then nothing is changed."""
         self._engine.pin(cuts, bits)
+        self._pinned = cuts, bits
 
     def look(self, deployer: Deploys, seconds: float) -> None:
         """Observe once, and do what follows from it. seconds: any clock that never goes back."""
@@ -70,6 +137,11 @@ class ChainDecisions:
             self._engine.note_standstill(seconds)
             return
         partition = self._partition_of(deployer.placement)
+        if partition is not None and chain_workers(deployer.placement) != self._names:
+            try:
+                self._begin(deployer.placement)
+            except PlanError:
+                partition = None
         if partition is None or not self._engine.knows(partition) or not self._statistics.is_flowing:
             self._engine.note_standstill(seconds)
             return
@@ -122,11 +194,11 @@ class ChainDecisions:
         return taken
 
     def _partition_of(self, placement: Placement) -> Partition | None:
-        """The partition of a placement; None where it is no chain of these stages."""
-        cuts = cuts_of(placement)
-        if cuts is None or chain_workers(placement) != self._names:
+        """The partition of a placement; None where it is no chain of measured stages, in their order."""
+        cuts, workers = cuts_of(placement), chain_workers(placement) or ()
+        if cuts is None or workers != tuple(stage.name for stage in self._chain.stages if stage.name in workers):
             return None
-        routes = [Route(*hop, Cargo.FEATURE) for hop in pairwise(self._names)]
+        routes = [Route(*hop, Cargo.FEATURE) for hop in pairwise(workers)]
         return Partition(cuts, tuple(codec_bits(placement.codecs[route]) for route in routes))
 
 

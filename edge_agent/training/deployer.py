@@ -14,7 +14,9 @@ from edge_agent.training.attempts import can_be_mended, is_refusal
 from edge_agent.training.listener import RunListener
 from edge_agent.training.placement_change import change_placement
 from edge_agent.training.step_boundary import StepBoundary
+from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
+from shared.concurrency.tasks import gathered
 from shared.errors import FencedError, GoneError, IsthmusError, UnreachableError
 from shared.placement import Cargo, Deployment, Placement, held_blocks
 
@@ -126,6 +128,12 @@ class Deployer:
         left_out = self._session.left_out
         return [] if self._wanted is None else [name for name in left_out if held_blocks(self._wanted, name)]
 
+    async def back(self) -> list[str]:
+        """The trainers that were left out and answer again."""
+        asked = {name: member.client for name, member in self._session.left_out.items()}
+        answers = await gathered(*(_answers(client) for client in asked.values()))
+        return [name for name, answered in zip(asked, answers, strict=True) if answered]
+
     def stay(self, reason: str) -> None:
         """Give up what is wanted: it cannot come into force now."""
         self._wanted = None
@@ -171,3 +179,11 @@ class Deployer:
         if replace(placement, version=in_force.version) == in_force:
             self._wanted = None
         self._boundary.request()
+
+
+async def _answers(client: TrainerClient) -> bool:
+    try:
+        await client.check_serving()
+    except IsthmusError:
+        return False
+    return True

@@ -61,6 +61,9 @@ class Deploys(Protocol):
     def wanted_edge_blocks(self) -> int | None:
         """How many blocks will be here once those that move have moved; None where none do."""
 
+    async def back(self) -> list[str]:
+        """The trainers that the run goes on without, and that answer again."""
+
     def change(
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
     ) -> None:

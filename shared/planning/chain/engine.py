@@ -47,6 +47,8 @@ class Reason(StrEnum):
     """The links carry more or less than they did."""
     PIN = "pin"
     """An operator holds other cuts."""
+    WORKER = "worker"
+    """A trainer that was left out is back."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,11 @@ class ChainEngine:
         """Whether everything of a partition was measured."""
         costs = ChainCosts(replace(self._chain, min_bits=None), (*self._bits, *partition.bits))
         return self._seconds_of(partition, costs) < math.inf
+
+    @property
+    def remaining_steps(self) -> float:
+        """Until the run ends."""
+        return max(0.0, self._total_steps - self._step)
 
     @property
     def predicted_seconds(self) -> float:

@@ -12,12 +12,14 @@ import pytest
 from safetensors.torch import load_file
 
 from edge_agent import run_training
+from edge_agent.experiment.workload import Workload
 from edge_agent.main import app as agent_app
 from edge_agent.observability.observer import RunObserver
 from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import ExitCode
+from shared.placement import held_blocks
 from tests.chaos import sides
 from tests.chaos.faults import Fault, Planned
 from tests.support.commands import command
@@ -243,3 +245,57 @@ async def test_a_trainer_that_is_back_has_blocks_again_when_somebody_places_them
         result = await run
     assert [block.worker for block in result.summary.blocks] == ["edge", *NAMES]
     assert_same_bits(expected, result.module.state_dict())
+
+
+async def test_the_engine_of_a_chain_takes_a_trainer_back_that_answers_again(tmp_path, expected, monkeypatch):
+    far_enough, replaced, back = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr("edge_agent.adaptation.chain_decisions.RETURN_SECONDS", 0.2)
+    monkeypatch.setattr(RunObserver, "replaced", lambda *_: replaced.set())
+    show_placed = RunObserver.placed
+
+    def note_placed(observer, placement, links):
+        show_placed(observer, placement, links)
+        if replaced.is_set() and held_blocks(placement, "far"):
+            back.set()
+
+    monkeypatch.setattr(RunObserver, "placed", note_placed)
+
+    def progressed(progress):
+        if progress.steps >= 3 * CHECKPOINT_STEPS:
+            far_enough.set()
+
+    with Chain(tmp_path) as chain:
+        engine = f'engine.chain="{chain_file(tmp_path / "chain.json")}"'
+        run = asyncio.create_task(run_training(edge_config(*chain.flags(), engine), Listening(progressed)))
+        await far_enough.wait()
+        await chain.command("pause")
+        chain.kill("far")
+        await replaced.wait()
+        chain.start("far")
+        await back.wait()
+        await chain.command("resume")
+        result = await run
+    assert [block.worker for block in result.summary.blocks] == ["edge", *NAMES]
+    assert_same_bits(expected, result.module.state_dict())
+
+
+def chain_file(path):
+    """A file that finds nobody as quick as the trainer that goes away."""
+    workload = Workload(edge_config(*CHOSEN))
+    cuts, sizes = range(len(PLACED) + 1), [1000.0] * (len(PLACED) + 1)
+    slow = [[float(stop - first) if stop > first else None for stop in cuts] for first in cuts]
+    quick = [[None if seconds is None else seconds / 10 for seconds in row] for row in slow]
+    document = {
+        "schema": "isthmus.chain/v1",
+        "model": "cnn",
+        "batch_size": workload.config.data.batch_size,
+        "blocks": [{"name": block.name, "bytes": 1000} for block in workload.chain.blocks],
+        "feature_bytes": sizes,
+        "gradient_bytes": sizes,
+        "encode": None,
+        "min_bits": None,
+        "stages": [{"name": name, "seconds": quick if name == "far" else slow} for name in PLACED],
+        "links": [{"uplink": 1e9, "downlink": 1e9, "round_trip_seconds": 0.0}] * len(NAMES),
+    }
+    path.write_text(json.dumps(document))
+    return path

@@ -3,7 +3,8 @@
 import copy
 import json
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,3 +117,14 @@ def test_what_is_written_is_read_back(changes):
     for before, after in zip(chain.stages, again.stages, strict=True):
         assert after.name == before.name
         assert np.array_equal(after.seconds, before.seconds, equal_nan=True)
+
+
+def test_without_a_stage_its_links_are_one():
+    chain = parse_chain(json.loads(Path("deploy/demo/chain.json").read_text()), "demo")
+    direct = chain.among({"gpu", "edge"})
+    assert [stage.name for stage in direct.stages] == ["edge", "gpu"]
+    assert direct.links == (Rates(10e6, 50e6, 0.04),), "the file has a link between the two"
+    passed = replace(chain, links_between=None).among({"edge", "gpu"})
+    assert passed.links == (Rates(20e6, 50e6, 0.044),), "the least rates of what is passed, and all round trips"
+    assert chain.among({"edge", "gateway", "gpu"}).links == chain.links
+    assert chain.among({"gateway"}).links == ()
