@@ -8,6 +8,8 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
 
 from shared.codec import Encoded
 from shared.concurrency.threads import Runner
@@ -19,22 +21,18 @@ from shared.placement import Arrivals, Cargo, Crossing, Program, Receive, Send
 from shared.runtime.crossing_wire import ROLES, CrossingWire
 from shared.runtime.judging import judge
 from shared.runtime.outbox import Item, Outbox
-from shared.runtime.resend_buffer import ResendBuffer
+from shared.runtime.reports import Reports
 from shared.runtime.worker_listener import WorkerListener
 from shared.tensor_wire import from_wire, to_wire
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import TensorKey, WireTensor, key_of
-from shared.transport.stream.reminder import Reminder
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
+T = TypeVar("T")
 LinkStream = Duplex[LinkMessage, LinkMessage]
-DONES = 1024
-"""Reports of steps that are done which are kept to be sent again: many more than can be under way, and small."""
-MOST_DONES = 16
-"""Reports that go in one message; with the frames they stay below what a reader takes."""
-REPORT_DELAY_SECONDS = 0.020
-"""How long a report waits for a message that it can go with, where no batch waits for it."""
+ENCODED_AT_ONCE_BYTES, COPIED_AT_ONCE_BYTES = 64 * 1024, 1 << 20
+"""What is encoded or decoded, and what is copied, in about the time that a thread takes to wake."""
 
 
 class Inbox:
@@ -99,18 +97,14 @@ class LinkEnd:
         self._announced: dict[Crossing, tuple[int, int, int]] = {}
         """Of each crossing, the step, the samples and the count of slots that are announced, where some are missing."""
         self._slots: dict[tuple[Crossing, int], dict[int, Encoded]] = {}
-        self._dones: ResendBuffer[StepDone] = ResendBuffer(DONES)
-        self._done_count = self._dones_sent = self._dones_received = 0
-        self._reports_are_due = False
-        """Whether reports go now, even alone."""
-        self._reports_may_wait = reports_may_wait
-        self._report_reminder = Reminder(REPORT_DELAY_SECONDS, self._send_reports)
+        self._more_to_send = asyncio.Event()
+        self._reports = Reports(self._more_to_send.set, may_wait=reports_may_wait)
+        self._dones_received = 0
         self._stopping: list[str] = []
         """Workers that are about to stop."""
         self._stopping_sent = 0
         """How many of them the peer has been told of on this stream."""
         self._stream: LinkStream | None = None
-        self._more_to_send = asyncio.Event()
         self._is_ending = False
         self._peer_has_ended = False
         """Whether the peer has ended the stream of now."""
@@ -137,16 +131,7 @@ class LinkEnd:
 
     def report(self, done: StepDone) -> None:
         """Tell the peer that a worker has done a step."""
-        self._dones.keep(self._done_count, done)
-        self._done_count += 1
-        if self._reports_may_wait:
-            self._report_reminder.begin()
-        else:
-            self._send_reports()
-
-    def _send_reports(self) -> None:
-        self._reports_are_due = True
-        self._more_to_send.set()
+        self._reports.add(done)
 
     def tell_stopping(self, worker: str) -> None:
         """Tell the peer, and every new stream's again, that a worker is about to stop."""
@@ -173,13 +158,11 @@ class LinkEnd:
             )
         awaited = {(one.role, one.block): one.next_step for one in peer.awaited}
         leaving = {self._role_and_block(crossing): crossing for crossing in self._outbox.crossings}
-        if awaited.keys() != leaving.keys() or not self._dones.covers(peer.dones_received, self._done_count):
+        if awaited.keys() != leaving.keys() or not self._reports.covers(peer.dones_received):
             raise ProtocolError(f"worker {self.peer!r} waits for something else than comes to it under this placement")
         for key, step in awaited.items():
             self._outbox.resume(leaving[key], step)
-        self._dones_sent = peer.dones_received
-        self._dones.forget_before(peer.dones_received)
-        self._reports_are_due = True
+        self._reports.resume(peer.dones_received)
         self._stopping_sent = 0
         self._peer_has_ended = False
         self._announced.clear()
@@ -194,7 +177,8 @@ class LinkEnd:
 
     def end(self) -> None:
         """Send what there is to send, and end the stream then. Who dials ends a link, with nothing under way."""
-        self._is_ending = self._reports_are_due = True
+        self._is_ending = True
+        self._reports.hurry()
         self._more_to_send.set()
 
     async def run(self, stream: LinkStream, end_writing: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -219,7 +203,8 @@ class LinkEnd:
                 await receiving  # it must not be cancelled while it reads, which would end the stream as a failure
             elif end_writing is None and receiving in done:
                 # What is on its way goes on to its end: gRPC cannot end a call of which a write was cancelled.
-                self._peer_has_ended = self._reports_are_due = True
+                self._peer_has_ended = True
+                self._reports.hurry()
                 self._more_to_send.set()
                 await asyncio.wait({sending})
         finally:
@@ -270,7 +255,7 @@ class LinkEnd:
         while True:
             if items := self._outbox.next():
                 await self._send(stream, items)
-            elif self._stopping_sent < len(self._stopping) or (self._reports_are_due and self._has_reports):
+            elif self._stopping_sent < len(self._stopping) or self._reports.are_due:
                 await stream.write(self._news())
             elif self._is_ending or self._peer_has_ended:
                 return
@@ -278,23 +263,13 @@ class LinkEnd:
                 self._more_to_send.clear()
                 await self._more_to_send.wait()
 
-    @property
-    def _has_reports(self) -> bool:
-        return self._dones_sent < self._done_count
-
     def _news(self) -> LinkMessage:
         """A message with what is new beside what crosses: reports, and a worker that is about to stop."""
         message = LinkMessage()
         if self._stopping_sent < len(self._stopping):
             message.stopping.worker = self._stopping[self._stopping_sent]
             self._stopping_sent += 1
-        if self._has_reports:
-            stop = min(self._done_count, self._dones_sent + MOST_DONES)
-            message.dones.extend(self._dones[number] for number in range(self._dones_sent, stop))
-            self._dones_sent = stop
-            if not self._has_reports:
-                self._reports_are_due = False
-                self._report_reminder.end()
+        message.dones.extend(self._reports.take())
         return message
 
     async def _send(self, stream: LinkStream, items: tuple[Item, ...]) -> None:
@@ -314,13 +289,20 @@ class LinkEnd:
             self._outbox.note_sent(item)
 
     async def _encoded(self, item: Item) -> dict[int, Encoded]:
-        if item.crossing not in self._as_they_lie or _is_on_device(item.load):
+        if not isinstance(item.load, tuple) or _is_on_device(item.load):
             return await self._codecs.run(self._encode, item)
+        count = sum(tensor.nbytes for tensor in item.load if tensor is not None)
+        if item.crossing not in self._as_they_lie:
+            return await self._called(partial(self._encode, item), at_once=count <= ENCODED_AT_ONCE_BYTES)
         if item.crossing.cargo is Cargo.FEATURE and self._wire.placement.staleness:
             # It is kept while other steps are computed. In the middle of where their activations were, it would keep that
             # memory from being used again as a whole.
-            item.load = await self._codecs.run(_copied, item.load)
+            item.load = await self._called(partial(_copied, item.load), at_once=count <= COPIED_AT_ONCE_BYTES)
         return self._wire.encode(item.crossing, item.load)
+
+    async def _called(self, function: Callable[[], T], *, at_once: bool) -> T:
+        """What a function returns, called on the thread of the codecs, or here."""
+        return function() if at_once else await self._codecs.run(function)
 
     def _encode(self, item: Item) -> dict[int, Encoded]:
         encoded = self._wire.encode(item.crossing, item.load)
@@ -361,7 +343,8 @@ class LinkEnd:
             return
         takes_time = self._inbox.feedback.is_due(step, crossing) if crossing.cargo is Cargo.ERROR_GRADIENT else False
         if takes_time or crossing not in self._as_they_lie:
-            load = await self._codecs.run(self._decode, crossing, step, samples, slots)
+            at_once = sum(each.raw_bytes for each in slots.values()) <= ENCODED_AT_ONCE_BYTES
+            load = await self._called(partial(self._decode, crossing, step, samples, slots), at_once=at_once)
         else:
             load = self._wire.decode(crossing, slots)
         # From here on without a pause: a lost stream has brought this or has not.

@@ -1,0 +1,72 @@
+"""Reports of steps that are done, on their way to the peer of a link: kept until it has them, sent with what else goes."""
+
+from collections.abc import Callable
+
+from shared.runtime.resend_buffer import ResendBuffer
+from shared.transport.stream.reminder import Reminder
+from shared.wire.isthmus.v1.link_pb2 import StepDone
+
+MOST_KEPT = 1024
+"""Reports that are kept to be sent again: many more than can be under way, and small."""
+MOST_TAKEN = 16
+"""Reports that go in one message; with the frames they stay below what a reader takes."""
+DELAY_SECONDS = 0.020
+"""How long a report waits for a message that it can go with, where no batch waits for it."""
+
+
+class Reports:
+    """Used on the event loop."""
+
+    def __init__(self, on_due: Callable[[], None], *, may_wait: bool) -> None:
+        """on_due: told when reports are to go, even alone. may_wait: whether no batch begins only when it is heard what others
+        have done."""
+        self._kept: ResendBuffer[StepDone] = ResendBuffer(MOST_KEPT)
+        self._count = self._sent = 0
+        self._on_due = on_due
+        self._may_wait = may_wait
+        self._is_hurried = False
+        self._reminder = Reminder(DELAY_SECONDS, self._remind)
+
+    def add(self, done: StepDone) -> None:
+        """One more has to go."""
+        self._kept.keep(self._count, done)
+        self._count += 1
+        if self._may_wait:
+            self._reminder.begin()
+        else:
+            self._remind()
+
+    def hurry(self) -> None:
+        """What there is goes now, even alone."""
+        self._is_hurried = True
+
+    @property
+    def are_due(self) -> bool:
+        """Whether there are any that go now, even alone."""
+        return self._is_hurried and self._sent < self._count
+
+    def take(self) -> list[StepDone]:
+        """What goes with the message that goes now."""
+        if self._sent == self._count:
+            return []
+        stop = min(self._count, self._sent + MOST_TAKEN)
+        taken = [self._kept[number] for number in range(self._sent, stop)]
+        self._sent = stop
+        if stop == self._count:
+            self._is_hurried = False
+            self._reminder.end()
+        return taken
+
+    def covers(self, received: int) -> bool:
+        """Whether a peer that has received so many can be brought to all there are."""
+        return self._kept.covers(received, self._count)
+
+    def resume(self, received: int) -> None:
+        """A stream begins, whose other end has received so many."""
+        self._sent = received
+        self._kept.forget_before(received)
+        self.hurry()
+
+    def _remind(self) -> None:
+        self.hurry()
+        self._on_due()
