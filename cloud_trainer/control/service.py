@@ -14,7 +14,6 @@ from cloud_trainer.sessions.session_store import SessionStore
 from shared.control.levels import level_now, set_level
 from shared.control.status import deployment_status
 from shared.control.watching import watch
-from shared.telemetry.metrics import counted
 from shared.transport.auth.callers import caller
 from shared.transport.auth.tokens import Scope
 from shared.wire.isthmus.v1 import control_pb2 as pb
@@ -122,10 +121,10 @@ class TrainerControl:
             device=self._device,
             open_sessions=len(self._sessions),
             max_sessions=self._sessions.limit,
-            steps=int(counted(metrics.steps)),
-            samples=int(counted(metrics.samples)),
-            bytes_up=int(counted(metrics.bytes_up)),
-            bytes_down=int(counted(metrics.bytes_down)),
+            steps=int(metrics.steps.value),
+            samples=int(metrics.samples.value),
+            bytes_up=int(metrics.bytes_up.value),
+            bytes_down=int(metrics.bytes_down.value),
             queues=pb.TrainerQueues(**{queue: metrics.waiting(queue) for queue in QUEUES}),
             log_level=level_now(),
             sessions=self._open_sessions(),

@@ -11,7 +11,9 @@ from shared.placement import AGENT
 from shared.planning.chain import Reason
 from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
+from shared.telemetry.step_series import Distributions
 
+STALENESS_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 QUEUES = ("compute", "send", "apply")
 
 
@@ -51,12 +53,12 @@ class EdgeMetrics(TrainingMetrics):
     def __init__(self, registry: CollectorRegistry, statistics: Statistics) -> None:
         super().__init__(registry)
         _show(statistics, registry)
-        self.step_seconds = Histogram(
+        (self.step_seconds,) = Distributions(
             "isthmus_step_seconds",
             "Seconds from one finished step to the next, while the run runs.",
-            buckets=SECONDS_BUCKETS,
-            registry=registry,
-        )
+            registry,
+            SECONDS_BUCKETS,
+        ).series.values()
         self._attached = Gauge(
             "isthmus_attached", "1 while all training streams to trainers are there, 0 otherwise.", registry=registry
         )
@@ -96,12 +98,9 @@ class EdgeMetrics(TrainingMetrics):
             registry=registry,
         )
         replica_age.set_function(lambda: time.time() - self.replicated_at if self.replicated_at is not None else 0.0)
-        self.staleness = Histogram(
-            "isthmus_staleness_steps",
-            "Staleness of every applied error gradient.",
-            buckets=(0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64),
-            registry=registry,
-        )
+        (self.staleness,) = Distributions(
+            "isthmus_staleness_steps", "Staleness of every applied error gradient.", registry, STALENESS_BUCKETS
+        ).series.values()
         self._in_flight = Gauge(
             "isthmus_batches_in_flight", "Batches that have begun and hold up others.", registry=registry
         )
@@ -121,12 +120,12 @@ class EdgeMetrics(TrainingMetrics):
         )
         for queue in QUEUES:
             self.queue_items.labels(queue)
-        self.stage_seconds = Histogram(
+        self.stage_seconds = Distributions(
             "isthmus_stage_seconds",
             "Seconds that a worker of the placement has computed for a step.",
-            ["worker"],
-            buckets=SECONDS_BUCKETS,
-            registry=registry,
+            registry,
+            SECONDS_BUCKETS,
+            "worker",
         )
         self._worker_links = Gauge(
             "isthmus_worker_link_bytes_per_second",
@@ -138,11 +137,10 @@ class EdgeMetrics(TrainingMetrics):
 
     def show_workers(self, statistics: Statistics) -> None:
         """Have a series for each worker and each direction of a link that there is now, and for no other."""
-        self.stage_seconds.clear()
+        self.stage_seconds.show(statistics.workers)
         self._worker_links.clear()
         self.engine.prediction_ratio.clear()
         for worker in statistics.workers:
-            self.stage_seconds.labels(worker)
             self.engine.prediction_ratio.labels(worker)
         for sender, receiver in statistics.link_rates:
             if sender == AGENT:

@@ -101,7 +101,7 @@ class RunObserver(RunListener):
         figures, rates = self._statistics.workers[done.worker], self._statistics.link_rates
         figures.done_step = done.step + 1
         figures.compute.add(done.compute_seconds)
-        self._metrics.stage_seconds.labels(done.worker).observe(done.compute_seconds)
+        self._metrics.stage_seconds.series[done.worker].observe(done.compute_seconds)
         for rate in done.rates:
             if (done.worker, rate.to) in rates:
                 rates[done.worker, rate.to] = rate.bits_per_second

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 import grpc
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, start_http_server
 
 from shared.errors import ListenError
 from shared.telemetry.phases import PHASES
+from shared.telemetry.step_series import Distributions, OneTotal, Totals
 
 _log = structlog.get_logger(__name__)
 
@@ -25,27 +26,27 @@ class TrainingMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         ProcessCollector(registry=registry)
-        self.steps = Counter(
-            "isthmus_steps", "Steps that the trainer has done; the edge counts its reports.", registry=registry
+        self.steps = OneTotal(
+            "isthmus_steps", "Steps that the trainer has done; the edge counts its reports.", registry
         )
-        self.samples = Counter("isthmus_samples", "Samples in those steps.", registry=registry)
-        payload = Counter(
-            "isthmus_payload_bytes", "Payload bytes of tensors, by direction.", ["direction"], registry=registry
+        self.samples = OneTotal("isthmus_samples", "Samples in those steps.", registry)
+        payload = Totals(
+            "isthmus_payload_bytes", "Payload bytes of tensors, by direction.", registry, "direction", DIRECTIONS
         )
-        self.bytes_up, self.bytes_down = (payload.labels(direction) for direction in DIRECTIONS)
-        saved = Counter(
-            "isthmus_saved_bytes", "Bytes that codecs spared the link, by direction.", ["direction"], registry=registry
+        self.bytes_up, self.bytes_down = payload.series.values()
+        saved = Totals(
+            "isthmus_saved_bytes", "Bytes that codecs spared the link, by direction.", registry, "direction", DIRECTIONS
         )
-        self.saved_up, self.saved_down = (saved.labels(direction) for direction in DIRECTIONS)
-        phases = Histogram(
+        self.saved_up, self.saved_down = saved.series.values()
+        self.phase_seconds = Distributions(
             "isthmus_phase_seconds",
             "Seconds of one step in one of the four phases: edge (T1), uplink (T2), cloud (T3), downlink (T4). "
             "A transfer counts from its first byte written to its acknowledgement, on the sending side.",
-            ["phase"],
-            buckets=SECONDS_BUCKETS,
-            registry=registry,
-        )
-        self.phase_seconds = {phase: phases.labels(phase) for phase in PHASES}
+            registry,
+            SECONDS_BUCKETS,
+            "phase",
+            PHASES,
+        ).series
         self.queue_items = Gauge(
             "isthmus_queue_items",
             "What waits in a queue between two phases; each is bounded.",
@@ -71,11 +72,6 @@ class TrainingMetrics:
     def failed(self, code: grpc.StatusCode) -> None:
         """A call has ended with an error."""
         self._errors.labels(code.name).inc()
-
-
-def counted(counter: Counter) -> float:
-    """What a counter, or one of its series, stands at."""
-    return next(iter(counter.collect())).samples[0].value
 
 
 @contextmanager
