@@ -2,7 +2,7 @@
 
 from edge_agent.data.cifar import cifar10
 from edge_agent.data.idx import fashion_mnist
-from edge_agent.data.loader import Batch, BatchLoader, EvaluationLoader, evaluation_batches
+from edge_agent.data.loader import Batch, BatchLoader, EvaluationLoader, Reading, evaluation_batches
 from edge_agent.data.samples import Dataset
 from edge_agent.data.scikit import digits
 from edge_agent.data.tensors import TensorDataset
@@ -12,6 +12,7 @@ __all__ = [
     "BatchLoader",
     "Dataset",
     "EvaluationLoader",
+    "Reading",
     "TensorDataset",
     "cifar10",
     "digits",

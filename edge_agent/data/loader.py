@@ -7,6 +7,7 @@ read.
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 
 import torch
@@ -18,6 +19,17 @@ from shared.model.random_state import derive_seed
 
 AT_ONCE_BYTES = 1 << 20
 """What is copied in less time than a thread takes to wake."""
+
+
+class Reading(Enum):
+    """Where a batch is read: on a thread of its own, ahead of time, or by whoever takes it."""
+
+    AHEAD = "ahead"
+    """Worker processes have it, or will have it soon."""
+    AT_ONCE = "at once"
+    """A batch is a few rows copied from memory."""
+    AS_IT_SHOWS = "as it shows"
+    """What reading a batch takes is only known once some are read."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +59,7 @@ class BatchLoader:
                 "take smaller batches or keep the last one"
             )
         self._reader = SampleReader(dataset, workers)
-        self.reads_at_once = workers == 0 and self._reader.copied_bytes(batch_size) <= AT_ONCE_BYTES
-        """Whether a batch is a few rows copied from memory, which takes no time and cannot fail."""
+        self.reading = _reading(self._reader, batch_size, workers)
         self._batch_size = batch_size
         self._seed = seed
         self.steps_per_epoch = self._samples // batch_size if drop_last else -(-self._samples // batch_size)
@@ -88,8 +99,7 @@ class EvaluationLoader:
         """Raises DataError for a dataset without length or items."""
         self._samples = _sample_count(dataset)
         self._reader = SampleReader(dataset, workers)
-        self.reads_at_once = workers == 0 and self._reader.copied_bytes(batch_size) <= AT_ONCE_BYTES
-        """Whether a batch is a few rows copied from memory, which takes no time and cannot fail."""
+        self.reading = _reading(self._reader, batch_size, workers)
         self._batch_size = batch_size
         self.batches = -(-self._samples // batch_size)
         """Batches of one pass."""
@@ -115,6 +125,12 @@ def evaluation_batches(dataset: Dataset, batch_size: int, workers: int = 0) -> G
     """One pass of an `EvaluationLoader`."""
     with closing(EvaluationLoader(dataset, batch_size, workers)) as loader:
         yield from loader.iterate()
+
+
+def _reading(reader: SampleReader, batch_size: int, workers: int) -> Reading:
+    if workers:
+        return Reading.AHEAD
+    return Reading.AT_ONCE if reader.copied_bytes(batch_size) <= AT_ONCE_BYTES else Reading.AS_IT_SHOWS
 
 
 def _sample_count(dataset: Dataset) -> int:

@@ -1,43 +1,55 @@
 """Fetches batches ahead of the compute thread, on the loader's thread, and gives their labels the type that travels.
 
-Small batches that are only copied from memory are fetched when they are asked for: that takes less time than to wake a thread.
+Batches that are read in less time than two threads lose to each other are read on the compute thread instead.
 """
 
 import asyncio
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator
+from statistics import median
 from typing import Self
 
-from edge_agent.data import Batch
+from edge_agent.data import Batch, Reading
 from shared.concurrency.threads import Worker
 from shared.runtime.computing import Samples
 from shared.training.losses import narrowed
 
 MOST_READY = 2
 """At most so many batches are ready."""
+QUICK_SECONDS, QUICK_SHARE, MOST_SECONDS = 0.0003, 0.1, 0.05
+"""What a batch may usually take that is read on the compute thread, this or this share of a step: of processor time before that
+is tried, and of all time then. And what it may take at most."""
+TRIED = 8
+"""The median of so many batches is what they usually take."""
 
 
 class Prefetcher:
     """The batches of `source`, in order, with narrowed labels. Made on the event loop; fetches until it is left."""
 
     def __init__(
-        self, source: Generator[Batch], worker: Worker, on_ready: Callable[[], None], *, at_once: bool = False
+        self, source: Generator[Batch], worker: Worker, on_ready: Callable[[], None], reading: Reading
     ) -> None:
-        """source: read on `worker`, and closed there at the end. on_ready: called there whenever a batch is ready.
-
-        at_once: read where a batch is taken instead, and none ahead; the source must not fail then.
-        """
+        """source: read on `worker` or on the compute thread, and closed on `worker` at the end. on_ready: called whenever
+        `worker` has read a batch."""
         self._source = source
         self._worker = worker
         self._on_ready = on_ready
         self._ready: deque[Samples] = deque()
-        self._is_left = False
+        self._is_left = self._is_over = False
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
         """Ends with what the first batch that cannot be read fails with, a DataError."""
-        self._at_once = at_once
-        self._is_filling = not at_once
-        if not at_once:
+        self._one_reads = threading.Lock()
+        self._at_once = reading is Reading.AT_ONCE
+        self._may_change = reading is Reading.AS_IT_SHOWS
+        self._costs: deque[float] = deque(maxlen=TRIED)
+        """Of the last batches that were read where they are read now, the seconds that count."""
+        self._taken: deque[float] = deque(maxlen=TRIED + 1)
+        """When the last batches were taken, by time.monotonic."""
+        self._is_filling = not self._at_once
+        if not self._at_once:
             worker.send(self._fill)
 
     async def __aenter__(self) -> Self:
@@ -47,42 +59,77 @@ class Prefetcher:
         """Stop fetching, and close the source."""
         self._is_left = True
         self.failure.cancel()
-        await self._worker.run(self._source.close)
+        await self._worker.run(self._close)
 
     def __len__(self) -> int:
         """How many batches are ready."""
         return len(self._ready)
 
-    def take(self) -> Samples | None:
-        """The next batch; None while none is ready. Called on any thread, by one at a time."""
-        if self._at_once:
-            return self._read()
-        if not self._ready:
-            return None
+    @property
+    def is_ready(self) -> bool:
+        """See `BatchSource`."""
+        return bool(self._ready) or (self._at_once and not self._is_over)
+
+    def make_ready(self) -> bool:
+        """See `BatchSource`."""
+        if not self._ready and self._at_once:
+            began = time.monotonic()
+            self._read()
+            self._judge(time.monotonic() - began)
+        return bool(self._ready)
+
+    def take(self) -> Samples:
+        """See `BatchSource`."""
         batch = self._ready.popleft()
-        if not self._is_filling:
+        if self._may_change:
+            self._taken.append(time.monotonic())
+        if not self._at_once and not self._is_filling:
             self._is_filling = True
             self._worker.send(self._fill)
         return batch
 
     def _fill(self) -> None:
         """On the loader's thread: read until there is no room. At the end of the source, this is not called again."""
-        while not self._is_left and len(self._ready) < MOST_READY:
-            try:
-                batch = self._read()
-            except Exception as failure:
-                self._loop.call_soon_threadsafe(self._fail, failure)
+        while len(self._ready) < MOST_READY and not self._at_once:
+            began = time.thread_time()
+            self._read()
+            if self._is_over:
                 return
-            if batch is None:
-                return
-            self._ready.append(batch)
+            self._judge(time.thread_time() - began)
             self._on_ready()
-            if len(self._ready) == MOST_READY:
+            if self._at_once or len(self._ready) == MOST_READY:
                 self._is_filling = False  # whoever takes one now has more read; one that was taken before is read here
 
-    def _read(self) -> Samples | None:
-        batch = next(self._source, None)
-        return None if batch is None else Samples(len(batch.labels), (batch.inputs,), narrowed(batch.labels))
+    def _read(self) -> None:
+        with self._one_reads:
+            if self._is_left or self._is_over:
+                self._is_over = True
+                return
+            try:
+                batch = next(self._source, None)
+                if batch is not None:
+                    self._ready.append(Samples(len(batch.labels), (batch.inputs,), narrowed(batch.labels)))
+                    return
+            except Exception as failure:
+                self._loop.call_soon_threadsafe(self._fail, failure)
+            self._is_over = True
+
+    def _judge(self, seconds: float) -> None:
+        """Read where it costs less from now on. What turns out to take time on the compute thread never goes there again."""
+        if not self._may_change:
+            return
+        self._costs.append(seconds)
+        step_seconds = (self._taken[-1] - self._taken[0]) / TRIED if len(self._taken) > TRIED else 0.0
+        is_quick = median(self._costs) <= max(QUICK_SECONDS, QUICK_SHARE * step_seconds)
+        if self._at_once and (seconds > MOST_SECONDS or (len(self._costs) == TRIED and not is_quick)):
+            self._at_once = self._may_change = False
+        elif not self._at_once and is_quick and len(self._costs) == TRIED:
+            self._at_once = True
+            self._costs.clear()
+
+    def _close(self) -> None:
+        with self._one_reads:
+            self._source.close()
 
     def _fail(self, failure: Exception) -> None:
         if not self.failure.done():

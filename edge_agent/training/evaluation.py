@@ -72,9 +72,7 @@ class Evaluator:
         return totals.result()
 
     async def _feed(self, run: WorkerRun, test: EvaluationLoader, totals: "_Totals") -> None:
-        async with Prefetcher(
-            test.iterate(), self._session.workers.load, run.note_ready, at_once=test.reads_at_once
-        ) as batches:
+        async with Prefetcher(test.iterate(), self._session.workers.load, run.note_ready, test.reading) as batches:
             run.feed(batches, test.batches)
             try:
                 await watched(totals.until(lambda: run.oldest_step >= test.batches), batches.failure)

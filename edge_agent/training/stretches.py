@@ -36,7 +36,7 @@ class Stretches:
         """The batches of these steps, fetched ahead."""
         loader, load = self._session.experiment.loader, self._session.workers.load
         source = loader.iterate(step, stop_step)
-        self._batches = Prefetcher(source, load, self._worker.run.note_ready, at_once=loader.reads_at_once)
+        self._batches = Prefetcher(source, load, self._worker.run.note_ready, loader.reading)
         return self._batches
 
     async def do(self, links: Links, batches: Prefetcher, stop_step: int) -> None:

@@ -42,8 +42,15 @@ class Samples(NamedTuple):
 class BatchSource(Protocol):
     """Where the samples of a worker come from, batch after batch."""
 
-    def take(self) -> Samples | None:
-        """The next batch; None while none is ready. Called on the compute thread or on the event loop, by one at a time."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether `make_ready` would find a batch, or read one. Asked on the event loop and on the compute thread."""
+
+    def make_ready(self) -> bool:
+        """Whether the next batch is ready; one that takes no time to read is read now. Called on the compute thread."""
+
+    def take(self) -> Samples:
+        """The next batch, which is ready. Called on the compute thread."""
 
 
 class Begun(NamedTuple):
@@ -154,9 +161,10 @@ class Computing:
             if self._defect is not None:
                 raise self._defect
             self._something_new.clear()
-            self._take_in()
+            self._take_arrived()
             self._hear_all()
-            if (work := self._steps.next_work()) is None:
+            work = self._steps.next_work()
+            if work is None and ((source := self._source_to_begin()) is None or not source.is_ready):
                 await self._something_new.wait()
                 continue
             self._is_computing = True
@@ -177,8 +185,11 @@ class Computing:
         await self._runner.run(_nothing)  # a call that was under way goes on after its caller
 
     def _go_on(self, work: Work | None) -> None:
-        """On the compute thread: this piece of work, and what can be computed then."""
+        """On the compute thread: this piece of work, or a batch that may begin, and what can be computed then."""
         self._unheard_since = math.inf
+        if work is None:
+            self._begin_batches()
+            work = self._steps.next_work()
         while work is not None:
             done = self._compute(work)
             if (
@@ -188,9 +199,12 @@ class Computing:
                 or len(self._news) >= MOST_UNHEARD
             ):
                 return
-            self._take_in()
+            self._take_arrived()
+            self._begin_batches()
             if (work := self._steps.next_work()) is not None:
                 self._tell(done)
+        if (source := self._source) is not None:
+            source.make_ready()  # while nothing else can be computed
 
     def _compute(self, work: Work) -> Computed:
         started = time.monotonic()
@@ -206,17 +220,24 @@ class Computing:
         self._news.append(done)
         return done
 
-    def _take_in(self) -> None:
-        """What has come, and batches that may begin: where the steps are used."""
+    def _take_arrived(self) -> None:
+        """What has come: where the steps are used."""
         while self._arrived:
             step, samples, crossing, load = self._arrived.popleft()
             self._steps.deliver(step, samples, crossing, load)
             self._record.note_load(step, crossing, load)
-        with self._feeding:
-            while self._source is not None and self.begun_step < self._stop_step and self._may_begin(self.begun_step):
-                if (batch := self._source.take()) is None:
-                    return
-                self._begin(self.begun_step, batch)
+
+    def _source_to_begin(self) -> BatchSource | None:
+        """The source of which a batch may begin; None where none may."""
+        may_begin = self.begun_step < self._stop_step and self._may_begin(self.begun_step)
+        return self._source if may_begin else None
+
+    def _begin_batches(self) -> None:
+        """On the compute thread: all that may begin and are ready."""
+        while (source := self._source_to_begin()) is not None and source.make_ready():
+            with self._feeding:
+                if self._source is source:  # the feeding may have ended while the batch was read; it stays ready then
+                    self._begin(self.begun_step, source.take())
 
     def _begin(self, step: int, batch: Samples) -> None:
         outgoing = self._steps.begin(step, batch.whole, batch.inputs, batch.labels)

@@ -68,9 +68,18 @@ class Given:
             for rows in [source.rows.scaled(len(labels), batch_size)]
         ]
 
-    def take(self) -> Samples | None:
+    @property
+    def is_ready(self) -> bool:
         """See `BatchSource`."""
-        return self._left.pop() if self._left else None
+        return bool(self._left)
+
+    def make_ready(self) -> bool:
+        """See `BatchSource`."""
+        return self.is_ready
+
+    def take(self) -> Samples:
+        """See `BatchSource`."""
+        return self._left.pop()
 
 
 def feed(run: WorkerRun, placement: Placement, first_step: int, batches: Batches) -> None:

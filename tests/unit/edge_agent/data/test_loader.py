@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.data import BatchLoader, EvaluationLoader, TensorDataset, evaluation_batches
+from edge_agent.data import BatchLoader, EvaluationLoader, Reading, TensorDataset, evaluation_batches
 from shared.errors import DataError
 from shared.model.random_state import random_state
 
@@ -168,8 +168,8 @@ def test_rows_of_tensors_in_memory_are_what_their_samples_stacked_are():
     for labels in (classes, amounts):
         for dataset in (TensorDataset(inputs, labels), torch.utils.data.TensorDataset(inputs, labels)):
             together, single = (BatchLoader(each, 3, 1, False, 0) for each in (dataset, OneByOne(dataset)))
-            assert together.reads_at_once
-            assert not single.reads_at_once
+            assert together.reading is Reading.AT_ONCE
+            assert single.reading is Reading.AS_IT_SHOWS
             for ours, theirs in zip(together.iterate(0, 6), single.iterate(0, 6), strict=True):
                 for one, other in ((ours.inputs, theirs.inputs), (ours.labels, theirs.labels)):
                     assert torch.equal(one, other)

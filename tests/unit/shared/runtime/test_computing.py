@@ -182,10 +182,17 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
             self.ready = 0
             self.all = batches(2)
 
+        @property
+        def is_ready(self):
+            """See `BatchSource`."""
+            return self.ready > 0
+
+        def make_ready(self):
+            """See `BatchSource`."""
+            return self.is_ready
+
         def take(self):
             """See `BatchSource`."""
-            if not self.ready:
-                return None
             self.ready -= 1
             return self.all.take()
 

@@ -1,0 +1,125 @@
+"""Where batches are read ahead of training, and that each comes once and in order, wherever it is read."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+import torch
+
+from edge_agent.data import Batch, Reading
+from edge_agent.data.prefetch import MOST_READY, MOST_SECONDS, QUICK_SECONDS, TRIED, Prefetcher
+from shared.concurrency.threads import Worker
+from shared.errors import DataError
+
+BATCHES = 60
+
+
+@pytest.fixture(name="loader")
+def loader_thread():
+    worker = Worker("load")
+    yield worker
+    worker.close()
+
+
+def numbered(reads, *, before=lambda _step: None, count=BATCHES):
+    """Batches that say which they are; `reads` has the thread that read each."""
+    for step in range(count):
+        before(step)
+        reads.append(threading.current_thread().name)
+        yield Batch(step, torch.full((1, 1), float(step)), torch.zeros(1, dtype=torch.int64))
+
+
+async def taken(batches, ready, count=BATCHES):
+    """The numbers of the batches that one thread makes ready and takes, as the compute thread does."""
+    found = []
+    while len(found) < count:
+        if await asyncio.to_thread(batches.make_ready):
+            found.append(int(batches.take().inputs[0]))
+        else:
+            await ready.wait()
+            ready.clear()
+    return found
+
+
+async def prefetched(loader, reads, reading, **how):
+    """All batches, and whether each is read ahead."""
+    ready, loop = asyncio.Event(), asyncio.get_running_loop()
+    source = numbered(reads, **how)
+    async with Prefetcher(source, loader, lambda: loop.call_soon_threadsafe(ready.set), reading) as batches:
+        assert await taken(batches, ready) == list(range(BATCHES))
+        assert not await asyncio.to_thread(batches.make_ready)
+        assert not batches.is_ready
+    return [name == "load" for name in reads]
+
+
+async def test_what_worker_processes_read_is_fetched_on_the_loaders_thread(loader):
+    assert all(await prefetched(loader, [], Reading.AHEAD))
+
+
+async def test_what_is_copied_from_memory_is_read_where_it_is_taken(loader):
+    assert not any(await prefetched(loader, [], Reading.AT_ONCE))
+
+
+async def test_what_shows_to_be_quick_is_read_where_it_is_taken_from_then_on(loader):
+    ahead = await prefetched(loader, [], Reading.AS_IT_SHOWS)
+    assert all(ahead[:TRIED])
+    assert not any(ahead[-TRIED:])
+
+
+def work(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+async def test_what_takes_time_is_never_read_where_it_is_taken(loader):
+    assert all(await prefetched(loader, [], Reading.AS_IT_SHOWS, before=lambda _step: work(2 * QUICK_SECONDS)))
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(10 * QUICK_SECONDS, TRIED), (1.1 * MOST_SECONDS, 1)])
+async def test_what_takes_time_there_is_fetched_ahead_again(loader, seconds, most):
+    """As from a disk: it costs the loader's thread no processor time, and whoever takes it would wait."""
+    reads, slow = [], threading.Event()
+
+    def wait(_step):
+        if reads and reads[-1] != "load":
+            slow.set()
+        if slow.is_set():
+            time.sleep(seconds)
+
+    ahead = await prefetched(loader, reads, Reading.AS_IT_SHOWS, before=wait)
+    assert all(ahead[:TRIED])
+    assert 2 <= ahead.count(False) <= 1 + most, "the first was not slow yet"
+    assert all(ahead[-TRIED:])
+
+
+@pytest.mark.parametrize("reading", list(Reading))
+@pytest.mark.parametrize("step", [0, TRIED + MOST_READY + 5])
+async def test_a_batch_that_cannot_be_read_ends_it_with_its_reason(loader, reading, step):
+    def fail(at):
+        if at == step:
+            raise DataError("sample 7 cannot be read")
+
+    ready, loop = asyncio.Event(), asyncio.get_running_loop()
+    source = numbered([], before=fail)
+    async with Prefetcher(source, loader, lambda: loop.call_soon_threadsafe(ready.set), reading) as batches:
+        assert await taken(batches, ready, step) == list(range(step))
+        await asyncio.to_thread(batches.make_ready)
+        with pytest.raises(DataError, match="sample 7"):
+            await batches.failure
+        assert not batches.is_ready
+
+
+async def test_it_is_left_while_a_batch_is_read(loader):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_step):
+        begun.set()
+        go_on.wait()
+
+    async with Prefetcher(numbered([], before=hold), loader, lambda: None, Reading.AT_ONCE) as batches:
+        reading = asyncio.create_task(asyncio.to_thread(batches.make_ready))
+        await asyncio.to_thread(begun.wait)
+        asyncio.get_running_loop().call_later(0.05, go_on.set)
+    assert await reading
