@@ -163,8 +163,10 @@ class Computing:
             self._something_new.clear()
             self._take_arrived()
             self._hear_all()
-            work = self._steps.next_work()
-            if work is None and ((source := self._source_to_begin()) is None or not source.is_ready):
+            source = self._source_to_begin()
+            begins = source is not None and source.is_ready  # before this worker turns to anything else
+            work = None if begins else self._steps.next_work()
+            if not begins and work is None:
                 await self._something_new.wait()
                 continue
             self._is_computing = True
@@ -185,11 +187,11 @@ class Computing:
         await self._runner.run(_nothing)  # a call that was under way goes on after its caller
 
     def _go_on(self, work: Work | None) -> None:
-        """On the compute thread: this piece of work, or a batch that may begin, and what can be computed then."""
+        """On the compute thread: this piece of work, or batches that may begin, and what can be computed then."""
         self._unheard_since = math.inf
         if work is None:
             self._begin_batches()
-            work = self._steps.next_work()
+            work = None if self._runner.is_wanted else self._steps.next_work()
         while work is not None:
             done = self._compute(work)
             if (
