@@ -33,7 +33,7 @@ from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.bare_stream import stream_cost
 from benchmarks.support.machine import machine
 from benchmarks.support.message_count import CountingRelay
-from benchmarks.support.peer_stage import LEARNING_RATE, MOMENTUM, small_cnn_flags
+from benchmarks.support.peer_stage import LEARNING_RATE, MOMENTUM, Pipeline, command, small_cnn_flags
 from benchmarks.support.process_use import ProcessUse, use_of
 from benchmarks.support.report import Spread, write_json
 
@@ -141,16 +141,9 @@ def _peer(batch: int, microbatches: int, steps: int) -> Cost:
     """A whole run of PyTorch's pipeline."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        master = f"127.0.0.1:{free.getsockname()[1]}"
+        pipeline = Pipeline(f"127.0.0.1:{free.getsockname()[1]}", microbatches, steps, batch)
     began = time.monotonic()
-    cloud, edge = (
-        _started(
-            HERE,
-            *("-m", "benchmarks.support.peer_stage", str(rank), master, str(microbatches), str(steps), str(batch)),
-            GLOO_SOCKET_IFNAME="lo",
-        )
-        for rank in (1, 0)
-    )
+    cloud, edge = (_started(HERE, *command(rank, pipeline)[1:], GLOO_SOCKET_IFNAME="lo") for rank in (1, 0))
     edge_use, cloud_use = use_of(edge), use_of(cloud)
     return Cost(edge_use, cloud_use, time.monotonic() - began)
 
