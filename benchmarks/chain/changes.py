@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks.chain.machines import machines
+from benchmarks.chain.machines import NAMES, machines
 from benchmarks.chain.options import Options, Result
 from benchmarks.chain.pace import layouts, seconds_to_reach, steps_per_second
-from benchmarks.chain.sleeping import NAMES, SleepingChain
+from benchmarks.chain.sleeping import SleepingChain
 from benchmarks.support.live import Moment
 
 GOAL, GOAL_SECONDS = 0.9, 60.0

@@ -1,6 +1,5 @@
 """The machines of a case: an agent's and trainers', each in a namespace of its own, slow in one way or the other."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,8 +8,10 @@ from benchmarks.net import Mesh, meshed_namespaces, slowed_device
 from benchmarks.networks import PACE
 from benchmarks.support.live import LiveRun
 from benchmarks.support.processes import trainer_process
+from shared.placement import AGENT
 
-AGENT = "edge"
+NAMES = (AGENT, "near", "far")
+"""The workers of most cases, nearest first."""
 PROCESS_FLAGS = ("compute.threads=1", "compute.device=cpu", "control.listen=none", "checkpoints.location=none")
 
 
@@ -67,5 +68,5 @@ def _write_pace(folder: Path, name: str, pace: float) -> Path:
     """Whole or not at all, because sleepers read it all the time."""
     path, written = folder / f"{name}.pace", folder / f"{name}.pace.new"
     written.write_text(str(pace))
-    os.replace(written, path)  # noqa: PTH105 - atomic
+    written.replace(path)
     return path

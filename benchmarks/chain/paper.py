@@ -10,11 +10,12 @@ from functools import partial
 import torch
 from rich.table import Table
 
-from benchmarks.chain.machines import AGENT, Machines, machines
+from benchmarks.chain.machines import NAMES, Machines, machines
 from benchmarks.chain.measured import (
     Model,
     chain_document,
     measured_model,
+    mobilenet_flags,
     parsed,
     placement_flags,
     planned_as_ftpipehd,
@@ -22,14 +23,12 @@ from benchmarks.chain.measured import (
 )
 from benchmarks.chain.options import Options, Result
 from benchmarks.chain.pace import seconds_per_step
-from benchmarks.support.peer_stage import OPTIMIZER_FLAG
 from benchmarks.support.report import Spread
 from shared.codec import codec_by_name
 from shared.planning import Rates
 from shared.planning.chain import MeasuredChain, Partition, plan_chain
 from shared.training.measure import timed
 
-NAMES = (AGENT, "near", "far")
 STALENESS = len(NAMES) - 1
 BATCH = 8
 """Small, so that a feature is on its way for seconds at most where a link carries 0.25 Mbit/s."""
@@ -41,14 +40,6 @@ ENCODE_REPEATS = 50
 PAYLOAD = 0.956
 """What TCP's headers leave of a rate."""
 WARM_UP_STEPS, SEGMENT_STEPS, SECONDS = 6, 3, 30.0
-MOBILENET = (
-    'model.factory="benchmarks.networks:mobilenet"',
-    f'data.train={{factory="benchmarks.networks:RandomImages", kwargs={{samples={BATCH * 4}}}}}',
-    f"data.batch_size={BATCH}",
-    "training.epochs=100000",
-    "training.evaluate_every_epochs=0",
-    OPTIMIZER_FLAG,
-)
 
 
 @dataclass(frozen=True)
@@ -102,7 +93,7 @@ def measure(
 
 def paper(options: Options) -> Result:
     """Every cell of the table; ours and FTPipeHD's take turns."""
-    model, encode = measured_model(MOBILENET), measured_encode()
+    model, encode = measured_model(mobilenet_flags(BATCH)), measured_encode()
     rows = []
     for shares, goals in GOALS.items():
         folder = options.folder / "-".join(map(str, shares))

@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-from benchmarks.chain.machines import AGENT, Machines
+from benchmarks.chain.machines import NAMES, Machines
 from benchmarks.chain.measured import Model, chain_document, measured_model, parsed, placement_flags
 from benchmarks.support.live import LiveRun
 from shared.planning import Rates
 from shared.planning.chain import MeasuredChain, Partition, plan_chain
 
-NAMES = (AGENT, "near", "far")
 STALENESS = 4
 BITS = (8, 32)
 FORWARD_SECONDS, BACKWARD_SECONDS, BLOCKS = 0.010, 0.020, 12

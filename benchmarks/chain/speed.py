@@ -6,20 +6,29 @@ core. The ways of one comparison take turns, each a session of its own.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rich.table import Table
 
-from benchmarks.chain.machines import AGENT, Machines, machines
-from benchmarks.chain.measured import Model, chain_document, even_cuts, measured_model, parsed, placement_flags
+from benchmarks.chain.machines import NAMES, Machines, machines
+from benchmarks.chain.measured import (
+    Model,
+    chain_document,
+    even_cuts,
+    measured_model,
+    mobilenet_flags,
+    parsed,
+    placement_flags,
+)
 from benchmarks.chain.options import Options, Result
 from benchmarks.chain.pace import seconds_per_step
-from benchmarks.support.peer_stage import BATCH, OPTIMIZER_FLAG, Pipeline, pipeline_ends
+from benchmarks.support.peer_stage import BATCH, Pipeline, pipeline_ends
 from benchmarks.support.report import Spread
+from shared.placement import AGENT
 from shared.planning import Rates
 from shared.planning.chain import MeasuredChain, Partition, plan_chain
 from shared.planning.measurements import FLOAT32_BITS
 
-NAMES = (AGENT, "near", "far")
 STALENESS = 4
 ALIKE, UNLIKE = (0.3, 0.3, 0.3), (0.9, 0.9, 0.1)
 ONE_GOAL, TWO_GOAL, EVEN_GOAL, PEER_GOAL = 2.4, 1.3, 5.0, 1.0
@@ -27,14 +36,6 @@ LOOPBACK = Rates(5e9, 5e9, 0.0002)
 WARM_UP_STEPS, SEGMENT_STEPS, SECONDS = 12, 5, 20.0
 MICROBATCHES = (1, 2, 4, 8)
 PEER_PORT = 29511
-MOBILENET = (
-    'model.factory="benchmarks.networks:mobilenet"',
-    f'data.train={{factory="benchmarks.networks:RandomImages", kwargs={{samples={BATCH * 4}}}}}',
-    f"data.batch_size={BATCH}",
-    "training.epochs=100000",
-    "training.evaluate_every_epochs=0",
-    OPTIMIZER_FLAG,
-)
 Measure = Callable[[], list[float]]
 """Seconds per step of some stretches, of one more run."""
 
@@ -118,12 +119,12 @@ def alike(way: Shares, options: Options) -> list[Comparison]:
     """Three devices of one kind beside one, beside two, and beside PyTorch's pipeline."""
     blocks = len(way.chain(1))
     three, (two,) = way.planned(3), way.planned(2)
-    ways: dict[str, Measure] = {"one": lambda: way.ours(()), "three": lambda: way.ours(three)}
+    ways: dict[str, Measure] = {"one": partial(way.ours, ()), "three": partial(way.ours, three)}
     for cut in sorted({max(1, two - 1), two, min(blocks - 1, two + 1)}):
-        ways[f"two, cut {cut}"] = lambda cut=cut: way.ours((cut,))  # type: ignore[misc]
+        ways[f"two, cut {cut}"] = partial(way.ours, (cut,))
     step_seconds = plan_chain(way.chain(3), (FLOAT32_BITS,)).seconds_per_step
     for count in MICROBATCHES:
-        ways[f"PyTorch, {count} microbatches"] = lambda count=count: way.peer(three, count, step_seconds)  # type: ignore[misc]
+        ways[f"PyTorch, {count} microbatches"] = partial(way.peer, three, count, step_seconds)
     found = in_turn(ways, options)
     return [
         Comparison(ALIKE, "three", other, found["three"], found[other], goal)
@@ -145,7 +146,7 @@ def unlike(way: Shares, options: Options) -> list[Comparison]:
 
 def speed(options: Options) -> Result:
     """All comparisons."""
-    model = measured_model(MOBILENET)
+    model = measured_model(mobilenet_flags(BATCH))
     rows: list[Comparison] = []
     for number, (shares, compare) in enumerate(((ALIKE, alike), (UNLIKE, unlike))):
         folder = options.folder / str(number)

@@ -111,15 +111,21 @@ async def test_a_batch_that_cannot_be_read_ends_it_with_its_reason(loader, readi
         assert not batches.is_ready
 
 
-async def test_it_is_left_while_a_batch_is_read(loader):
+async def test_who_leaves_it_waits_for_the_batch_that_is_read(loader):
     begun, go_on = threading.Event(), threading.Event()
 
     def hold(_step):
         begun.set()
         go_on.wait()
 
-    async with Prefetcher(numbered([], before=hold), loader, lambda: None, Reading.AT_ONCE) as batches:
-        reading = asyncio.create_task(asyncio.to_thread(batches.make_ready))
-        await asyncio.to_thread(begun.wait)
-        asyncio.get_running_loop().call_later(0.05, go_on.set)
+    batches = Prefetcher(numbered([], before=hold), loader, lambda: None, Reading.AT_ONCE)
+    reading = asyncio.create_task(asyncio.to_thread(batches.make_ready))
+    await asyncio.to_thread(begun.wait)
+    leaving = asyncio.create_task(batches.__aexit__())
+    try:
+        await asyncio.wait({leaving}, timeout=0.1)  # a generator that is running cannot be closed
+        assert not leaving.done()
+    finally:
+        go_on.set()
     assert await reading
+    await leaving
