@@ -68,11 +68,16 @@ class Prefetcher:
     @property
     def is_ready(self) -> bool:
         """See `BatchSource`."""
-        return bool(self._ready) or (self._at_once and not self._is_over)
+        return bool(self._ready) or self.reads_now
+
+    @property
+    def reads_now(self) -> bool:
+        """See `BatchSource`."""
+        return self._at_once and not self._ready and not self._is_over
 
     def make_ready(self) -> bool:
         """See `BatchSource`."""
-        if not self._ready and self._at_once:
+        if self.reads_now:
             began = time.monotonic()
             self._read()
             self._judge(time.monotonic() - began)

@@ -46,6 +46,10 @@ class BatchSource(Protocol):
     def is_ready(self) -> bool:
         """Whether `make_ready` would find a batch, or read one. Asked on the event loop and on the compute thread."""
 
+    @property
+    def reads_now(self) -> bool:
+        """Whether `make_ready` would read a batch, which takes a moment. Asked on the compute thread."""
+
     def make_ready(self) -> bool:
         """Whether the next batch is ready; one that takes no time to read is read now. Called on the compute thread."""
 
@@ -206,7 +210,7 @@ class Computing:
             if (work := self._steps.next_work()) is not None:
                 self._tell(done)
         if (source := self._source) is not None:
-            source.make_ready()  # while nothing else can be computed
+            self._make_ready(source)  # while nothing else can be computed
 
     def _compute(self, work: Work) -> Computed:
         started = time.monotonic()
@@ -236,10 +240,16 @@ class Computing:
 
     def _begin_batches(self) -> None:
         """On the compute thread: all that may begin and are ready."""
-        while (source := self._source_to_begin()) is not None and source.make_ready():
+        while (source := self._source_to_begin()) is not None and self._make_ready(source):
             with self._feeding:
-                if self._source is source:  # the feeding may have ended while the batch was read; it stays ready then
+                if self._source_to_begin() is source:  # else the feeding ended while the batch was read; it stays ready
                     self._begin(self.begun_step, source.take())
+
+    def _make_ready(self, source: BatchSource) -> bool:
+        """On the compute thread: see `BatchSource`. What others wait for is heard of before anything is read."""
+        if self._is_awaited and source.reads_now:
+            self._tell_at_once()
+        return source.make_ready()
 
     def _begin(self, step: int, batch: Samples) -> None:
         outgoing = self._steps.begin(step, batch.whole, batch.inputs, batch.labels)
@@ -256,10 +266,13 @@ class Computing:
         self._unheard_since = min(self._unheard_since, done.ended_seconds)
         next_ends = done.ended_seconds + (done.ended_seconds - done.started_seconds)
         if self._is_awaited or next_ends > self._unheard_since + LATEST_SECONDS:
-            self._unheard_since = math.inf
-            if self._news and not self._is_told:
-                self._is_told = True
-                self._loop.call_soon_threadsafe(self._hear_beside)
+            self._tell_at_once()
+
+    def _tell_at_once(self) -> None:
+        self._unheard_since = math.inf
+        if self._news and not self._is_told:
+            self._is_told = True
+            self._loop.call_soon_threadsafe(self._hear_beside)
 
     def _hear_beside(self) -> None:
         """While the thread goes on."""

@@ -73,6 +73,11 @@ class Given:
         """See `BatchSource`."""
         return bool(self._left)
 
+    @property
+    def reads_now(self) -> bool:
+        """See `BatchSource`."""
+        return False
+
     def make_ready(self) -> bool:
         """See `BatchSource`."""
         return self.is_ready

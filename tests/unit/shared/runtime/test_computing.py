@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,7 +12,7 @@ from torch import nn
 
 from shared.concurrency.threads import Worker
 from shared.errors import ModelError
-from shared.placement import AGENT, Placement, Rows, Source, Tile
+from shared.placement import AGENT, Placement, Rows, Source, Tile, held_blocks
 from shared.runtime.computing import MOST_UNHEARD
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.worker_run import Threads, WorkerRun
@@ -68,12 +68,21 @@ def alone(blocks: int) -> Placement:
     return Placement(0, blocks, SAMPLES, (AGENT,), (Tile(AGENT, 0, blocks, whole),), (Source(AGENT, whole),))
 
 
+def shared(blocks: int) -> Placement:
+    """The first block is on the device; K = 0."""
+    whole = Rows(0, SAMPLES)
+    tiles = Tile(AGENT, 0, 1, whole), Tile("gpu", 1, blocks, whole)
+    return Placement(0, blocks, SAMPLES, (AGENT, "gpu"), tiles, (Source(AGENT, whole),))
+
+
 @asynccontextmanager
-async def computing(module: nn.Module, compute: Worker, heard: Heard) -> AsyncIterator[WorkerRun]:
-    """The steps of a worker that has all blocks."""
+async def computing(
+    module: nn.Module, compute: Worker, heard: Heard, placed: Callable[[int], Placement] = alone
+) -> AsyncIterator[WorkerRun]:
+    """The steps of the device's worker."""
     chain = chain_of(module)
-    placement = alone(len(chain.blocks))
-    held = HeldBlocks(chain, recipe("sgd"), CPU, range(len(chain.blocks)))
+    placement = placed(len(chain.blocks))
+    held = HeldBlocks(chain, recipe("sgd"), CPU, held_blocks(placement, AGENT))
     setup = WorkerSetup(AGENT, held, method("replay"), Threads(compute, compute), lambda _labels: None, heard)
     worker = PlacedWorker(setup, placement)
     try:
@@ -187,6 +196,8 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
             """See `BatchSource`."""
             return self.ready > 0
 
+        reads_now = False
+
         def make_ready(self):
             """See `BatchSource`."""
             return self.is_ready
@@ -206,3 +217,52 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
             await asyncio.to_thread(run.note_ready)
             await heard.all_done(range(step + 1), 1)
     assert torch.isfinite(next(module.parameters())).all()
+
+
+async def test_what_others_wait_for_is_heard_of_before_the_next_batch_is_read():
+    class Hearing(Heard):
+        """Lets a batch be read once the forward of the one before is heard of."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.forward = threading.Event()
+
+        def computed(self, step, what, *seconds):
+            """See `WorkerListener`."""
+            super().computed(step, what, *seconds)
+            self.forward.set()
+
+    class Reading:
+        """Reads a batch where it is taken, the second only when it may."""
+
+        def __init__(self) -> None:
+            self.all, self.read, self.is_second = batches(2), [], False
+            self.waited = threading.Event()
+
+        @property
+        def is_ready(self):
+            """See `BatchSource`."""
+            return bool(self.read) or self.reads_now
+
+        @property
+        def reads_now(self):
+            """See `BatchSource`."""
+            return not self.read and self.all.is_ready
+
+        def make_ready(self):
+            """See `BatchSource`."""
+            if self.reads_now:
+                if self.is_second and heard.forward.wait(10):
+                    self.waited.set()
+                self.is_second = True
+                self.read.append(self.all.take())
+            return bool(self.read)
+
+        def take(self):
+            """See `BatchSource`."""
+            return self.read.pop()
+
+    heard, source = Hearing(), Reading()
+    async with computing(built("dropping"), Worker("compute"), heard, shared) as run:
+        run.feed(source, 2)
+        assert await asyncio.to_thread(source.waited.wait, 20)
