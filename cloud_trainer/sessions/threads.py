@@ -17,7 +17,7 @@ from shared.transport.auth.callers import caller
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SWITCH_SECONDS = 0.0005
+_SWITCH_SECONDS = 0.0002
 """How long one thread may hold Python's interpreter while another waits for it. A step asks for it at each of its
 operations, so with the default of 5 ms a model that is being built would make a step of 5 ms take ten times as long."""
 
