@@ -22,6 +22,7 @@ from benchmarks.support.echo import grpc_seconds, socket_seconds
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_process
 from edge_agent import EdgeConfig, train
+from shared.concurrency.heap import keep_freed_memory
 from shared.config import load_config
 from shared.model.build import build_model
 from shared.model.chain import build_chain
@@ -30,7 +31,6 @@ from shared.training.losses import LossHead
 from shared.training.policies import KeptGraph
 from shared.training.recipe import Recipe
 from shared.training.stage import lone_stage
-from shared.transport.rpc.malloc import keep_message_memory
 
 BATCH = 32
 CASES = {"0.1 MB": (8, 10), "1 MB": (32, 16), "4 MB": (32, 32), "16 MB": (128, 32)}
@@ -144,7 +144,7 @@ def main() -> None:
     """Measure every case and print both tables."""
     configure_logs("warning")
     torch.set_num_threads(1)
-    keep_message_memory()  # as agent and trainer do, or the blocks alone would be the slower ones
+    keep_freed_memory()  # as agent and trainer do, or the blocks alone would be the slower ones
     goal = Table("feature", "split step", "T1 alone", "T3 alone", "socket", "overhead", "allowed", "goodput / socket")
     parts = Table(
         "overhead of",

@@ -4,14 +4,12 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 import grpc
 import structlog
-import torch
 from grpc_health.v1 import health, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
@@ -27,9 +25,8 @@ from shared.concurrency.tasks import repeat
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.errors import ConfigError, ExitCode, ListenError
 from shared.telemetry.metrics import serving_metrics
-from shared.training.device import choose_device, prepare_device
+from shared.training.device import choose_device, prepare_device, prepare_process
 from shared.transport.auth.gate import Gate
-from shared.transport.rpc.malloc import keep_message_memory
 from shared.transport.rpc.options import server_options
 from shared.transport.rpc.reflection import reflect
 
@@ -38,9 +35,6 @@ STOP_GRACE_SECONDS = 1.0
 """The time for calls that are under way when the edges have left, and again for what is being computed."""
 TIDY_SECONDS = 3600.0
 """How often the trainer looks for sessions that nobody has resumed (checkpoints.forget_after_days)."""
-SWITCH_SECONDS = 0.0005
-"""How long a thread may keep the interpreter that others wait for. A step changes threads several times, and beside a model
-that is being built it would wait for Python's usual 5 ms each time."""
 STATUS_SECONDS = 2.0
 """How often a service manager is told what goes on, and over how long its rate is taken."""
 
@@ -49,7 +43,7 @@ class TrainerServer:
     """A running trainer. `address` is what it really listens on, `health_address` where it answers probes besides."""
 
     def __init__(self, config: TrainerConfig) -> None:
-        keep_message_memory()  # before the first thread
+        prepare_process(config.compute.threads)
         self._config = config
         self.metrics = TrainerMetrics(CollectorRegistry())
         device = choose_device(config.compute.device)
@@ -69,7 +63,6 @@ class TrainerServer:
 
     async def start(self) -> None:
         """Listen. Raises ListenError when the address cannot be listened on, ConfigError for files that cannot be used."""
-        sys.setswitchinterval(SWITCH_SECONDS)
         config = self._config.server
         options = server_options(config.max_message_bytes, self._config.link.keepalive_seconds)
         offers = self.service.offered_blocks.find_ticket
@@ -144,8 +137,6 @@ def _refusals_of(key: str, address: str) -> Iterator[None]:
 
 async def serve(config: TrainerConfig) -> None:
     """Run a trainer until SIGTERM or SIGINT. Raises DeviceError when its device has failed for good."""
-    if config.compute.threads:
-        torch.set_num_threads(config.compute.threads)
     server = TrainerServer(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import NamedTuple
 
 import structlog
-import torch
 from prometheus_client import CollectorRegistry
 
 from edge_agent.adaptation.chain_decisions import ChainDecisions, load_run_chain, make_chain_decisions
@@ -45,7 +44,7 @@ from shared.placement import Deployment
 from shared.planning import Profile
 from shared.planning.chain import MeasuredChain
 from shared.telemetry.metrics import serving_metrics
-from shared.transport.rpc.malloc import keep_message_memory
+from shared.training.device import prepare_process
 
 _log = structlog.get_logger(__name__)
 
@@ -80,7 +79,7 @@ def train(config: EdgeConfig, on_progress: Callable[[Statistics], object] = lamb
     Works in a notebook, whose own event loop is left alone. on_progress: called after every step, on another thread.
     Raises IsthmusError (`shared.errors`) for everything that a user, the data or the trainer can get wrong.
     """
-    keep_message_memory()  # here already: the thread that runs it would have a heap of its own
+    prepare_process(config.compute.threads)  # here already: the thread that runs it would have a heap of its own
     stoppers: list[Callable[[], object]] = []
 
     def run() -> TrainingResult:
@@ -146,9 +145,7 @@ class _Prepared(NamedTuple):
 
 
 async def _prepare(config: EdgeConfig, resume: Resume | None) -> _Prepared:
-    keep_message_memory()
-    if config.compute.threads:
-        torch.set_num_threads(config.compute.threads)
+    prepare_process(config.compute.threads)
     folder = sessions_folder(config)
     experiment, stored = await asyncio.to_thread(prepare, Experiment, config, folder, resume)
     profile = await asyncio.to_thread(load_run_profile, experiment)

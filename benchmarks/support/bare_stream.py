@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 
 from benchmarks.support.process_use import ProcessUse, use_of
-from shared.transport.rpc.malloc import keep_message_memory
+from shared.concurrency.heap import keep_freed_memory
 from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options, server_options
 
 STYLES = ("asyncio", "uvloop", "threads")
@@ -127,7 +127,7 @@ def _ask_on_threads(address: str, message: bytes, messages: int, rounds: int) ->
 
 def main() -> None:
     """Serve, or ask."""
-    keep_message_memory()
+    keep_freed_memory()
     what, style, *rest = sys.argv[1:]
     if style == "uvloop":
         import uvloop

@@ -15,8 +15,8 @@ from typing import Any
 
 import grpc
 
+from shared.concurrency.heap import keep_freed_memory
 from shared.concurrency.threads import Worker
-from shared.transport.rpc.malloc import keep_message_memory
 from shared.transport.rpc.options import channel_options, server_options
 
 CHUNK_BYTES = 1 << 20
@@ -82,7 +82,7 @@ def _receive(connection: socket.socket, buffer: memoryview) -> None:
 
 
 def _serve_grpc(parent: Connection, count: int, rounds: int, work_seconds: float) -> None:
-    keep_message_memory()
+    keep_freed_memory()
     worker = Worker("work")
 
     async def echo(_requests: object, context: Any) -> None:

@@ -20,6 +20,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from benchmarks.networks import RandomImages, mobilenet, small_cnn
+from shared.concurrency.heap import keep_freed_memory
 from shared.errors import IsthmusError
 
 BATCH = 32
@@ -60,6 +61,7 @@ class Pipeline:
 def run(rank: int, pipeline: Pipeline) -> list[float]:
     """Train; rank 0 feeds images, the last one has the labels."""
     ranks, microbatches = len(pipeline.cuts) + 1, pipeline.microbatches
+    keep_freed_memory()  # as ours does
     dist.init_process_group("gloo", init_method=f"tcp://{pipeline.master}", rank=rank, world_size=ranks)
     torch.manual_seed(0)
     whole = NETWORKS[pipeline.network]()

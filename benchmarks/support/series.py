@@ -22,11 +22,11 @@ from edge_agent import EdgeConfig, TrainingListener, run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import Statistics
+from shared.concurrency.heap import keep_freed_memory
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.training.losses import LossHead
 from shared.training.stage import lone_stage
-from shared.transport.rpc.malloc import keep_message_memory
 
 NO_MOVES: Mapping[int, int] = {}
 
@@ -129,7 +129,7 @@ class _Recorder(TrainingListener):
 
 def trained_alone(config: EdgeConfig, on_begun: Callable[[], object]) -> Training:
     """The same training wholly in this process: the same batches, network, loss and updates, one step after the other."""
-    keep_message_memory()  # as the agent does; it spares large tensors their page faults, too
+    keep_freed_memory()  # as the agent does; it spares large tensors their page faults, too
     if config.compute.threads:
         torch.set_num_threads(config.compute.threads)
     experiment = Experiment(config)

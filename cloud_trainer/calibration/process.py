@@ -27,6 +27,7 @@ from shared.model.features import specs_bytes
 from shared.model.footprint import estimate_training_bytes, state_bytes
 from shared.model.random_state import derive_seed
 from shared.model.spec import TensorSpec
+from shared.training.device import prepare_process
 from shared.training.losses import LossHead
 from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import policy_by_name
@@ -78,8 +79,7 @@ class _StandIn:
 
 def train(order: CopyOrder, report: TextIO) -> None:
     """Train and judge. Raises IsthmusError."""
-    if order.threads:
-        torch.set_num_threads(order.threads)
+    prepare_process(order.threads)
     LossHead(order.recipe.loss, order.allowed)  # refuses one that the operator has not allowed
     data = _StandIn(order)
     steps = steps_of(order.epochs, data.steps_per_epoch)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import structlog
-import torch
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
@@ -38,6 +37,7 @@ from shared.placement import AGENT, Tile, chain_workers
 from shared.planning.chain import MeasuredChain, MeasuredStage, chain_to_json
 from shared.planning.cost import Rates
 from shared.planning.measurements import LinearSeconds, ProfiledBlock
+from shared.training.device import prepare_process
 
 _log = structlog.get_logger(__name__)
 ROUNDS = 3
@@ -78,8 +78,7 @@ async def profile_chain(
     tell: told what it costs before it begins, a line at a time. dry_run: ends there, and returns None. Raises IsthmusError:
     ConfigError for a placement that is no chain, PlanError for a file of another chain.
     """
-    if config.compute.threads:
-        torch.set_num_threads(config.compute.threads)
+    prepare_process(config.compute.threads)
     experiment = await asyncio.to_thread(_experiment, config)
     try:
         with Workers.started() as workers:

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 import structlog
-import torch
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
@@ -35,6 +34,7 @@ from shared.prediction import (
     representatives,
     vector,
 )
+from shared.training.device import prepare_process
 
 _log = structlog.get_logger(__name__)
 OnDone = Callable[[int, int], None]
@@ -73,8 +73,7 @@ async def measure_table(
             "deployment": config.deployment.model_copy(update={"cut": None, "staleness": 0}),  # without a replay
         }
     )
-    if config.compute.threads:
-        torch.set_num_threads(config.compute.threads)
+    prepare_process(config.compute.threads)
     experiment = await asyncio.to_thread(Experiment, config)
     try:
         flops = await asyncio.to_thread(block_operations, experiment.chain)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import structlog
-import torch
 import xxhash
 
 from edge_agent.adaptation.link_probe import probe_round_trip
@@ -42,6 +41,7 @@ from shared.model.features import specs_bytes
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from shared.planning.profile import NO_OVERHEAD, Profile, profile_to_json
 from shared.registry import codec_bits, codec_family
+from shared.training.device import prepare_process
 from shared.training.measure import measure_stage
 from shared.training.policies import Replay
 from shared.training.stage import Stage, lone_stage
@@ -233,8 +233,7 @@ async def profile_model(
 
     watching: told how a calibration goes. Raises IsthmusError, for what cannot be calibrated before anything is measured.
     """
-    if config.compute.threads:
-        torch.set_num_threads(config.compute.threads)
+    prepare_process(config.compute.threads)
     experiment = await asyncio.to_thread(Experiment, config)
     parts = PartFile(out.with_name(out.name + ".parts"), Measurements)
     trainings = PartFile(out.with_name(out.name + ".trainings"), Trainings)

@@ -4,10 +4,21 @@ import os
 
 import torch
 
+from shared.concurrency.heap import keep_freed_memory
 from shared.errors import ConfigError
 
 _CUBLAS_WORKSPACE = ":4096:8"
 """With it cuBLAS sums in the same order every time; it is read when the first product is computed."""
+
+
+def prepare_process(threads: int) -> None:
+    """Have this process compute as all of ours do: what is freed stays here, and an operation of torch has so many threads.
+
+    Call it before the first thread begins. threads: 0 leaves the choice to torch.
+    """
+    keep_freed_memory()
+    if threads:
+        torch.set_num_threads(threads)
 
 
 def choose_device(name: str) -> torch.device:
