@@ -63,6 +63,9 @@ class TrainingLoop:
         self.stretches = Stretches(session, self._worker, self._tally, boundary)
         self._attempts = Attempts()
         self._absences = Absences(session, lambda: self._tally.done_step)
+        epochs = config.training.evaluate_every_epochs if experiment.evaluation is not None else 0
+        self._evaluation_steps = epochs * experiment.loader.steps_per_epoch
+        """From one evaluation to the next; 0 where there is none before the end."""
         self._evaluated_step = 0
         """The step that came next when the model was evaluated last."""
         self._links: Links | None = None
@@ -183,11 +186,12 @@ class TrainingLoop:
                     self._listener.drained()
 
     def _next_stop_step(self) -> int:
-        """Where the next stretch ends at the latest."""
-        step, steps_per_epoch = self.step, self._experiment.loader.steps_per_epoch
-        epoch_end = (step // steps_per_epoch + 1) * steps_per_epoch
-        changes = [position for position in self._experiment.scheduled_steps if position > step]
-        return self.checkpointer.next_stop_step(step, min(epoch_end, self._experiment.steps, *changes[:1]))
+        """Where the next stretch ends at the latest. Not at each epoch's end: to have nothing in flight takes time."""
+        step, ends = self.step, [self._experiment.steps]
+        if self._evaluation_steps:
+            ends.append((step // self._evaluation_steps + 1) * self._evaluation_steps)
+        ends += [position for position in self._experiment.scheduled_steps if position > step][:1]
+        return self.checkpointer.next_stop_step(step, min(ends))
 
     async def _at_boundary(self) -> _End | None:
         """Do what was waiting for a moment with nothing in flight. Returns why the links have to end, where they have to."""
@@ -203,9 +207,7 @@ class TrainingLoop:
 
     async def _evaluate_if_due(self) -> None:
         experiment, step = self._experiment, self.step
-        every = experiment.config.training.evaluate_every_epochs
-        epochs, rest = divmod(step, experiment.loader.steps_per_epoch)
-        due = step == experiment.steps or (every > 0 and rest == 0 and epochs % every == 0)
+        due = step == experiment.steps or (self._evaluation_steps > 0 and step % self._evaluation_steps == 0)
         if experiment.evaluation is None or step == self._evaluated_step or not due:
             return
         with self.activity.during(Activity.EVALUATING):
