@@ -115,6 +115,11 @@ class WorkerSteps:
         """The steps that have begun here and are not done, in their order."""
         return tuple(self._steps)
 
+    @property
+    def are_over(self) -> bool:
+        """Whether no step is under way here. May be asked on another thread, which may hear what was so a moment ago."""
+        return not self._steps
+
     def oldest(self, otherwise: int) -> int:
         """The first of them, or this where there is none."""
         return next(iter(self._steps), otherwise)

@@ -129,9 +129,9 @@ class LinkEnd:
         self._outbox.put(outgoing)
         self._more_to_send.set()
 
-    def report(self, done: StepDone) -> None:
-        """Tell the peer that a worker has done a step."""
-        self._reports.add(done)
+    def report(self, done: StepDone, *, more_comes: bool) -> None:
+        """Tell the peer that a worker has done a step. more_comes: see `Reports.add`."""
+        self._reports.add(done, more_comes=more_comes)
 
     def tell_stopping(self, worker: str) -> None:
         """Tell the peer, and every new stream's again, that a worker is about to stop."""

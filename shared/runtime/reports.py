@@ -10,8 +10,9 @@ MOST_KEPT = 1024
 """Reports that are kept to be sent again: many more than can be under way, and small."""
 MOST_TAKEN = 16
 """Reports that go in one message; with the frames they stay below what a reader takes."""
-DELAY_SECONDS = 0.020
-"""How long a report waits for a message that it can go with, where no batch waits for it."""
+DELAY_SECONDS, MORE_COMES_SECONDS = 0.02, 0.2
+"""How long a report waits for a message that it can go with, where no batch waits for it: if nothing else is under way here,
+and if something is, which will have to be sent."""
 
 
 class Reports:
@@ -25,14 +26,15 @@ class Reports:
         self._on_due = on_due
         self._may_wait = may_wait
         self._is_hurried = False
-        self._reminder = Reminder(DELAY_SECONDS, self._remind)
+        self._soon = Reminder(DELAY_SECONDS, self._remind)
+        self._late = Reminder(MORE_COMES_SECONDS, self._remind)
 
-    def add(self, done: StepDone) -> None:
-        """One more has to go."""
+    def add(self, done: StepDone, *, more_comes: bool) -> None:
+        """One more has to go. more_comes: whether other steps are under way here."""
         self._kept.keep(self._count, done)
         self._count += 1
         if self._may_wait:
-            self._reminder.begin()
+            (self._late if more_comes else self._soon).begin()
         else:
             self._remind()
 
@@ -54,7 +56,8 @@ class Reports:
         self._sent = stop
         if stop == self._count:
             self._is_hurried = False
-            self._reminder.end()
+            self._soon.end()
+            self._late.end()
         return taken
 
     def covers(self, received: int) -> bool:

@@ -289,7 +289,7 @@ class WorkerRun:
         for peer, link in self.links.items():
             shows_nothing = source == self.worker and not link.has_leaving
             if done.worker in self._told[peer] or shows_nothing:
-                link.report(done if link is self._parent else bare)
+                link.report(done if link is self._parent else bare, more_comes=not self._steps.are_over)
 
     def _hear_stopping(self, worker: str, peer: str) -> None:
         """A peer says that a worker is about to stop. Raises ProtocolError for one that others speak for."""

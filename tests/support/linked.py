@@ -26,20 +26,30 @@ from tests.support.virtual import InlineWorker, Wire
 Batches = Sequence[tuple[Tensor, Tensor]]
 
 
-class Heard(WorkerListener):
+class Ends(WorkerListener):
+    """Notes when one worker ends its steps."""
+
+    def __init__(self, moments: dict[int, float]) -> None:
+        """moments: of the loop, by step; the last of all workers that share it."""
+        self._moments = moments
+
+    def step_ended(self, step: int, _staleness: int, /) -> None:
+        """See `WorkerListener`."""
+        self._moments[step] = asyncio.get_running_loop().time()
+
+
+class Heard(Ends):
     """What one worker hears of the steps of all."""
 
-    def __init__(self) -> None:
+    def __init__(self, moments: dict[int, float] | None = None) -> None:
+        super().__init__({} if moments is None else moments)
         self.done: dict[int, list[StepDone]] = defaultdict(list)
-        self.done_seconds: dict[int, float] = {}
-        """When the last of a step came: moments of the loop."""
         self.stopping: list[str] = []
         self.changed = asyncio.Event()
 
     def step_done(self, done: StepDone, /) -> None:
         """See `WorkerListener`."""
         self.done[done.step].append(done)
-        self.done_seconds[done.step] = asyncio.get_running_loop().time()
         self.changed.set()
 
     def peer_stops(self, worker: str, /) -> None:
@@ -138,7 +148,8 @@ class LinkedSession:
         self.chains = {worker: make_chain(copy.deepcopy(module)) for worker in placement.workers}
         self.placement = placement
         self._linking = Linking(seconds, losses, wires, chunk_bytes)
-        self._heard = Heard()
+        self._ended: dict[int, float] = {}
+        self._heard = Heard(self._ended)
         model = facts_of(next(iter(self.chains.values())))
         how = method(backward)
         self.workers: dict[str, WorkerRun] = {}
@@ -152,7 +163,7 @@ class LinkedSession:
             wire = CrossingWire(placement, chain, told.optimizer, lambda _labels: None)
             compute = InlineWorker(seconds) if computing is None else computing(worker)
             threads = Threads(compute, InlineWorker(seconds))
-            listener = WorkerListener() if self.workers else self._heard
+            listener = Ends(self._ended) if self.workers else self._heard
             self.workers[worker] = WorkerRun(wire, model, blocks, threads, listener)
         self._links = links(placement, model)
 
@@ -168,8 +179,8 @@ class LinkedSession:
 
     @property
     def done_seconds(self) -> list[float]:
-        """When that was of all workers, by step: moments of the loop."""
-        return [second for _, second in sorted(self._heard.done_seconds.items())]
+        """When all workers had done each step: moments of the loop."""
+        return [second for _, second in sorted(self._ended.items())]
 
     async def train(self, batches: Batches) -> None:
         """All batches, until every worker has done them."""

@@ -22,12 +22,16 @@ from shared.transport.stream.round_trip import RoundTrip
 from shared.transport.stream.sending import LEAST_CHUNK_BYTES, allowance
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame
 
-ACK_DELAY_SECONDS = 0.020
+ACK_DELAY_SECONDS = 0.2
 """How long an ack waits for a message that goes the same way and can carry it, unless the sender waits for it. This spares a
-quick step half its messages; the ack says how long it has waited (as QUIC's does, RFC 9000)."""
+step half its messages, on a weak device too, whose steps are long; the ack says how long it has waited (as QUIC's does, RFC
+9000)."""
 MEASURED_SECONDS = 0.002
 """A chunk of a tensor that takes longer on the link is to be acknowledged at once: a message more costs little then, and more
 of the link is seen."""
+
+LONGEST = 1.5
+"""A chunk may be so many times as long as the link's, where that spares one."""
 
 INITIAL_WINDOW_BYTES = 512 * 1024
 """Bytes that may be under way before the link is known."""
@@ -37,8 +41,9 @@ LEAST_CHUNKS_OF_A_TENSOR = 4
 """The fewest chunks of a tensor that has to measure the link, because it is not known or may have become slower."""
 LEAST_FIRST_CHUNK_BYTES = 8 * 1024
 """The smallest chunk that measures a link of which nothing is known; less says little."""
-SUSPICIOUS_SECONDS, SUSPICIOUS_LOOPS = 0.01, 2.0
-"""A chunk whose round trip took this much more than so many usual ones says that the link may have become slower."""
+SUSPICIOUS_SECONDS, SUSPICIOUS_LOOPS, SUSPICIONS = 0.01, 2.0, 2
+"""So many chunks in a row whose round trips took this much more than so many usual ones say that the link may have become
+slower. One may have come to a peer whose processor was busy."""
 
 
 class Frames(Protocol):
@@ -103,7 +108,8 @@ class Duplex(Generic[Out, In]):
         self._ledger = ReceiveLedger(window_bytes)
         self.link = LinkRate()
         self.round_trip = RoundTrip()
-        self._link_is_known = False
+        self._suspicions = 0
+        """How many of the last chunks, in a row, took suspiciously long."""
         self.peer_clock = PeerClock()
         self._quiet_since = time.monotonic()
         """When the peer was heard last, or was first sent something after it had acknowledged everything."""
@@ -161,7 +167,7 @@ class Duplex(Generic[Out, In]):
     def _waits_for_ack(self, count: int, *, more_follows: bool) -> bool:
         """Whether the ack of so many bytes is to come at once: for room, or because a message more costs little beside them."""
         is_long = more_follows and count * 8 > MEASURED_SECONDS * (self.link.bits_per_second or float("inf"))
-        return is_long or self.link.draining or self._credits.room_bytes < self._largest_chunk_bytes
+        return is_long or self.link.draining or self._credits.room_bytes < LONGEST * self._largest_chunk_bytes
 
     async def receive(self) -> tuple[In, Sequence[WireTensor]] | None:
         """The next message that says more than acks and chunks or completes tensors, and these tensors; None at the end.
@@ -224,7 +230,7 @@ class Duplex(Generic[Out, In]):
             now = max(now - ack.held_nanoseconds / 1e9, written)
             self.peer_clock.observe(written, now, ack.receiver_nanoseconds)
             is_usual = now - written < SUSPICIOUS_SECONDS + SUSPICIOUS_LOOPS * self.link.loop_seconds
-            self._link_is_known = self.link.bits_per_second is not None and is_usual
+            self._suspicions = 0 if is_usual else self._suspicions + 1
             self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, written, now)
             unqueued_seconds = now - written - self.link.queue_seconds
             self.round_trip.observe(unqueued_seconds, chunk_bytes, self.link.bits_per_second, now)
@@ -233,9 +239,18 @@ class Duplex(Generic[Out, In]):
             _, started, tensor = self._tensors_under_way.popleft()
             self._on_delivered(tensor, now - started, ack.receiver_nanoseconds)
 
+    @property
+    def _link_is_known(self) -> bool:
+        return self.link.bits_per_second is not None and self._suspicions < SUSPICIONS
+
     def _chunk_bytes_of(self, count: int) -> int:
+        """How long each chunk of so many bytes is. Once the link is known all are equal: a short one would cost as much.
+
+        At most `LONGEST` of what the link's chunks are.
+        """
         if self._link_is_known:
-            return self._largest_chunk_bytes
+            chunks = round(count / self._largest_chunk_bytes) or 1
+            return min(max(-(-count // chunks), 1), self._chunk_bytes)
         least = LEAST_FIRST_CHUNK_BYTES if self.link.bits_per_second is None else LEAST_CHUNK_BYTES
         return min(max(-(-count // LEAST_CHUNKS_OF_A_TENSOR), least), self._largest_chunk_bytes)
 
