@@ -1,9 +1,9 @@
-"""What the cases plan with: the file of a chain, made of what its blocks take on one core and of how slow each stage is."""
+"""What the cases plan with: the file of a chain, made of what runs of its blocks take and of how slow each stage is."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from shared.planning.chain import CHAIN_SCHEMA, MeasuredChain, Partition, chain_
 from shared.planning.measurements import FLOAT32_BITS
 from shared.registry import codec_bits, codec_of_bits
 from shared.training import block_state
+from shared.training.device import prepare_process
 from shared.training.measure import measure_stage
 from shared.training.stage import lone_stage
 
@@ -45,8 +46,8 @@ class Model:
     names: tuple[str, ...]
     """Of the blocks."""
     block_bytes: tuple[float, ...]
-    block_seconds: tuple[float, ...]
-    """Of forward, backward and update of each, on a device at pace 1."""
+    run_seconds: tuple[tuple[float | None, ...], ...]
+    """[i][j]: of forward, backward and update of blocks [i, j), on a device at pace 1; None where there are none."""
     feature_bytes: tuple[float, ...]
     """By cut; of error gradients too."""
     batch_size: int
@@ -54,36 +55,43 @@ class Model:
     @property
     def seconds(self) -> float:
         """Of all blocks."""
-        return sum(self.block_seconds)
+        return self.run_seconds[0][-1] or 0.0
 
 
-def measured_model(flags: Sequence[str], block_seconds: Sequence[float] | None = None, repeats: int = 15) -> Model:
-    """The model of an agent's flags. block_seconds: where they are known; otherwise they are measured here, on one thread."""
-    torch.set_num_threads(1)
+def measured_model(flags: Sequence[str], block_seconds: Sequence[float] | None = None, repeats: int = 5) -> Model:
+    """The model of an agent's flags.
+
+    block_seconds: where they are known; otherwise every run of blocks is measured here, as an agent measures a chain. One after
+    the other, blocks take longer than each by itself, whose tensors stay in the cache.
+    """
+    prepare_process(1)
     experiment = Experiment(load_config(EdgeConfig, None, flags, environ={}))
     chain = experiment.chain
     if block_seconds is None:
-        block_seconds = [
-            min(
-                measure_stage(
-                    lone_stage(chain, index, index + 1, experiment.recipe, torch.device("cpu")),
-                    chain.features[index],
-                    input_gradient=index > 0,
-                    repeats=repeats,
-                )
-            )
-            for index in range(len(chain.blocks))
-        ]
+
+        def seconds(first: int, stop: int) -> float:
+            stage = lone_stage(chain, first, stop, experiment.recipe, torch.device("cpu"))
+            return min(measure_stage(stage, chain.features[first], input_gradient=first > 0, repeats=repeats))
+
+        runs = run_table(len(chain.blocks), seconds)
+    else:
+        runs = run_table(len(block_seconds), lambda first, stop: sum(block_seconds[first:stop]))
     return Model(
         tuple(flags),
         tuple(block.name for block in chain.blocks),
         tuple(
             float(sum(tensor.nbytes for tensor in block_state.collect(block, None).values())) for block in chain.blocks
         ),
-        tuple(block_seconds),
+        runs,
         tuple(float(specs_bytes(specs)) for specs in chain.features),
         experiment.batch_size,
     )
+
+
+def run_table(blocks: int, seconds: Callable[[int, int], float]) -> tuple[tuple[float | None, ...], ...]:
+    """What each run of so many blocks takes, [i][j] for blocks [i, j)."""
+    cuts = range(blocks + 1)
+    return tuple(tuple(seconds(first, stop) if stop > first else None for stop in cuts) for first in cuts)
 
 
 def chain_document(
@@ -93,8 +101,6 @@ def chain_document(
 
     link: each one alike. encode: seconds and seconds_per_byte.
     """
-    cuts = range(len(model.names) + 1)
-    before = [0.0, *accumulate(model.block_seconds)]
     return {
         "schema": CHAIN_SCHEMA,
         "model": "benchmark",
@@ -107,9 +113,7 @@ def chain_document(
         "stages": [
             {
                 "name": name,
-                "seconds": [
-                    [pace * (before[stop] - before[first]) if stop > first else None for stop in cuts] for first in cuts
-                ],
+                "seconds": [[None if run is None else pace * run for run in runs] for runs in model.run_seconds],
             }
             for name, pace in paces.items()
         ],

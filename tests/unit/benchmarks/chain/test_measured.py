@@ -9,16 +9,18 @@ from benchmarks.chain.measured import (
     even_cuts,
     parsed,
     planned_as_ftpipehd,
+    run_table,
     with_gradient_bits,
 )
 from shared.planning import Rates
 from shared.planning.chain import plan_chain
 
-MODEL = Model((), ("a", "b", "c", "d"), (1.0, 2.0, 3.0, 4.0), (0.1, 0.2, 0.3, 0.4), (0.0, 4e3, 2e3, 1e3, 0.0), 8)
+RUNS = run_table(4, lambda first, stop: sum((0.1, 0.2, 0.3, 0.4)[first:stop]))
+MODEL = Model((), ("a", "b", "c", "d"), (1.0, 2.0, 3.0, 4.0), RUNS, (0.0, 4e3, 2e3, 1e3, 0.0), 8)
 QUICK = Rates(1e9, 1e9, 0.0)
 
 
-def test_a_stage_takes_the_sum_of_its_blocks_at_its_pace():
+def test_a_stage_takes_what_its_run_of_blocks_does_at_its_pace():
     chain = parsed(chain_document(MODEL, {"edge": 1.0, "near": 2.5}, QUICK))
     assert chain.stages[0].seconds[0, 4] == pytest.approx(MODEL.seconds)
     assert chain.stages[1].seconds[1, 3] == pytest.approx(2.5 * 0.5)
