@@ -23,6 +23,7 @@ from benchmarks.chain.measured import (
 )
 from benchmarks.chain.options import Options, Result
 from benchmarks.chain.pace import seconds_per_step
+from benchmarks.support.peer_stage import BATCH
 from benchmarks.support.report import Spread
 from shared.codec import codec_by_name
 from shared.planning import Rates
@@ -30,8 +31,6 @@ from shared.planning.chain import MeasuredChain, Partition, plan_chain
 from shared.training.measure import timed
 
 STALENESS = len(NAMES) - 1
-BATCH = 8
-"""Small, so that a feature is on its way for seconds at most where a link carries 0.25 Mbit/s."""
 MBIT = (0.25, 0.5, 1.0, 2.0, 4.0)
 GOALS = {(0.40, 0.20, 0.20): (3.02, 2.47, 2.05, 1.46, 1.21), (0.45, 0.15, 0.15): (2.37, 1.93, 1.48, 1.33, 1.13)}
 """By shares of a core, for each rate: FTPipeHD's time over ours, in the paper."""

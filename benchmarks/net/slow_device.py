@@ -18,8 +18,8 @@ _PERIOD_MICROSECONDS = 10_000
 """Short against a training step: with the kernel's 100 ms, a step that fits in the quota would run at full speed."""
 _SMALLEST_QUOTA_MICROSECONDS = 1000
 """The kernel takes no less."""
-_SPIN = 'while kill -0 "$0" 2>/dev/null; do :; done'
-"""Until the process of that number has ended."""
+_SPIN = ("setpriv", "--pdeathsig", "KILL", "sh", "-c", "while :; do :; done")
+"""For as long as this process is there."""
 _serial = itertools.count()
 
 
@@ -68,8 +68,7 @@ class SlowDevice:
         330 ms a step then, from run to run; with this 216 to 226.
         """
         for core in self._cores:
-            pinned = ["taskset", "--cpu-list", str(core), "sh", "-c", _SPIN, str(os.getpid())]
-            self._children.popen(["chrt", "--idle", "0", *pinned])
+            self._children.popen(["chrt", "--idle", "0", "taskset", "--cpu-list", str(core), *_SPIN])
 
     def remove(self) -> None:
         """End what runs on it, our children first, then the control group; nothing is done when there is none."""
@@ -85,7 +84,7 @@ class SlowDevice:
 
 def missing() -> str | None:
     """Why no device can be slowed down here (the reason to skip a test), or None."""
-    if reason := missing_for("taskset", "chrt"):
+    if reason := missing_for("taskset", "chrt", "setpriv"):
         return reason
     return (
         None if (_CONTROLLER / "cpu.cfs_quota_us").exists() else f"needs the cgroup v1 cpu controller at {_CONTROLLER}"

@@ -129,6 +129,7 @@ class Wire:
         self._free_at = float("-inf")
         self.delivered_bytes = 0
         """Payload bytes that have arrived."""
+        self.delivered_messages = 0
         self._jitter = jitter
         self._write_seconds = write_seconds
         self._buffered: deque[Packet[Any] | None] = deque()
@@ -190,6 +191,7 @@ class Wire:
             due, packet = await self._under_way.get()
             await asyncio.sleep(max(due - loop.time(), 0.0))
             self.delivered_bytes += 0 if packet is None else len(packet.payload)
+            self.delivered_messages += packet is not None
             self._arrived.put_nowait(packet)
 
 

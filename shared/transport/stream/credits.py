@@ -11,7 +11,7 @@ from collections.abc import Callable
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1.tensor_pb2 import Ack
 
-UNPACED_BYTES = 32 * 1024
+UNPACED_BYTES = 48 * 1024
 """Bytes that may be under way whatever the pace. Small tensors say little about a link, and that must not slow them down."""
 BURST_SECONDS = 0.004
 """What may be written at once, as seconds of the link: timers are late by a millisecond or two."""

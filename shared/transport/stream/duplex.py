@@ -229,8 +229,9 @@ class Duplex(Generic[Out, In]):
             # As if it had come when the bytes did: it may have waited for a message to go with.
             now = max(now - ack.held_nanoseconds / 1e9, written)
             self.peer_clock.observe(written, now, ack.receiver_nanoseconds)
-            is_usual = now - written < SUSPICIOUS_SECONDS + SUSPICIOUS_LOOPS * self.link.loop_seconds
-            self._suspicions = 0 if is_usual else self._suspicions + 1
+            usual = self.link.loop_seconds + chunk_bytes * 8 / (self.link.bits_per_second or float("inf"))
+            is_late = now - written > SUSPICIOUS_SECONDS + SUSPICIOUS_LOOPS * usual
+            self._suspicions = self._suspicions + 1 if is_late else 0
             self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, written, now)
             unqueued_seconds = now - written - self.link.queue_seconds
             self.round_trip.observe(unqueued_seconds, chunk_bytes, self.link.bits_per_second, now)

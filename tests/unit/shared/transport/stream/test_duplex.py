@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.transport.stream.credits import LONGEST_PAUSE_SECONDS
-from shared.transport.stream.duplex import Duplex
+from shared.transport.stream.duplex import LEAST_CHUNKS_OF_A_TENSOR, Duplex
 from shared.transport.stream.framing import TensorKey, WireTensor
+from shared.transport.stream.sending import CHUNK_SECONDS
 from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
 from tests.support.virtual import Wire, cloud_end, edge_end, run_virtually
 
@@ -81,6 +82,27 @@ async def until(condition: Callable[[], bool], limit_seconds: float) -> float:
         assert asyncio.get_running_loop().time() - began < limit_seconds
         await asyncio.sleep(0.001)
     return asyncio.get_running_loop().time() - began
+
+
+async def exchange(near: Duplex, far: Duplex, steps: int, size: int, seconds: float) -> None:
+    """A tensor there and one back, so many times; either end takes so long to answer."""
+    arrived = {end: asyncio.Semaphore(0) for end in (near, far)}
+
+    async def receive(end: Duplex) -> None:
+        while True:
+            _, wholes = await end.receive()
+            for _ in wholes:
+                arrived[end].release()
+
+    async with asyncio.TaskGroup() as tasks:
+        receiving = [tasks.create_task(receive(end)) for end in (near, far)]
+        for _ in range(steps):
+            for sender, receiver in ((near, far), (far, near)):
+                await sender.send(tensor(size))
+                await arrived[receiver].acquire()
+                await asyncio.sleep(seconds)
+        for task in receiving:
+            task.cancel()
 
 
 def is_known(end: Duplex, wire: Wire) -> bool:
@@ -207,6 +229,47 @@ def test_pauses_between_tensors_do_not_lower_the_rate(size, pause):
             for _ in range(20):
                 await asyncio.sleep(0.3)
                 assert is_known(edge, up)
+
+    run_virtually(main)
+
+
+STEPS = 50
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(0.001, 0.15), st.floats(0.1, 1.4))
+def test_a_step_is_one_message_each_way_however_long_it_takes(seconds, chunks):
+    """Acks go with tensors, and no tensor leaves a short chunk over."""
+    rate = 300e6
+    size = int(chunks * CHUNK_SECONDS * rate / 8)
+
+    async def main():
+        up, down = Wire(rate, 0.0005, buffer_bytes=DEEP), Wire(rate, 0.0005, buffer_bytes=DEEP)
+        edge, cloud = edge_end(up, down), cloud_end(up, down)
+        await exchange(edge, cloud, 40, size, 0.0)
+        before = up.delivered_messages, down.delivered_messages
+        await exchange(edge, cloud, STEPS, size, seconds)
+        for wire, sent in zip((up, down), before, strict=True):
+            assert wire.delivered_messages - sent <= 1.1 * STEPS
+
+    run_virtually(main)
+
+
+@pytest.mark.parametrize(("late", "messages"), [(1, 1), (2, LEAST_CHUNKS_OF_A_TENSOR)])
+def test_a_link_is_measured_again_when_two_chunks_in_a_row_were_late(late, messages):
+    """One may have come to a peer whose processor was busy."""
+    size, delays = 200_000, []
+
+    async def main():
+        up, down = (Wire(1e9, 0.0005, jitter=lambda: delays.pop() if delays else 0.0) for _ in range(2))
+        edge, cloud = edge_end(up, down), cloud_end(up, down)
+        await exchange(edge, cloud, 40, size, 0.0)
+        for _ in range(late):
+            delays.append(0.1)
+            await exchange(edge, cloud, 1, size, 0.001)
+        before = up.delivered_messages
+        await exchange(edge, cloud, 1, size, 0.001)
+        assert up.delivered_messages - before == messages
 
     run_virtually(main)
 
