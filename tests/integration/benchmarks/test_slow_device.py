@@ -3,12 +3,15 @@
 import json
 import os
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 
 from benchmarks.net import LinkError, linked_namespaces, slowed_device
 from benchmarks.net.namespaces import missing as missing_link
 from benchmarks.net.slow_device import missing
+from benchmarks.net.tools import wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(missing() is not None, reason=f"a slow device {missing()}")]
 
@@ -29,6 +32,20 @@ def test_a_busy_process_gets_the_share_and_the_core(cpu_share):
         assert device.throttled_periods > 0
     assert share < 1.3 * cpu_share
     assert cores == [core]
+
+
+def spinning():
+    """The cores that a child of ours of the lowest priority keeps awake."""
+    children = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children").read_text().split()
+    idle = [pid for pid in map(int, children) if os.sched_getscheduler(pid) == os.SCHED_IDLE]
+    return sorted(core for pid in idle for core in os.sched_getaffinity(pid))
+
+
+def test_its_cores_are_kept_awake_for_as_long_as_it_is_there():
+    core = max(os.sched_getaffinity(0))
+    with slowed_device(0.5, [core]):
+        wait_for(lambda: spinning() == [core], "the core that is kept awake")
+    assert not spinning()
 
 
 @pytest.mark.skipif(missing_link() is not None, reason=f"a shaped link {missing_link()}")

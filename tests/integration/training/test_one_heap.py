@@ -41,6 +41,16 @@ async def serve():
 
 asyncio.run(serve())
 """
+MEASURING = """
+import asyncio
+from edge_agent.profiling.latency_table import MeasureSettings, measure_table
+from tests.support.experiments import flags
+from tests.support.running import edge_config
+
+config = edge_config(*flags("mlp", "sgd"), "trainers=[]")
+asyncio.run(measure_table(config, MeasureSettings(rounds=1, repeats=1), None))
+print(heaps())
+"""
 HEAPS = """
 import ctypes, os, tempfile
 
@@ -57,7 +67,9 @@ def heaps():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="another allocator")
-@pytest.mark.parametrize("process", [AGENT, FUNCTION, TRAINER], ids=["agent", "function", "trainer"])
+@pytest.mark.parametrize(
+    "process", [AGENT, FUNCTION, MEASURING, TRAINER], ids=["agent", "function", "measuring", "trainer"]
+)
 def test_all_threads_share_one_heap(process):
     done = subprocess.run(
         [sys.executable, "-c", HEAPS + process], capture_output=True, text=True, check=False, timeout=300
