@@ -37,6 +37,10 @@ def mobilenet_flags(batch: int) -> tuple[str, ...]:
     )
 
 
+END_SECONDS = 0.002
+"""Processor time of a step at either end of a link, beside that of the blocks (`python -m benchmarks.edge_cpu`)."""
+
+
 @dataclass(frozen=True)
 class Model:
     """What is trained, and what it takes."""
@@ -95,12 +99,22 @@ def run_table(blocks: int, seconds: Callable[[int, int], float]) -> tuple[tuple[
 
 
 def chain_document(
-    model: Model, paces: Mapping[str, float], link: Rates, encode: Mapping[str, float] | None = None
+    model: Model,
+    paces: Mapping[str, float],
+    link: Rates,
+    encode: Mapping[str, float] | None = None,
+    end_seconds: float = 0.0,
 ) -> dict[str, Any]:
     """The file (isthmus.chain/v1) of a model on stages that take so many times as long as one at pace 1.
 
-    link: each one alike. encode: seconds and seconds_per_byte.
+    link: each one alike. encode: seconds and seconds_per_byte. end_seconds: what a stage takes besides at each of its links.
     """
+
+    def seconds(pace: float, first: int, stop: int) -> float | None:
+        run, ends = model.run_seconds[first][stop], (first > 0) + (stop < len(model.names))
+        return None if run is None else pace * (run + ends * end_seconds)
+
+    cuts = range(len(model.names) + 1)
     return {
         "schema": CHAIN_SCHEMA,
         "model": "benchmark",
@@ -113,7 +127,7 @@ def chain_document(
         "stages": [
             {
                 "name": name,
-                "seconds": [[None if run is None else pace * run for run in runs] for runs in model.run_seconds],
+                "seconds": [[seconds(pace, first, stop) for stop in cuts] for first in cuts],
             }
             for name, pace in paces.items()
         ],

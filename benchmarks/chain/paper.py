@@ -12,6 +12,7 @@ from rich.table import Table
 
 from benchmarks.chain.machines import NAMES, Machines, machines
 from benchmarks.chain.measured import (
+    END_SECONDS,
     Model,
     chain_document,
     measured_model,
@@ -68,12 +69,14 @@ def measured_encode() -> dict[str, float]:
     return {"seconds": max(0.0, least[0] - slope * sizes[0]), "seconds_per_byte": slope}
 
 
-def measured_chain(model: Model, shares: tuple[float, ...], mbit: float, encode: dict[str, float]) -> MeasuredChain:
-    """What both plan with."""
+def measured_chain(
+    model: Model, shares: tuple[float, ...], mbit: float, encode: dict[str, float], end_seconds: float
+) -> MeasuredChain:
+    """What is planned with. end_seconds: see `chain_document`."""
     paces = {name: 1.0 / share for name, share in zip(NAMES, shares, strict=True)}
     link = Rates(PAYLOAD * mbit * 1e6, PAYLOAD * mbit * 1e6, 0.001)
     slowest = {key: value / min(shares) for key, value in encode.items()}
-    return parsed(chain_document(model, paces, link, slowest))
+    return parsed(chain_document(model, paces, link, slowest, end_seconds))
 
 
 def measure(
@@ -101,9 +104,9 @@ def paper(options: Options) -> Result:
             for mbit, goal in zip(MBIT, goals, strict=True):
                 running.mesh.unshape()
                 running.mesh.shape(mbit * 1e6)
-                chain = measured_chain(model, shares, mbit, encode)
+                chain = measured_chain(model, shares, mbit, encode, END_SECONDS)
                 ours = plan_chain(with_gradient_bits(chain, OUR_GRADIENTS), OUR_BITS, STALENESS).partition
-                theirs = planned_as_ftpipehd(chain)
+                theirs = planned_as_ftpipehd(measured_chain(model, shares, mbit, encode, 0.0))
                 taken: tuple[list[float], list[float]] = [], []
                 for _ in range(options.repeats):
                     for partition, gradients, seconds in (

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from benchmarks.chain.machines import NAMES, Machines, machines
 from benchmarks.chain.measured import (
+    END_SECONDS,
     Model,
     chain_document,
     even_cuts,
@@ -67,7 +68,7 @@ class Shares:
     def chain(self, stages: int) -> MeasuredChain:
         """What is known of the first stages."""
         paces = dict(list(self._paces.items())[:stages])
-        return parsed(chain_document(self._model, paces, LOOPBACK))
+        return parsed(chain_document(self._model, paces, LOOPBACK, end_seconds=END_SECONDS))
 
     def planned(self, stages: int) -> tuple[int, ...]:
         """The best cuts of the first stages."""
@@ -127,7 +128,7 @@ def alike(way: Shares, options: Options) -> list[Comparison]:
         ways[f"PyTorch, {count} microbatches"] = partial(way.peer, three, count, step_seconds)
     found = in_turn(ways, options)
     return [
-        Comparison(ALIKE, "three", other, found["three"], found[other], goal)
+        Comparison(ALIKE, f"three, cuts {three}", other, found["three"], found[other], goal)
         for other, goal in (
             ("one", ONE_GOAL),
             (best_of(found, "two"), TWO_GOAL),

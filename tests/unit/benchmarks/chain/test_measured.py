@@ -28,6 +28,13 @@ def test_a_stage_takes_what_its_run_of_blocks_does_at_its_pace():
     assert len(chain.links) == 1
 
 
+def test_each_end_of_a_link_takes_its_time_too():
+    chain = parsed(chain_document(MODEL, {"edge": 1.0, "near": 2.0, "far": 1.0}, QUICK, end_seconds=0.01))
+    assert chain.stages[0].seconds[0, 2] == pytest.approx(0.3 + 0.01)
+    assert chain.stages[1].seconds[1, 3] == pytest.approx(2 * (0.5 + 2 * 0.01))
+    assert chain.stages[0].seconds[0, 4] == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(("blocks", "stages", "cuts"), [(18, 3, (6, 12)), (4, 3, (1, 2)), (5, 2, (2,)), (5, 1, ())])
 def test_an_even_split_has_as_many_blocks_everywhere(blocks, stages, cuts):
     assert even_cuts(blocks, stages) == cuts
