@@ -30,6 +30,8 @@ MEASURED_SECONDS = 0.002
 """A chunk of a tensor that takes longer on the link is to be acknowledged at once: a message more costs little then, and more
 of the link is seen."""
 
+ASKED_TIMES = 8
+"""How often an ack is asked for, at most, while as much is under way as may be, if nothing else asks for it."""
 LONGEST = 1.5
 """A chunk may be so many times as long as the link's, where that spares one."""
 
@@ -105,6 +107,8 @@ class Duplex(Generic[Out, In]):
         """The count of sent bytes at each one's end, its bytes, and the moment at which it was written."""
         self._on_delivered = on_delivered
         self._credits = SendCredits(INITIAL_WINDOW_BYTES)
+        self._asked_bytes = 0
+        """The count of sent bytes at the end of the last chunk that asked for an ack."""
         self._ledger = ReceiveLedger(window_bytes)
         self.link = LinkRate()
         self.round_trip = RoundTrip()
@@ -158,6 +162,8 @@ class Duplex(Generic[Out, In]):
             held_up = await self._credits.take(count)
             more_follows = self._credits.sent_bytes < ends
             frames[-1].wants_ack = measures or held_up or self._waits_for_ack(count, more_follows=more_follows)
+            if frames[-1].wants_ack:
+                self._asked_bytes = self._credits.sent_bytes
             message = message or self._outgoing()
             message.frames.extend(frames)
             self._chunks_under_way.append((self._credits.sent_bytes, count, time.monotonic()))
@@ -167,7 +173,11 @@ class Duplex(Generic[Out, In]):
     def _waits_for_ack(self, count: int, *, more_follows: bool) -> bool:
         """Whether the ack of so many bytes is to come at once: for room, or because a message more costs little beside them."""
         is_long = more_follows and count * 8 > MEASURED_SECONDS * (self.link.bits_per_second or float("inf"))
-        return is_long or self.link.draining or self._credits.room_bytes < LONGEST * self._largest_chunk_bytes
+        room, under_way = self._credits.room_bytes, self._credits.under_way_bytes
+        unasked = self._credits.sent_bytes - self._asked_bytes
+        # On a long way what comes then makes room before there is none, and a few times a round trip are enough.
+        is_half_full = under_way >= room and unasked * ASKED_TIMES >= room + under_way
+        return is_long or is_half_full or self.link.draining or room < LONGEST * self._largest_chunk_bytes
 
     async def receive(self) -> tuple[In, Sequence[WireTensor]] | None:
         """The next message that says more than acks and chunks or completes tensors, and these tensors; None at the end.

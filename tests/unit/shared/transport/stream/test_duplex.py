@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shared.transport.stream.credits import LONGEST_PAUSE_SECONDS
@@ -126,6 +126,7 @@ def test_ten_acks_measure_each_direction(rate, round_trip, both_ways):
 
 @settings(max_examples=20, deadline=None)
 @given(SLOWER, ROUND_TRIPS, st.sampled_from([1 << 16, 1 << 20, DEEP]), st.sampled_from([100_000, 500_000]))
+@example(10**8.5, 0.125, 1 << 16, 100_000)  # far and fast: much is under way
 def test_a_steady_link_is_kept_full(rate, round_trip, buffer, size):
     async def main():
         up, down = (Wire(rate, round_trip / 2, buffer_bytes=buffer) for _ in range(2))
