@@ -186,8 +186,8 @@ class LinkEnd:
 
         end_writing: tells the peer that no more comes, after `end`; who is dialled has none.
         """
-        await stream.write(LinkMessage(position=self.position))
-        first = await stream.receive()
+        # At once: what a peer says that refuses the stream is heard by reading alone, also after a write that failed for it.
+        _, first = await asyncio.gather(stream.write(LinkMessage(position=self.position)), stream.receive())
         if first is None or first[1] or first[0] != LinkMessage(position=first[0].position):
             raise ProtocolError(f"the link to {self.peer!r} began with something else than a position")
         self.resume(first[0].position)

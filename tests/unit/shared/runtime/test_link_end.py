@@ -1,12 +1,13 @@
 """What a peer may not say on a link is refused with one sentence, before memory is taken, and changes nothing."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.errors import IsthmusError
+from shared.errors import IsthmusError, RefusedError
 from shared.placement import Placement, Rows, Source, Tile
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkPosition, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
@@ -81,6 +82,29 @@ def test_a_third_party_gets_neither_labels_nor_outputs():
     end = near_end()
     crossing = {(one.role, one.block) for one in end.position.awaited}
     assert crossing == {(Role.ROLE_FEATURE, 1), (Role.ROLE_ERROR_GRADIENT, 3)}
+
+
+class Refusing:
+    """A stream that its peer has refused: a write fails, and gRPC says why only once somebody has read."""
+
+    def __init__(self) -> None:
+        self._is_read = asyncio.Event()
+
+    async def write(self, _message):
+        """See `Duplex`."""
+        await asyncio.wait_for(self._is_read.wait(), 1.0)
+        raise RefusedError("no place")
+
+    async def receive(self):
+        """See `Duplex`."""
+        self._is_read.set()
+        raise RefusedError("no place")
+
+
+async def test_why_a_stream_is_refused_is_heard_before_a_position_can_be_written():
+    session = LinkedSession(built("dropping"), LABELS_STAY, recipe("sgd"))
+    with pytest.raises(RefusedError, match="no place"):
+        await session.workers["near"].links["edge"].run(Refusing())
 
 
 @pytest.mark.parametrize(
