@@ -1,4 +1,4 @@
-"""Ours beside PyTorch's own pipeline on the same link: `python -m benchmarks.peer [--json PATH]`.
+"""Ours beside PyTorch's own pipeline on the same link: `python -m benchmarks.peer [--only PLACE] [--json PATH]`.
 
 The peer is `torch.distributed.pipelining` (Schedule1F1B over gloo, 1 to 8 microbatches) between the same two network
 namespaces, in the same run, on the same small network: a feature of 0.5 MB at batch 32. Links of 50 and 200 Mbit/s each
@@ -120,13 +120,14 @@ def measure_place(place: Place, report: list[Run]) -> float:
 def main() -> None:
     """Measure every place and print a table for each."""
     parser = benchmark_parser("peer", __doc__)
+    parser.add_argument("--only", default="", help="the places whose names have this in them, as 'of a core'")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=150)
     console.print(f"{machine()}; a feature of {FEATURE_BITS // 8:,} bytes at 32 bits; milliseconds, median (quartiles)")
     runs: list[Run] = []
     allowed = {}
-    for place in PLACES:
+    for place in (place for place in PLACES if arguments.only in str(place)):
         before = len(runs)
         allowed[str(place)] = measure_place(place, runs)
         here = runs[before:]
