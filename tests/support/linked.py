@@ -29,20 +29,20 @@ Batches = Sequence[tuple[Tensor, Tensor]]
 class Ends(WorkerListener):
     """Notes when one worker ends its steps."""
 
-    def __init__(self, moments: dict[int, float]) -> None:
-        """moments: of the loop, by step; the last of all workers that share it."""
-        self._moments = moments
+    def __init__(self) -> None:
+        self.ended_seconds: dict[int, float] = {}
+        """By step: moments of the loop."""
 
     def step_ended(self, step: int, _staleness: int, /) -> None:
         """See `WorkerListener`."""
-        self._moments[step] = asyncio.get_running_loop().time()
+        self.ended_seconds[step] = asyncio.get_running_loop().time()
 
 
 class Heard(Ends):
     """What one worker hears of the steps of all."""
 
-    def __init__(self, moments: dict[int, float] | None = None) -> None:
-        super().__init__({} if moments is None else moments)
+    def __init__(self) -> None:
+        super().__init__()
         self.done: dict[int, list[StepDone]] = defaultdict(list)
         self.stopping: list[str] = []
         self.changed = asyncio.Event()
@@ -148,8 +148,8 @@ class LinkedSession:
         self.chains = {worker: make_chain(copy.deepcopy(module)) for worker in placement.workers}
         self.placement = placement
         self._linking = Linking(seconds, losses, wires, chunk_bytes)
-        self._ended: dict[int, float] = {}
-        self._heard = Heard(self._ended)
+        self._heard = Heard()
+        self._listeners: list[Ends] = []
         model = facts_of(next(iter(self.chains.values())))
         how = method(backward)
         self.workers: dict[str, WorkerRun] = {}
@@ -163,8 +163,8 @@ class LinkedSession:
             wire = CrossingWire(placement, chain, told.optimizer, lambda _labels: None)
             compute = InlineWorker(seconds) if computing is None else computing(worker)
             threads = Threads(compute, InlineWorker(seconds))
-            listener = Ends(self._ended) if self.workers else self._heard
-            self.workers[worker] = WorkerRun(wire, model, blocks, threads, listener)
+            self._listeners.append(Ends() if self.workers else self._heard)
+            self.workers[worker] = WorkerRun(wire, model, blocks, threads, self._listeners[-1])
         self._links = links(placement, model)
 
     @property
@@ -180,7 +180,7 @@ class LinkedSession:
     @property
     def done_seconds(self) -> list[float]:
         """When all workers had done each step: moments of the loop."""
-        return [second for _, second in sorted(self._ended.items())]
+        return [max(one.ended_seconds[step] for one in self._listeners) for step in sorted(self._heard.ended_seconds)]
 
     async def train(self, batches: Batches) -> None:
         """All batches, until every worker has done them."""

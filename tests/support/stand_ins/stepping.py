@@ -102,7 +102,7 @@ async def stepping(peer: RawPeer, address: str, model: pb.Model, **changes: Any)
             LinkMessage,
             PacketChannel(read, call.write),
             assembler=Assembler(lambda _frame: None, aligned_buffer),
-            chunk_bytes=64 * 1024,
+            largest_chunk_bytes=64 * 1024,
             window_bytes=1 << 20,
             on_delivered=lambda *_: None,
         )
