@@ -52,7 +52,7 @@ class ServedStream:
             LinkMessage,
             PacketChannel(functools.partial(_read, context), context.write),
             assembler=Assembler(accept, aligned_buffer),
-            chunk_bytes=link.chunk_bytes,
+            largest_chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,
             on_delivered=self._note_delivered,
         )

@@ -64,7 +64,7 @@ class LinkCall:
             LinkMessage,
             PacketChannel(self._read, self._write),
             assembler=Assembler(listener.accept, aligned_buffer),
-            chunk_bytes=link.chunk_bytes,
+            largest_chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,
             on_delivered=listener.delivered,
         )

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable
 
 from shared.errors import ProtocolError
+from shared.transport.stream.sending import LEAST_CHUNK_BYTES, LONGEST_CHUNK
 from shared.wire.isthmus.v1.tensor_pb2 import Ack
 
-UNPACED_BYTES = 48 * 1024
-"""Bytes that may be under way whatever the pace. Small tensors say little about a link, and that must not slow them down."""
+UNPACED_BYTES = int(LONGEST_CHUNK * LEAST_CHUNK_BYTES)
+"""Bytes that may be under way whatever the pace: a tensor of one chunk says little about a link, and that must not slow it
+down."""
 BURST_SECONDS = 0.004
 """What may be written at once, as seconds of the link: timers are late by a millisecond or two."""
 LONGEST_PAUSE_SECONDS = 0.1

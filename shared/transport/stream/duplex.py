@@ -19,7 +19,7 @@ from shared.transport.stream.packets import Packet, undamaged
 from shared.transport.stream.peer_clock import PeerClock
 from shared.transport.stream.reminder import Reminder
 from shared.transport.stream.round_trip import RoundTrip
-from shared.transport.stream.sending import LEAST_CHUNK_BYTES, allowance
+from shared.transport.stream.sending import LEAST_CHUNK_BYTES, LONGEST_CHUNK, allowance
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame
 
 ACK_DELAY_SECONDS = 0.2
@@ -29,11 +29,8 @@ step half its messages, on a weak device too, whose steps are long; the ack says
 MEASURED_SECONDS = 0.002
 """A chunk of a tensor that takes longer on the link is to be acknowledged at once: a message more costs little then, and more
 of the link is seen."""
-
 ASKED_TIMES = 8
 """How often an ack is asked for, at most, while as much is under way as may be, if nothing else asks for it."""
-LONGEST = 1.5
-"""A chunk may be so many times as long as the link's, where that spares one."""
 
 INITIAL_WINDOW_BYTES = 512 * 1024
 """Bytes that may be under way before the link is known."""
@@ -79,8 +76,7 @@ class Duplex(Generic[Out, In]):
 
     outgoing: the type of message that carries this end's frames and acks. on_delivered: told of every tensor that the peer has
     acknowledged, with the seconds from its first byte to the ack of its last, and the nanosecond of the peer's clock at which
-    that one arrived. chunk_bytes: the largest chunk; on a slow link chunks are smaller. window_bytes: what the peer may have
-    under way.
+    that one arrived. largest_chunk_bytes: on a slow link chunks are smaller. window_bytes: what the peer may have under way.
     """
 
     def __init__(
@@ -88,15 +84,16 @@ class Duplex(Generic[Out, In]):
         outgoing: type[Out],
         channel: PacketChannel[Out, In],
         assembler: Assembler,
-        chunk_bytes: int,
+        largest_chunk_bytes: int,
         window_bytes: int,
         on_delivered: Callable[[WireTensor, float, int], None],
     ) -> None:
         self._outgoing = outgoing
         self._channel = channel
         self._assembler = assembler
-        self._chunk_bytes = chunk_bytes
-        self._largest_chunk_bytes = min(FIRST_CHUNK_BYTES, chunk_bytes)
+        self._largest_chunk_bytes = largest_chunk_bytes
+        self._chunk_bytes = min(FIRST_CHUNK_BYTES, largest_chunk_bytes)
+        """What suits the link."""
         self._writing = asyncio.Lock()
         self._unsent_ack: Ack | None = None
         self._ack_reminder = Reminder(ACK_DELAY_SECONDS, self._start_ack)
@@ -176,8 +173,8 @@ class Duplex(Generic[Out, In]):
         room, under_way = self._credits.room_bytes, self._credits.under_way_bytes
         unasked = self._credits.sent_bytes - self._asked_bytes
         # On a long way what comes then makes room before there is none, and a few times a round trip are enough.
-        is_half_full = under_way >= room and unasked * ASKED_TIMES >= room + under_way
-        return is_long or is_half_full or self.link.draining or room < LONGEST * self._largest_chunk_bytes
+        makes_room = under_way >= room and unasked * ASKED_TIMES >= room + under_way
+        return is_long or makes_room or self.link.draining or room < LONGEST_CHUNK * self._chunk_bytes
 
     async def receive(self) -> tuple[In, Sequence[WireTensor]] | None:
         """The next message that says more than acks and chunks or completes tensors, and these tensors; None at the end.
@@ -255,22 +252,19 @@ class Duplex(Generic[Out, In]):
         return self.link.bits_per_second is not None and self._suspicions < SUSPICIONS
 
     def _chunk_bytes_of(self, count: int) -> int:
-        """How long each chunk of so many bytes is. Once the link is known all are equal: a short one would cost as much.
-
-        At most `LONGEST` of what the link's chunks are.
-        """
+        """How long each chunk of so many bytes is. Once the link is known all are equal: a short one would cost as much."""
         if self._link_is_known:
-            chunks = round(count / self._largest_chunk_bytes) or 1
-            return min(max(-(-count // chunks), 1), self._chunk_bytes)
+            chunks = round(count / self._chunk_bytes) or 1
+            return min(max(-(-count // chunks), 1), self._largest_chunk_bytes)
         least = LEAST_FIRST_CHUNK_BYTES if self.link.bits_per_second is None else LEAST_CHUNK_BYTES
-        return min(max(-(-count // LEAST_CHUNKS_OF_A_TENSOR), least), self._largest_chunk_bytes)
+        return min(max(-(-count // LEAST_CHUNKS_OF_A_TENSOR), least), self._chunk_bytes)
 
     def _allow(self, received_bytes: int) -> None:
-        allowed = allowance(self.link, self._chunk_bytes)
+        allowed = allowance(self.link, self._largest_chunk_bytes)
         if allowed is None:
             # What has arrived is what the link can carry at least.
             self._credits.window_bytes = INITIAL_WINDOW_BYTES + received_bytes
         else:
-            self._largest_chunk_bytes = allowed.chunk_bytes
+            self._chunk_bytes = allowed.chunk_bytes
             self._credits.window_bytes = allowed.window_bytes
             self._credits.pace_bits_per_second = allowed.bits_per_second

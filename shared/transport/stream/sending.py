@@ -10,6 +10,8 @@ from shared.transport.stream.link_rate import LinkRate
 
 LEAST_CHUNK_BYTES = 32 * 1024
 """Smaller chunks cost more than they bring: with half of this, a link of 10 Mbit/s lost 0.4 % to headers."""
+LONGEST_CHUNK = 1.5
+"""A chunk may be so many times as long as suits the link, where that spares one."""
 CHUNK_SECONDS = 0.015
 """How long a chunk takes on the link, and so how often that is measured."""
 QUEUE_SECONDS = 0.030
@@ -25,7 +27,7 @@ DRAINED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What the sender may do. chunk_bytes: the largest piece of a tensor. window_bytes: what may be under way.
+    """What the sender may do. chunk_bytes: how long a piece of a tensor should be. window_bytes: what may be under way.
     bits_per_second: how fast to write once more than a little is under way."""
 
     chunk_bytes: int
