@@ -25,6 +25,7 @@ from benchmarks.support.report import Spread, seconds_per_step, write_json
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config
+from shared.training.device import prepare_process
 from shared.training.losses import LossHead
 from shared.training.policies import KeptGraph, Replay
 from shared.training.stage import Stage, lone_stage
@@ -207,7 +208,7 @@ def main() -> None:
     parser.add_argument("--mix", action="append", help="only mixes of this name (default: all)")
     parser.add_argument("--staleness", type=int, action="append", help=f"only this K (default: {STALENESS})")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    prepare_process(1)  # as agent and trainer do
     console = Console(width=150)
     console.print(f"{machine()}; blocks {arguments.compute}; milliseconds, median (quartiles); goal: ratio <= {GOAL}")
     table = Table("bottleneck", "K", "T1     T2     T3     T4, alone", "bound", "step", "step / bound", "")

@@ -36,6 +36,7 @@ from benchmarks.support.report import Spread, write_json
 from edge_agent import train
 from shared.config import LinkConfig
 from shared.model.chain import build_chain
+from shared.training.device import prepare_process
 from shared.training.held_state import copy_state
 from shared.training.recipe import Recipe
 from shared.training.stage import Stage, lone_stage
@@ -198,7 +199,7 @@ def main() -> None:
     parser = benchmark_parser("cost", __doc__)
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))  # warnings
-    torch.set_num_threads(1)
+    prepare_process(1)  # as agent and trainer do
     with tempfile.TemporaryDirectory() as name:
         rounds = measure(Path(name))
         apart = alone(Path(name))

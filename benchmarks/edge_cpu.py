@@ -36,6 +36,7 @@ from benchmarks.support.message_count import CountingRelay
 from benchmarks.support.peer_stage import LEARNING_RATE, MOMENTUM, Pipeline, command, small_cnn_flags
 from benchmarks.support.process_use import ProcessUse, use_of
 from benchmarks.support.report import Spread, write_json
+from shared.training.device import prepare_process
 
 HERE = Path(__file__).resolve().parent.parent
 FEATURE_BYTES_A_SAMPLE = 4 * SMALL_CNN_FEATURE[0] * SMALL_CNN_FEATURE[1] * SMALL_CNN_FEATURE[2]
@@ -216,7 +217,7 @@ def main() -> None:
     parser.add_argument("--codec", nargs="+", default=CODECS, help="of both directions")
     parser.add_argument("--staleness", type=int, nargs="+", default=STALENESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    prepare_process(1)  # as agent and trainer do
     trees = {"ours": HERE} | ({"before": arguments.against.resolve()} if arguments.against else {})
     console = Console(width=200)
     console.print(

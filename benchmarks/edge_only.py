@@ -31,9 +31,9 @@ from edge_agent.data import digits
 from edge_agent.data.samples import Dataset
 from edge_agent.run import TrainingListener, run_training
 from edge_agent.training.statistics import Statistics
-from shared.concurrency.heap import keep_freed_memory
 from shared.config import load_config
 from shared.model.build import build_model
+from shared.training.device import prepare_process
 
 LEARNING_RATE, MOMENTUM = 0.05, 0.9
 WARM_UP_STEPS, LEAST_STEPS = 10, 30
@@ -190,8 +190,7 @@ def run_seconds(case: Case, steps: int) -> Seconds:
 def measure(name: str, pairs: int, seconds: float) -> Row:
     """The ratios of so many pairs of a case, of which every half takes about so many seconds."""
     case = next(case for case in CASES if case.name == name)
-    torch.set_num_threads(1)
-    keep_freed_memory()  # as the agent does; the plain loop gains by it, too
+    prepare_process(1)  # as the agent does; the plain loop gains by it, too
     rough = plain_seconds(case, LEAST_STEPS).step
     steps = max(LEAST_STEPS, int(seconds / rough))
     ways = {"plain": plain_seconds, "ours": run_seconds}

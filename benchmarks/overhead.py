@@ -22,11 +22,11 @@ from benchmarks.support.echo import grpc_seconds, socket_seconds
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_process
 from edge_agent import EdgeConfig, train
-from shared.concurrency.heap import keep_freed_memory
 from shared.config import load_config
 from shared.model.build import build_model
 from shared.model.chain import build_chain
 from shared.telemetry.logs import configure_logs
+from shared.training.device import prepare_process
 from shared.training.losses import LossHead
 from shared.training.policies import KeptGraph
 from shared.training.recipe import Recipe
@@ -143,8 +143,7 @@ def _shown(seconds: list[float]) -> str:
 def main() -> None:
     """Measure every case and print both tables."""
     configure_logs("warning")
-    torch.set_num_threads(1)
-    keep_freed_memory()  # as agent and trainer do, or the blocks alone would be the slower ones
+    prepare_process(1)  # as agent and trainer do, or the blocks alone would be the slower ones
     goal = Table("feature", "split step", "T1 alone", "T3 alone", "socket", "overhead", "allowed", "goodput / socket")
     parts = Table(
         "overhead of",

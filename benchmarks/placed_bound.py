@@ -30,6 +30,7 @@ from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config
 from shared.model.features import Features, Gradients
+from shared.training.device import prepare_process
 from shared.training.losses import LossHead
 from shared.training.policies import KeptGraph, Replay
 from shared.training.stage import lone_stage
@@ -227,7 +228,7 @@ def main() -> None:
         "--times", type=float, default=1.0, help="how much longer all parts take, for a machine that is busy"
     )
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    prepare_process(1)  # as agent and trainer do
     console = Console(width=160)
     console.print(f"{machine()}; milliseconds, median (quartiles); goal: ratio <= {GOAL}")
     table = Table("placement", "mix", "K", "workers, uplink, downlink alone", "bound", "step", "step / bound", "")

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.support.peer_stage import OPTIMIZER_FLAG
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config
@@ -23,19 +22,6 @@ from shared.training import block_state
 from shared.training.device import prepare_process
 from shared.training.measure import measure_stage
 from shared.training.stage import lone_stage
-
-
-def mobilenet_flags(batch: int) -> tuple[str, ...]:
-    """An agent's flags of MobileNetV2 on random images, so many a batch, without an end."""
-    return (
-        'model.factory="benchmarks.networks:mobilenet"',
-        f'data.train={{factory="benchmarks.networks:RandomImages", kwargs={{samples={batch * 4}}}}}',
-        f"data.batch_size={batch}",
-        "training.epochs=100000",
-        "training.evaluate_every_epochs=0",
-        OPTIMIZER_FLAG,
-    )
-
 
 END_SECONDS = 0.002
 """Processor time of a step at either end of a link, beside that of the blocks (`python -m benchmarks.edge_cpu`)."""

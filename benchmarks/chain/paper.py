@@ -16,7 +16,6 @@ from benchmarks.chain.measured import (
     Model,
     chain_document,
     measured_model,
-    mobilenet_flags,
     parsed,
     placement_flags,
     planned_as_ftpipehd,
@@ -24,7 +23,7 @@ from benchmarks.chain.measured import (
 )
 from benchmarks.chain.options import Options, Result
 from benchmarks.chain.pace import seconds_per_step
-from benchmarks.support.peer_stage import BATCH
+from benchmarks.support.peer_stage import BATCH, mobilenet_flags
 from benchmarks.support.report import Spread
 from shared.codec import codec_by_name
 from shared.planning import Rates

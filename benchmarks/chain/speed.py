@@ -17,13 +17,12 @@ from benchmarks.chain.measured import (
     chain_document,
     even_cuts,
     measured_model,
-    mobilenet_flags,
     parsed,
     placement_flags,
 )
 from benchmarks.chain.options import Options, Result
 from benchmarks.chain.pace import seconds_per_step
-from benchmarks.support.peer_stage import BATCH, Pipeline, pipeline_ends
+from benchmarks.support.peer_stage import BATCH, Pipeline, mobilenet_flags, pipeline_ends
 from benchmarks.support.report import Spread
 from shared.placement import AGENT
 from shared.planning import Rates

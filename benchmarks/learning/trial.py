@@ -15,7 +15,7 @@ from shared.model.random_state import derive_seed
 
 
 def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -> Result:
-    """Train as `trial` says on all of `train`, drained at the end of every epoch as the pipeline is, then test."""
+    """Train as `trial` says on all of `train`, drained at the end of every epoch as where each is evaluated, then test."""
     started = time.monotonic()
     network = NETWORKS[trial.network]
     cuts, schemes = network.cuts[trial.suite], SUITES[trial.suite].configs[trial.config]

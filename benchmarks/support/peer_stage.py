@@ -30,7 +30,7 @@ NETWORKS = {"small_cnn": small_cnn, "mobilenet": mobilenet}
 
 
 def small_cnn_flags(batch: int, steps: int, codec: str, staleness: int) -> list[str]:
-    """An agent's flags for the same network, data and optimizer: one epoch of `steps` steps of `batch` samples."""
+    """An agent's flags for the small network, its data and the optimizer: one epoch of `steps` steps of `batch` samples."""
     return [
         'model.factory="benchmarks.networks:small_cnn"',
         f'data.train={{factory="benchmarks.networks:RandomImages", kwargs={{samples={batch * steps}}}}}',
@@ -43,6 +43,18 @@ def small_cnn_flags(batch: int, steps: int, codec: str, staleness: int) -> list[
         f"deployment.codec={codec}",
         f"deployment.downlink_codec={codec}",
     ]
+
+
+def mobilenet_flags(batch: int) -> tuple[str, ...]:
+    """An agent's flags of MobileNetV2 on random images, so many a batch, without an end."""
+    return (
+        'model.factory="benchmarks.networks:mobilenet"',
+        f'data.train={{factory="benchmarks.networks:RandomImages", kwargs={{samples={batch * 4}}}}}',
+        f"data.batch_size={batch}",
+        "training.epochs=100000",
+        "training.evaluate_every_epochs=0",
+        OPTIMIZER_FLAG,
+    )
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-import torch
-
 from edge_agent import EdgeConfig, TrainingListener, run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import Statistics
-from shared.concurrency.heap import keep_freed_memory
 from shared.config import load_config
 from shared.errors import IsthmusError
+from shared.training.device import prepare_process
 from shared.training.losses import LossHead
 from shared.training.stage import lone_stage
 
@@ -129,9 +127,7 @@ class _Recorder(TrainingListener):
 
 def trained_alone(config: EdgeConfig, on_begun: Callable[[], object]) -> Training:
     """The same training wholly in this process: the same batches, network, loss and updates, one step after the other."""
-    keep_freed_memory()  # as the agent does; it spares large tensors their page faults, too
-    if config.compute.threads:
-        torch.set_num_threads(config.compute.threads)
+    prepare_process(config.compute.threads)  # as the agent does
     experiment = Experiment(config)
     chain = experiment.chain
     stage = lone_stage(chain, 0, len(chain.blocks), experiment.recipe, experiment.held.device)
