@@ -47,8 +47,8 @@ class BatchSource(Protocol):
         """Whether `make_ready` would find a batch, or read one. Asked on the event loop and on the compute thread."""
 
     @property
-    def reads_now(self) -> bool:
-        """Whether `make_ready` would read a batch, which takes a moment. Asked on the compute thread."""
+    def reads_long(self) -> bool:
+        """Whether `make_ready` would read a batch that others should not wait for. Asked on the compute thread."""
 
     def make_ready(self) -> bool:
         """Whether the next batch is ready; one that takes no time to read is read now. Called on the compute thread."""
@@ -246,8 +246,8 @@ class Computing:
                     self._begin(self.begun_step, source.take())
 
     def _make_ready(self, source: BatchSource) -> bool:
-        """On the compute thread: see `BatchSource`. What others wait for is heard of before anything is read."""
-        if self._is_awaited and source.reads_now:
+        """On the compute thread: see `BatchSource`. What others wait for is heard of before anything is read for long."""
+        if self._is_awaited and source.reads_long:
             self._tell_at_once()
         return source.make_ready()
 

@@ -84,7 +84,7 @@ class Given:
         return bool(self._left)
 
     @property
-    def reads_now(self) -> bool:
+    def reads_long(self) -> bool:
         """See `BatchSource`."""
         return False
 

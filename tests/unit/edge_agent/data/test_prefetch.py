@@ -3,12 +3,13 @@
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from edge_agent.data import Batch, Reading
-from edge_agent.data.prefetch import MOST_READY, MOST_SECONDS, QUICK_SECONDS, TRIED, Prefetcher
+from edge_agent.data import Batch, Reading, prefetch
+from edge_agent.data.prefetch import LONG_SECONDS, MOST_READY, MOST_SECONDS, QUICK_SECONDS, TRIED, Prefetcher
 from shared.concurrency.threads import Worker
 from shared.errors import DataError
 
@@ -129,3 +130,19 @@ async def test_who_leaves_it_waits_for_the_batch_that_is_read(loader):
         go_on.set()
     assert await reading
     await leaving
+
+
+async def test_it_says_when_others_had_better_not_wait_for_a_batch(loader, monkeypatch):
+    now = 0.0
+
+    def pass_by(step):
+        nonlocal now
+        now += (0.5 if step == 0 else 1.5) * LONG_SECONDS
+
+    monkeypatch.setattr(prefetch, "time", SimpleNamespace(monotonic=lambda: now, thread_time=lambda: now))
+    async with Prefetcher(numbered([], before=pass_by), loader, lambda: None, Reading.AT_ONCE) as batches:
+        for is_long in (False, False, True):
+            assert batches.reads_long == is_long
+            assert await asyncio.to_thread(batches.make_ready)
+            assert not batches.reads_long, "one is ready"
+            batches.take()

@@ -196,7 +196,7 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
             """See `BatchSource`."""
             return self.ready > 0
 
-        reads_now = False
+        reads_long = False
 
         def make_ready(self):
             """See `BatchSource`."""
@@ -219,7 +219,7 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
     assert torch.isfinite(next(module.parameters())).all()
 
 
-async def test_what_others_wait_for_is_heard_of_before_the_next_batch_is_read():
+async def test_what_others_wait_for_is_heard_of_before_the_next_batch_is_read_for_long():
     class Hearing(Heard):
         """Lets a batch be read once the forward of the one before is heard of."""
 
@@ -242,16 +242,16 @@ async def test_what_others_wait_for_is_heard_of_before_the_next_batch_is_read():
         @property
         def is_ready(self):
             """See `BatchSource`."""
-            return bool(self.read) or self.reads_now
+            return bool(self.read) or self.reads_long
 
         @property
-        def reads_now(self):
+        def reads_long(self):
             """See `BatchSource`."""
             return not self.read and self.all.is_ready
 
         def make_ready(self):
             """See `BatchSource`."""
-            if self.reads_now:
+            if self.reads_long:
                 if self.is_second and heard.forward.wait(10):
                     self.waited.set()
                 self.is_second = True
