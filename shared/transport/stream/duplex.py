@@ -20,6 +20,7 @@ from shared.transport.stream.peer_clock import PeerClock
 from shared.transport.stream.reminder import Reminder
 from shared.transport.stream.round_trip import RoundTrip
 from shared.transport.stream.sending import LEAST_CHUNK_BYTES, LONGEST_CHUNK, allowance
+from shared.transport.stream.suspicion import Suspicion
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame
 
 ACK_DELAY_SECONDS = 0.2
@@ -40,9 +41,8 @@ LEAST_CHUNKS_OF_A_TENSOR = 4
 """The fewest chunks of a tensor that has to measure the link, because it is not known or may have become slower."""
 LEAST_FIRST_CHUNK_BYTES = 8 * 1024
 """The smallest chunk that measures a link of which nothing is known; less says little."""
-SUSPICIOUS_SECONDS, SUSPICIOUS_LOOPS, SUSPICIONS = 0.01, 2.0, 2
-"""So many chunks in a row whose round trips took this much more than so many usual ones say that the link may have become
-slower. One may have come to a peer whose processor was busy."""
+MEASURED_AGAIN_SECONDS = 30.0
+"""A link is measured so often, whether it shows a reason or not."""
 
 
 class Frames(Protocol):
@@ -109,8 +109,9 @@ class Duplex(Generic[Out, In]):
         self._ledger = ReceiveLedger(window_bytes)
         self.link = LinkRate()
         self.round_trip = RoundTrip()
-        self._suspicions = 0
-        """How many of the last chunks, in a row, took suspiciously long."""
+        self._suspicion = Suspicion()
+        self._measured_seconds = 0.0
+        """When a tensor was sent last to measure the link."""
         self.peer_clock = PeerClock()
         self._quiet_since = time.monotonic()
         """When the peer was heard last, or was first sent something after it had acknowledged everything."""
@@ -140,7 +141,10 @@ class Duplex(Generic[Out, In]):
             tensors, message = tuple(others), None
         if tensors:
             total = sum(len(tensor.payload) for tensor in tensors)
-            await self._send(tensors, message, measures=not self._link_is_known and total > LEAST_FIRST_CHUNK_BYTES)
+            now = time.monotonic()
+            if measures := total > LEAST_FIRST_CHUNK_BYTES and self._is_to_be_measured(now):
+                self._measured_seconds = now
+            await self._send(tensors, message, measures=measures)
 
     async def _send(self, tensors: Sequence[WireTensor], message: Out | None, *, measures: bool) -> None:
         """measures: whether every chunk is to be acknowledged at once."""
@@ -149,7 +153,9 @@ class Duplex(Generic[Out, In]):
         for tensor in tensors:
             ends += len(tensor.payload)
             self._tensors_under_way.append((ends, started / 1e9, tensor))
-        for parts in messages(tensors, self._chunk_bytes_of(ends - self._credits.sent_bytes), started):
+        for parts in messages(
+            tensors, self._chunk_bytes_of(ends - self._credits.sent_bytes, measures=measures), started
+        ):
             if not self._credits.under_way_bytes:
                 self.link.idle()
                 self._quiet_since = time.monotonic()
@@ -236,9 +242,7 @@ class Duplex(Generic[Out, In]):
             # As if it had come when the bytes did: it may have waited for a message to go with.
             now = max(now - ack.held_nanoseconds / 1e9, written)
             self.peer_clock.observe(written, now, ack.receiver_nanoseconds)
-            usual = self.link.loop_seconds + chunk_bytes * 8 / (self.link.bits_per_second or float("inf"))
-            is_late = now - written > SUSPICIOUS_SECONDS + SUSPICIOUS_LOOPS * usual
-            self._suspicions = self._suspicions + 1 if is_late else 0
+            self._suspicion.note(now - written, chunk_bytes * 8 / (self.link.bits_per_second or float("inf")))
             self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, written, now)
             unqueued_seconds = now - written - self.link.queue_seconds
             self.round_trip.observe(unqueued_seconds, chunk_bytes, self.link.bits_per_second, now)
@@ -247,13 +251,13 @@ class Duplex(Generic[Out, In]):
             _, started, tensor = self._tensors_under_way.popleft()
             self._on_delivered(tensor, now - started, ack.receiver_nanoseconds)
 
-    @property
-    def _link_is_known(self) -> bool:
-        return self.link.bits_per_second is not None and self._suspicions < SUSPICIONS
+    def _is_to_be_measured(self, now: float) -> bool:
+        is_due = now > self._measured_seconds + MEASURED_AGAIN_SECONDS
+        return self.link.bits_per_second is None or self._suspicion.is_raised or is_due
 
-    def _chunk_bytes_of(self, count: int) -> int:
-        """How long each chunk of so many bytes is. Once the link is known all are equal: a short one would cost as much."""
-        if self._link_is_known:
+    def _chunk_bytes_of(self, count: int, *, measures: bool) -> int:
+        """How long each chunk of so many bytes is. Where none measures all are equal: a short one would cost as much."""
+        if not measures:
             chunks = round(count / self._chunk_bytes) or 1
             return min(max(-(-count // chunks), 1), self._largest_chunk_bytes)
         least = LEAST_FIRST_CHUNK_BYTES if self.link.bits_per_second is None else LEAST_CHUNK_BYTES

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shared.transport.stream.credits import LONGEST_PAUSE_SECONDS
-from shared.transport.stream.duplex import LEAST_CHUNKS_OF_A_TENSOR, Duplex
+from shared.transport.stream.duplex import LEAST_CHUNKS_OF_A_TENSOR, MEASURED_AGAIN_SECONDS, Duplex
 from shared.transport.stream.framing import TensorKey, WireTensor
 from shared.transport.stream.sending import CHUNK_SECONDS
 from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
@@ -271,6 +271,24 @@ def test_a_link_is_measured_again_when_two_chunks_in_a_row_were_late(late, messa
         before = up.delivered_messages
         await exchange(edge, cloud, 1, size, 0.001)
         assert up.delivered_messages - before == messages
+
+    run_virtually(main)
+
+
+def test_a_link_that_slowly_becomes_slower_is_measured_again_after_a_while():
+    """No ack is much later than those before."""
+    size = 400_000
+
+    async def main():
+        up, down = Wire(300e6, 0.0005), Wire(300e6, 0.0005)
+        edge, cloud = edge_end(up, down), cloud_end(up, down)
+        await exchange(edge, cloud, 40, size, 0.0)
+        for _ in range(50):
+            up.bits_per_second *= 0.97
+            await exchange(edge, cloud, 2, size, 0.01)
+        assert not is_known(edge, up)
+        await exchange(edge, cloud, 60, size, MEASURED_AGAIN_SECONDS / 100)
+        assert is_known(edge, up)
 
     run_virtually(main)
 
