@@ -7,6 +7,8 @@ Options = list[tuple[str, Any]]
 MESSAGE_OVERHEAD_BYTES = 64 * 1024
 """What a message may hold besides its payload: headers, a model's name and arguments, a checksum."""
 
+FRAME_BYTES = 1 << 20
+"""The longest HTTP/2 frame that is taken, for the default of 16 KiB."""
 FIRST_RECONNECT_SECONDS, LONGEST_RECONNECT_SECONDS = 0.1, 0.4
 """Between two attempts of a channel to connect; gRPC waits up to a fifth longer. A call fails at once meanwhile, so this comes
 on top of our own wait between calls (`shared/client/retry.py`); together they must stay below a second."""
@@ -22,6 +24,8 @@ def _common(max_message_bytes: int, keepalive_seconds: float) -> Options:
         ("grpc.keepalive_timeout_ms", int(keepalive_seconds * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
+        # A chunk of a tensor is one frame, which is read as a whole (`shared/__init__.py`).
+        ("grpc.http2.max_frame_size", FRAME_BYTES),
         # Payloads are packed already, and gzip runs at tens of MB/s.
         ("grpc.default_compression_algorithm", 0),
     ]
