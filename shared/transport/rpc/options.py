@@ -24,7 +24,7 @@ def _common(max_message_bytes: int, keepalive_seconds: float) -> Options:
         ("grpc.keepalive_timeout_ms", int(keepalive_seconds * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # A chunk of a tensor is one frame, which is read as a whole (`shared/__init__.py`).
+        # A chunk of a tensor is a frame or two, each of which is read as a whole (`shared/__init__.py`).
         ("grpc.http2.max_frame_size", FRAME_BYTES),
         # Payloads are packed already, and gzip runs at tens of MB/s.
         ("grpc.default_compression_algorithm", 0),

@@ -29,7 +29,11 @@ def told(modules, **environment):
     return subprocess.run(command, env=others | environment, capture_output=True, text=True, check=False).stderr.strip()
 
 
-@pytest.mark.parametrize("modules", [AGENT, AGENT[1:], TRAINER], ids=["agent", "function", "trainer"])
+@pytest.mark.parametrize(
+    "modules",
+    [AGENT, AGENT[1:], TRAINER, ("benchmarks.overhead",), ("benchmarks.support.bare_stream",)],
+    ids=["agent", "function", "trainer", "overhead", "plain gRPC"],
+)
 def test_grpc_is_told_before_it_is_imported(modules):
     assert told(modules) == TOLD
 
