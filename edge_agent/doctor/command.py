@@ -30,7 +30,7 @@ def doctor(
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Look at this device and at the way to its trainer, and say what to fix. Changes nothing, trains nothing."""
+    """Look at this device and at the way to each of its trainers, and say what to fix. Changes nothing, trains nothing."""
     with importing("edge-agent"):
         import asyncio
 
@@ -46,7 +46,8 @@ def doctor(
 
 def render_table(findings: Sequence[Finding]) -> Table:
     """One line a check. What is said in it may come from a peer and is shown as it is, not as markup."""
-    table = Table("check", "", Column("result", overflow="fold"), Column("what to do", overflow="fold"))
+    wide = [Column(header, overflow="fold") for header in ("check", "result", "what to do")]
+    table = Table(wide[0], "", *wide[1:])
     for finding in findings:
         style = _STYLES[finding.status]
         table.add_row(finding.check, f"[{style}]{finding.status}[/]", Text(finding.result), Text(finding.remedy))

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+from dataclasses import replace
 from functools import partial
 
 from cryptography import x509
@@ -10,8 +11,10 @@ from edge_agent.config import EdgeConfig
 from edge_agent.doctor.device import examine_device
 from edge_agent.doctor.finding import Finding, Status, advise, fine, fix, skipped
 from edge_agent.doctor.link import check_downlink, check_round_trip, check_uplink
+from edge_agent.doctor.placement import check_placement
 from edge_agent.doctor.reach import SOON, check_connection, check_encryption, check_name
 from edge_agent.doctor.trainer import check_access, check_service
+from shared.client.config import ClientTlsConfig, TrainerAddressConfig
 from shared.client.credentials import TrainerAccess, trainer_access
 from shared.client.probing import ProbeCalls
 from shared.errors import ConfigError
@@ -32,35 +35,51 @@ WAY_TO_THE_TRAINER = (
 
 
 async def examine(config: EdgeConfig) -> list[Finding]:
-    """Look at this device and at the way to its trainer."""
+    """Look at this device and at the way to each of its trainers."""
     device = await asyncio.to_thread(examine_device, config)
-    return [*device, *await examine_way(config)]
+    return [*device, *await examine_trainers(config)]
 
 
-async def examine_way(config: EdgeConfig) -> list[Finding]:
-    """Look at the way to the trainer, as far as it goes."""
-    findings = await _as_far_as_it_goes(config)
+async def examine_trainers(config: EdgeConfig) -> list[Finding]:
+    """Look at the way to each trainer that a run asks. Of several, each finding begins with the trainer's name."""
+    trainers = config.all_trainers
+    if not trainers:
+        return [skipped("trainer", "none is configured: this device trains alone, asks nobody and sends nothing")]
+    findings, asked = check_placement(config)
+    for trainer in trainers:  # one after the other, because they may share a link that is measured
+        if trainer in asked:
+            found = await examine_way(config, trainer)
+        else:
+            found = [skipped("trainer", "the placement does not name it, so a run does not ask it")]
+        several = len(trainers) > 1
+        findings += [replace(one, check=f"{trainer.name}: {one.check}") for one in found] if several else found
+    return findings
+
+
+async def examine_way(config: EdgeConfig, trainer: TrainerAddressConfig) -> list[Finding]:
+    """Look at the way to a trainer, as far as it goes."""
+    findings = await _as_far_as_it_goes(config, trainer)
     failed = findings[-1].check
     return [*findings, *(skipped(check, f"needs {failed}") for check in WAY_TO_THE_TRAINER[len(findings) :])]
 
 
-async def _as_far_as_it_goes(config: EdgeConfig) -> list[Finding]:
-    credentials, access = check_credentials(config, datetime.datetime.now(datetime.UTC))
+async def _as_far_as_it_goes(config: EdgeConfig, trainer: TrainerAddressConfig) -> list[Finding]:
+    credentials, access = check_credentials(trainer, config.tls, datetime.datetime.now(datetime.UTC))
     findings = [credentials]
     if access is None:
         return findings
-    host, _, port_text = config.only_trainer.address.rpartition(":")
+    host, _, port_text = trainer.address.rpartition(":")
     host, port = host.strip("[]"), int(port_text)
     way = [
         partial(check_name, host, port),
         partial(check_connection, host, port),
-        partial(check_encryption, config, host, port),
+        partial(check_encryption, trainer, config.tls, host, port),
     ]
     for check in way:
         findings.append(await check())
         if findings[-1].status is Status.FIX:
             return findings
-    async with ProbeCalls(config.only_trainer.address, access, config.link) as calls:
+    async with ProbeCalls(trainer.address, access, config.link) as calls:
         findings.append(await check_service(calls))
         if findings[-1].status is Status.FIX:
             return findings
@@ -70,15 +89,17 @@ async def _as_far_as_it_goes(config: EdgeConfig) -> list[Finding]:
     return findings
 
 
-def check_credentials(config: EdgeConfig, now: datetime.datetime) -> tuple[Finding, TrainerAccess | None]:
+def check_credentials(
+    trainer: TrainerAddressConfig, tls: ClientTlsConfig, now: datetime.datetime
+) -> tuple[Finding, TrainerAccess | None]:
     """Whether this agent's own files can be used, and for how long; and the access that they make."""
     try:
-        access = trainer_access(config.only_trainer, config.tls)
+        access = trainer_access(trainer, tls)
     except ConfigError as error:
         return fix("credentials", str(error), "see docs/security.md, five minutes to a closed port"), None
     parts = ["a token"] if access.token is not None else []
-    if config.tls.certificate is not None:
-        ends = _end_of(config.tls.certificate.read_bytes())
+    if tls.certificate is not None:
+        ends = _end_of(tls.certificate.read_bytes())
         parts.append(f"a certificate that is good until {ends:%Y-%m-%d}")
         if ends - now < SOON:
             return advise("credentials", " and ".join(parts), "renew it (cloud-trainer certs, run again)"), access

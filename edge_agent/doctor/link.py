@@ -1,4 +1,4 @@
-"""What the way to the trainer carries and how long it takes, and what that means for a run."""
+"""What the way to a trainer carries and how long it takes, and what that means for a run."""
 
 from edge_agent.doctor.finding import Finding, advise, fine, skipped
 from shared.client.link_measurement import (

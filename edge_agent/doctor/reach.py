@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from cryptography import x509
 
-from edge_agent.config import EdgeConfig
 from edge_agent.doctor.finding import Finding, advise, fine, fix
+from shared.client.config import ClientTlsConfig, TrainerAddressConfig
 from shared.config import is_loopback
 
 CONNECT_SECONDS = 5.0
@@ -50,42 +50,42 @@ async def check_connection(host: str, port: int) -> Finding:
     return fine("connection", f"port {port} is open")
 
 
-async def check_encryption(config: EdgeConfig, host: str, port: int) -> Finding:
+async def check_encryption(trainer: TrainerAddressConfig, tls: ClientTlsConfig, host: str, port: int) -> Finding:
     """Whether both ends agree on TLS, trust each other, and go on doing so for a while."""
-    if not config.tls.used:
-        return await _check_clear_text(config, host, port)
+    if not tls.used:
+        return await _check_clear_text(trainer, host, port)
     try:
-        certificate = await _introduced(_context(config), host, port, config.tls.server_name or host)
+        certificate = await _introduced(_context(tls), host, port, tls.server_name or host)
     except OSError as error:
         return judge_handshake(error)
     return judge_certificate(certificate.not_valid_after_utc, datetime.datetime.now(datetime.UTC))
 
 
-async def _check_clear_text(config: EdgeConfig, host: str, port: int) -> Finding:
+async def _check_clear_text(trainer: TrainerAddressConfig, host: str, port: int) -> Finding:
     if await _speaks_tls(host, port):
         return fix(
             "encryption",
             "the trainer speaks TLS, and this agent does not",
             "set tls.ca to the trainer's authority, or tls.enabled = true for one that is publicly known",
         )
-    if is_loopback(config.only_trainer.address) or config.only_trainer.insecure:
+    if is_loopback(trainer.address) or trainer.insecure:
         return fine("encryption", "none, as it is meant")
     return advise(
         "encryption", "none: all can be read on the way", "see docs/security.md, five minutes to a closed port"
     )
 
 
-def _context(config: EdgeConfig) -> ssl.SSLContext:
+def _context(tls: ClientTlsConfig) -> ssl.SSLContext:
     """As gRPC has it: its own public certificates where no others are named."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
-    if config.tls.ca is not None:
-        context.load_verify_locations(config.tls.ca)
+    if tls.ca is not None:
+        context.load_verify_locations(tls.ca)
     elif (public := pkgutil.get_data("grpc", "_cython/_credentials/roots.pem")) is not None:
         context.load_verify_locations(cadata=public.decode())
-    if config.tls.certificate is not None:
-        context.load_cert_chain(config.tls.certificate, config.tls.key)
+    if tls.certificate is not None:
+        context.load_cert_chain(tls.certificate, tls.key)
     return context
 
 

@@ -1,19 +1,21 @@
-"""The doctor and a real trainer: well, not there, of another authority, asking for another token, or no trainer at all."""
+"""The doctor and real trainers: well, not there, of another authority, asking for another token; several of them, or none."""
 
 import asyncio
 import json
 
 import pytest
 
-from edge_agent.doctor.examine import WAY_TO_THE_TRAINER, examine_way
+from edge_agent.doctor.examine import WAY_TO_THE_TRAINER, examine_trainers
 from edge_agent.doctor.finding import Status
 from shared.errors import ExitCode
 from shared.transport.auth.certificates import Identity, issue, make_authority
 from shared.transport.auth.tokens import Scope
 from tests.support.peers.strangers import Doorkeeper
-from tests.support.running import edge_config, run_agent, running_trainer
+from tests.support.running import edge_config, run_agent, running_trainer, trainer_process
 
 NOBODY = "127.0.0.1:1"
+FAR_PART = "placement.far=3:"
+"""What gives the second trainer of `chain` blocks, too."""
 
 
 @pytest.fixture
@@ -34,8 +36,24 @@ def friend(door, tmp_path):
 
 async def examined(address, flags):
     """The findings by check, in order."""
-    config = edge_config(f"trainer.address={address}", *(f"{key}={value}" for key, value in flags.items()))
-    return {finding.check: finding for finding in await examine_way(config)}
+    return await examined_with(f"trainer.address={address}", *(f"{key}={value}" for key, value in flags.items()))
+
+
+async def examined_with(*flags):
+    """The same for any configuration."""
+    return {finding.check: finding for finding in await examine_trainers(edge_config(*flags))}
+
+
+def chain(near, far, more=""):
+    """Flags for two trainers at these addresses, the first of which has blocks. more: keys of its table."""
+    tables = f'{{name="near", address="{near}"{more}}}, {{name="far", address="{far}"}}'
+    return f"trainers=[{tables}]", "placement.edge=0:2", "placement.near=2:3"
+
+
+def of_one(name, findings):
+    """What was found about the trainer of this name, by check, as it is for one trainer."""
+    mark = f"{name}: "
+    return {check.removeprefix(mark): found for check, found in findings.items() if check.startswith(mark)}
 
 
 def assert_fails_at(check, findings, *says):
@@ -148,3 +166,71 @@ def test_the_command_ends_with_its_code_and_names_what_is_broken():
     statuses = {finding["check"]: finding["status"] for finding in json.loads(done.stdout)}
     assert statuses["python"] == "ok"
     assert statuses["connection"] == "fix"
+
+
+@pytest.mark.parametrize("alone", [("trainers=[]",), (f"trainer.address={NOBODY}", "placement.edge=0:")])
+def test_a_device_that_trains_alone_is_fit_and_told_why_no_trainer_is_asked(alone):
+    done = run_agent("doctor", "--json", *(f"--set={flag}" for flag in alone))
+    assert (done.returncode, done.stderr) == (ExitCode.OK, "")
+    *device, last = json.loads(done.stdout)
+    assert (last["check"], last["status"]) == ("trainer", "skipped")
+    assert not {finding["check"] for finding in device} & set(WAY_TO_THE_TRAINER)
+
+
+async def test_a_trainer_without_a_part_in_the_placement_is_not_asked():
+    dialled = []
+
+    async def note(_reader, writer):
+        dialled.append(writer)
+        writer.close()
+
+    async with await asyncio.start_server(note, "127.0.0.1", 0) as spare, running_trainer() as server:
+        address = f"127.0.0.1:{spare.sockets[0].getsockname()[1]}"
+        findings = await examined_with(*chain(server.address, address))
+    assert dialled == []
+    assert tuple(of_one("near", findings)) == WAY_TO_THE_TRAINER
+    assert tuple(of_one("far", findings)) == ("trainer",)
+    assert findings["far: trainer"].status is Status.SKIPPED
+
+
+async def test_every_trainer_of_a_chain_is_examined_by_its_name():
+    async with running_trainer() as near, running_trainer() as far:
+        findings = await examined_with(*chain(near.address, far.address), FAR_PART)
+    assert tuple(findings) == tuple(f"{name}: {check}" for name in ("near", "far") for check in WAY_TO_THE_TRAINER)
+    assert {found.status for found in findings.values()} <= {Status.OK, Status.ADVICE}, findings
+
+
+async def test_a_chain_of_which_one_trainer_is_away_says_which_and_examines_the_other():
+    async with running_trainer() as far:
+        findings = await examined_with(*chain(NOBODY, far.address), FAR_PART)
+    near = of_one("near", findings)
+    assert_fails_at("connection", near)
+    assert {found.status for found in of_one("far", findings).values()} <= {Status.OK, Status.ADVICE}
+
+
+async def test_the_token_of_each_trainer_is_its_own(tmp_path):
+    missing = tmp_path / "token"
+    async with running_trainer() as near, running_trainer() as far:
+        findings = await examined_with(*chain(near.address, far.address, f', token_file="{missing}"'), FAR_PART)
+    assert_fails_at("credentials", of_one("near", findings), str(missing))
+    assert findings["far: credentials"].result == "none are set"
+
+
+async def test_a_trainer_in_clear_text_elsewhere_is_advised_against_unless_its_own_table_allows_it(monkeypatch):
+    monkeypatch.setattr("edge_agent.doctor.reach.is_loopback", lambda _address: False)
+    async with running_trainer() as near, running_trainer() as far:
+        findings = await examined_with(*chain(near.address, far.address, ", insecure=true"), FAR_PART)
+    assert findings["near: encryption"].status is Status.OK
+    assert findings["far: encryption"].status is Status.ADVICE
+
+
+def test_the_command_names_the_trainer_of_a_chain_that_is_away_and_is_content_when_none_is():
+    def report(*flags):
+        return run_agent("doctor", "--json", *(f"--set={flag}" for flag in (*flags, FAR_PART)))
+
+    with trainer_process() as (_, address):
+        one_away, none_away = report(*chain(address, NOBODY)), report(*chain(address, address))
+    assert (one_away.returncode, none_away.returncode) == (ExitCode.UNFIT, ExitCode.OK), none_away.stderr
+    assert one_away.stderr.endswith("before this device can train: far: connection; the report says how\n")
+    statuses = {finding["check"]: finding["status"] for finding in json.loads(one_away.stdout)}
+    assert (statuses["near: connection"], statuses["far: connection"]) == ("ok", "fix")

@@ -39,13 +39,22 @@ def test_the_table_shows_what_a_peer_says_as_it_is():
     assert "advice" in text
 
 
+def test_trainers_with_long_names_are_told_apart_on_a_narrow_terminal():
+    console = Console(width=80, record=True, file=io.StringIO())
+    result = "many words that ask for as much room as there is, and for some more of it"
+    console.print(render_table([Finding(f"{'n' * 60}-{digit}: name", FIX, result, result) for digit in "12"]))
+    text = console.export_text()
+    assert "-1" in text
+    assert "-2" in text
+
+
 def test_every_check_and_status_is_documented():
     page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
     checks = [finding.check for finding in examine_device(edge_config())]
     rows = [
         cell.strip() for line in page.splitlines() if line.startswith("| ") for cell in line.split("|")[1].split(",")
     ]
-    assert {*checks, *WAY_TO_THE_TRAINER} <= set(rows)
+    assert {*checks, *WAY_TO_THE_TRAINER, "placement", "trainer"} <= set(rows)
     assert {f"`{status}`" for status in Status} <= set(rows)
 
 

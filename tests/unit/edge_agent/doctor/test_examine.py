@@ -20,7 +20,7 @@ def test_the_agents_own_certificate_is_good_for_a_while(tmp_path):
         issue(authority, Identity("edge"), days).write(tmp_path / "edge.pem", tmp_path / "edge.key")
         files = {"ca": "ca.pem", "certificate": "edge.pem", "key": "edge.key"}
         config = edge_config(*(f"tls.{key}={tmp_path / name}" for key, name in files.items()))
-        return check_credentials(config, moment)[0].status
+        return check_credentials(config.trainer, config.tls, moment)[0].status
 
     now = datetime.datetime.now(datetime.UTC)
     assert judged(SOON.days + 1, now) is OK
@@ -32,11 +32,16 @@ def test_credentials_that_cannot_be_used_must_be_mended(tmp_path):
     token = tmp_path / "token"
     token.write_text("abc\n")
     token.chmod(0o644)
-    open_to_all, access = check_credentials(edge_config(f"trainer.token_file={token}"), NOON)
+
+    def judged(*flags):
+        config = edge_config(*flags)
+        return check_credentials(config.trainer, config.tls, NOON)
+
+    open_to_all, access = judged(f"trainer.token_file={token}")
     assert (open_to_all.status, access) == (FIX, None)
     assert "chmod 600" in open_to_all.result
     token.chmod(0o600)
-    assert check_credentials(edge_config(f"trainer.token_file={token}"), NOON)[0].status is OK
-    elsewhere = edge_config(f"trainer.token_file={token}", "trainer.address=gpu.example.org:1")
-    assert "clear text" in check_credentials(elsewhere, NOON)[0].result
-    assert check_credentials(edge_config(), NOON)[0] == fine("credentials", "none are set")
+    assert judged(f"trainer.token_file={token}")[0].status is OK
+    elsewhere, _ = judged(f"trainer.token_file={token}", "trainer.address=gpu.example.org:1")
+    assert "clear text" in elsewhere.result
+    assert judged()[0] == fine("credentials", "none are set")
