@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -25,6 +26,7 @@ from edge_agent.experiment.workers import Workers
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
 from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
+from edge_agent.profiling.timers import measure_meanwhile
 from edge_agent.sessions.opening import open_session, resume_session
 from edge_agent.sessions.resuming import Resume, prepare
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder
@@ -274,7 +276,8 @@ class _Runs:
                 self._listener.engine_started(decisions)
                 await stack.enter_async_context(decisions.running(run.deployer))
             if chain_decisions is not None:
-                await stack.enter_async_context(chain_decisions.running(run.deployer))
+                measure = partial(measure_meanwhile, run.session)
+                await stack.enter_async_context(chain_decisions.running(run.deployer, measure))
             return await run.run(self._listener.finished, resumed=resumed)
 
 

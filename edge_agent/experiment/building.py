@@ -6,8 +6,14 @@ from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.placing import codec_schedules, completed, configured_codecs, placement_of
-from edge_agent.experiment.privacy import check_labels_may_leave
+from edge_agent.experiment.placing import (
+    check_named_codecs,
+    check_permitted,
+    codec_schedules,
+    completed,
+    configured_codecs,
+    placement_of,
+)
 from edge_agent.experiment.workload import Workload
 from shared.errors import ConfigError
 from shared.execution.model_facts import facts_of
@@ -16,12 +22,10 @@ from shared.placement import (
     AGENT,
     Cargo,
     Deployment,
-    Permissions,
     Placement,
     Route,
     at_cuts,
     chain_workers,
-    check,
     crossings,
     gradient_crossings,
     held_blocks,
@@ -49,9 +53,10 @@ class Experiment(Workload):
         """See `Workload`."""
         super().__init__(config, schedule_steps)
         self.placement = placement_of(self)
+        self._labels_to = self.placement.labels
+        """Who may have labels, as the configuration says, under whatever placement comes later; None where it does not."""
         self.facts = facts_of(self.chain)
         _check_source(self.placement)
-        self._check_labels(self.placement)
         device = choose_device(config.compute.device)
         prepare_device(device, deterministic=config.compute.deterministic)
         self.held = HeldBlocks(self.chain, self.recipe, device, held_blocks(self.placement, AGENT))
@@ -59,7 +64,7 @@ class Experiment(Workload):
     def placed(self, document: object, before: Placement) -> Placement:
         """The placement in a decoded document (isthmus.placement/v1) that may come after another one of the same session.
 
-        Raises ConfigError for one that cannot be, DataError for labels that may not leave.
+        Raises ConfigError for one that cannot be or is not permitted, DataError for labels that are the inputs themselves.
         """
         blocks, where = len(self.chain.blocks), "the placement"
         placement = parse_placement(document, where, blocks, before.batch_size, before.staleness)
@@ -70,6 +75,7 @@ class Experiment(Workload):
             )
         # A worker that has nothing to do now may have it later, so it stays.
         ranked = tuple(sorted(before.workers, key=lambda name: (placement.workers + before.workers).index(name)))
+        check_named_codecs(placement, self.config)
         placement = self.completed(replace(placement, workers=ranked))
         _check_source(placement)
         return placement
@@ -77,20 +83,13 @@ class Experiment(Workload):
     def completed(self, placement: Placement) -> Placement:
         """The placement with the codec of every crossing.
 
-        Raises ConfigError for one that cannot be, DataError for labels that may not leave.
+        Raises ConfigError for one that cannot be or is not permitted, DataError for labels that are the inputs themselves.
         """
-        placement = completed(placement, self)
-        self._check_labels(placement)
-        return placement
+        return completed(placement, self, self._labels_to)
 
     def check(self, placement: Placement) -> None:
-        """Refuse a placement that may not come into force. Raises ConfigError, DataError for labels that may not leave."""
-        check(placement, self.facts, Permissions(inputs_to=frozenset(self.config.privacy.inputs_to)))
-        self._check_labels(placement)
-
-    def _check_labels(self, placement: Placement) -> None:
-        labels_to = {one.receiver for one in crossings(placement) if one.cargo is Cargo.LABEL}
-        check_labels_may_leave(self.labels_that_are_inputs, sorted(labels_to), self.config.privacy)
+        """Refuse a placement that may not come into force by today's configuration. Raises as `completed` does."""
+        check_permitted(placement, self, self._labels_to)
 
     @property
     def deployment(self) -> Deployment:
@@ -158,7 +157,6 @@ def at_cut(before: Placement, cut: int, experiment: Experiment, codecs: Mapping[
         raise ConfigError("the placement is not of two workers on one cut, so there is no cut to move")
     edge, trainer = before.workers
     placed = two_workers(edge, trainer, cut, before.blocks, before.batch_size, staleness=before.staleness)
-    placed = replace(placed, labels=before.labels)
     experiment.check(placed)
     routes = _coded_routes(placed, experiment, codecs)
     return replace(placed, version=before.version, codecs={route: codecs[route.cargo] for route in routes})

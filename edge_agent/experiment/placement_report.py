@@ -10,7 +10,6 @@ from functools import partial
 from torch import Tensor, nn
 
 from edge_agent.experiment.placing import placement_of
-from edge_agent.experiment.privacy import check_labels_may_leave
 from edge_agent.experiment.workload import Workload
 from shared.execution.model_facts import facts_of
 from shared.execution.shared_blocks import part_of, weights_of
@@ -101,8 +100,6 @@ def report_on(workload: Workload) -> PlacementReport:
     placement, chain = placement_of(workload), workload.chain
     model = facts_of(chain)
     forward = crossings(placement)
-    label_receivers = dict.fromkeys(one.receiver for one in forward if one.cargo is Cargo.LABEL)
-    check_labels_may_leave(workload.labels_that_are_inputs, label_receivers, workload.config.privacy)
     everything = (*forward, *gradient_crossings(placement, model), *weight_crossings(placement, model))
     return PlacementReport(
         placement=placement,

@@ -1,4 +1,7 @@
-"""The placement that a configuration names: the one place where it is made and judged. It contacts nobody."""
+"""The placement that a configuration names, and what it permits: the one place where placements are judged on this device.
+
+It contacts nobody.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -8,6 +11,7 @@ import torch
 
 from edge_agent.config import EdgeConfig
 from edge_agent.deployment_config import Schedule
+from edge_agent.experiment.privacy import check_labels_may_leave
 from edge_agent.experiment.workload import Workload
 from shared.codec import codec_by_name
 from shared.errors import ConfigError
@@ -35,7 +39,8 @@ from shared.placement import (
 def placement_of(workload: Workload) -> Placement:
     """What runs where at the first step, valid and permitted, with the codec of every crossing.
 
-    Raises ConfigError for a placement that cannot be, and ModelError for a `deployment.cut` that cannot.
+    Its `labels` say who may have labels under any placement that comes later, too. Raises ConfigError for a placement that
+    cannot be, ModelError for a `deployment.cut` that cannot, and DataError for labels that may not leave.
     """
     config = workload.config
     if config.placement.file is not None:
@@ -44,21 +49,30 @@ def placement_of(workload: Workload) -> Placement:
         placement = _from_ranges(workload)
     else:
         placement = _from_cut(workload)
-    return completed(placement, workload)
+    return completed(placement, workload, placement.labels)
 
 
-def completed(placement: Placement, workload: Workload) -> Placement:
-    """The placement with the codec of every crossing. Raises ConfigError for one that cannot be, or is not permitted."""
+def check_permitted(placement: Placement, workload: Workload, labels_to: frozenset[str] | None) -> None:
+    """Refuse a placement that cannot be, or under which samples or labels go to who may not have them.
+
+    labels_to: who may have labels, by the configuration's placement; None lets whoever computes the loss have them. Raises
+    ConfigError, and DataError for labels that are the inputs themselves.
+    """
+    privacy = workload.config.privacy
+    check(placement, facts_of(workload.chain), Permissions(frozenset(privacy.inputs_to), labels_to))
+    receivers = dict.fromkeys(one.receiver for one in crossings(placement) if one.cargo is Cargo.LABEL)
+    check_labels_may_leave(workload.labels_that_are_inputs, receivers, privacy)
+
+
+def completed(placement: Placement, workload: Workload, labels_to: frozenset[str] | None) -> Placement:
+    """The placement with the codec of every crossing. labels_to and errors as for `check_permitted`."""
+    check_permitted(placement, workload, labels_to)
     config, chain = workload.config, workload.chain
     model = facts_of(chain)
-    check(placement, model, Permissions(inputs_to=frozenset(config.privacy.inputs_to)))
     crossing = (*crossings(placement), *gradient_crossings(placement, model))
     configured = configured_codecs(config)
     routes = {Route(one.sender, one.receiver, one.cargo) for one in crossing if one.cargo in configured}
     codecs = {route: configured[route.cargo] for route in sorted(routes, key=str)}
-    for route, codec in placement.codecs.items():
-        _check_codec(codec)
-        _check_is_alone(config, route)
     _check_widths(config, chain, placement.codecs.values())
     return replace(placement, codecs={**codecs, **placement.codecs})
 
@@ -142,6 +156,7 @@ def _from_file(path: Path, workload: Workload) -> Placement:
         raise ConfigError(
             f"{path}: staleness is {placement.staleness}, and deployment.staleness is {staleness}; leave it out of the file"
         )
+    check_named_codecs(placement, config)
     return placement
 
 
@@ -172,18 +187,19 @@ def _narrows_float64(name: str) -> bool:
     return not codec.spec.lossy and codec.encoded_bytes((elements,), torch.float64) < elements * torch.float64.itemsize
 
 
-def _check_is_alone(config: EdgeConfig, route: Route) -> None:
-    """Refuse a codec of a document for what follows a schedule, which would set another. Raises ConfigError."""
+def check_named_codecs(placement: Placement, config: EdgeConfig) -> None:
+    """Refuse codecs of a document that are not there, and those of what follows a schedule, which would set another.
+
+    Raises ConfigError.
+    """
     schedules = codec_schedules(config)
-    if route.cargo in schedules and len(schedules[route.cargo].pairs) > 1:
-        raise ConfigError(
-            f"placement: a codec for {route.cargo} from {route.sender} to {route.receiver} is named, and those of the "
-            "configuration follow a schedule; leave one of them out"
-        )
-
-
-def _check_codec(name: str) -> None:
-    try:
-        codec_by_name(name)
-    except ConfigError as unknown:
-        raise ConfigError(f"placement: {unknown}") from None
+    for route, name in placement.codecs.items():
+        try:
+            codec_by_name(name)
+        except ConfigError as unknown:
+            raise ConfigError(f"placement: {unknown}") from None
+        if route.cargo in schedules and len(schedules[route.cargo].pairs) > 1:
+            raise ConfigError(
+                f"placement: a codec for {route.cargo} from {route.sender} to {route.receiver} is named, and those of the "
+                "configuration follow a schedule; leave one of them out"
+            )

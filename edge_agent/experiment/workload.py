@@ -1,11 +1,14 @@
 """What is trained and how, wherever it runs: data, model, recipe. What can be wrong in it is found out by building it."""
 
+from torch import Tensor
+
 from edge_agent.config import EdgeConfig
 from edge_agent.data import BatchLoader, EvaluationLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.privacy import labels_are_inputs
 from edge_agent.experiment.start_weights import load_weights
 from shared.model.build import build_checked_chain
+from shared.model.chain import Chain
 from shared.model.spec import TensorSpec
 from shared.training.losses import check_labels, narrowed
 from shared.training.recipe import Recipe
@@ -46,18 +49,26 @@ class Workload:
         """Labels as they travel, for the first batch."""
         # A trainer takes no batch that is larger than the example.
         self.evaluation = None if self.test is None else EvaluationLoader(self.test, self.batch_size, data.workers)
-        self.chain = build_checked_chain(
-            config.model.factory,
-            config.model.kwargs,
-            training.seed,
-            first.inputs,
-            frozen=config.model.frozen,
-            inputs_may_cross=bool(config.privacy.inputs_to),
-        )
+        self.chain = self._built(first.inputs)
         self.start_digest = (
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
         check_labels(training.loss, self.chain.features[0], self.chain.output, TensorSpec.of(first.labels))
+
+    def built_again(self) -> Chain:
+        """A chain of its own of the same model, with its first weights. Raises ModelError."""
+        return self._built(self.example.example())
+
+    def _built(self, example: Tensor) -> Chain:
+        model = self.config.model
+        return build_checked_chain(
+            model.factory,
+            model.kwargs,
+            self.config.training.seed,
+            example,
+            frozen=model.frozen,
+            inputs_may_cross=bool(self.config.privacy.inputs_to),
+        )
 
     def close(self) -> None:
         """End the processes that read samples."""

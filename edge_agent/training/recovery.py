@@ -1,6 +1,7 @@
 """What follows when a session cannot go on as it is: all trainers are joined, and go on where they were, or from a checkpoint.
 
-The checkpoint is the newest of which the workers have all blocks between them, on the disks of those that go on.
+The checkpoint is the newest of which the workers have all blocks between them, on the disks of those that go on. Its placement
+has to be permitted by the configuration of today.
 """
 
 from collections.abc import Collection, Mapping
@@ -56,7 +57,8 @@ async def rejoin(session: OpenSession, worker: PlacedWorker, *, is_whole: bool) 
 
     worker: this device's; it computes no more where a checkpoint counts. is_whole: whether training can go on from its state.
     Repeating this after a failure is safe: a trainer that has gone back to a checkpoint shows that by its lineage. Raises
-    GoneError where some worker has nothing to go on from, and the IsthmusError that a call ends with.
+    GoneError where some worker has nothing to go on from, ConfigError or DataError where the configuration no longer permits
+    the placement of the checkpoint, and the IsthmusError that a call ends with.
     """
     answers = await session.join()
     if is_whole and all(_goes_on(session, answer) for answer in answers.values()):
@@ -90,6 +92,7 @@ async def _restore_newest(session: OpenSession, answers: Mapping[str, pb.JoinSes
         if missing.nowhere:
             nowhere = nowhere or missing.nowhere
             continue
+        _check_permitted(session, placement)
         try:
             await gathered(*(session.bring_replicas(name, *pair, blocks) for pair, blocks in missing.between.items()))
             if not await _put_back_here(session, name, placement):
@@ -127,6 +130,17 @@ def _around(session: OpenSession, before: Placement, on_disk: Mapping[str, OnDis
         raise GoneError(
             f"session {session.id} cannot go on without {_named(session.left_out)}: {impossible}"
         ) from impossible
+
+
+def _check_permitted(session: OpenSession, placement: Placement) -> None:
+    """Refuse to go on under a placement that was permitted once. Raises ConfigError or DataError."""
+    try:
+        session.experiment.check(placement)
+    except (ConfigError, DataError) as refusal:
+        raise type(refusal)(
+            f"session {session.id} cannot go on under the placement of its checkpoint: {refusal}; otherwise begin a new run "
+            "without --resume"
+        ) from refusal
 
 
 async def _put_back_here(session: OpenSession, name: CheckpointName, placement: Placement) -> bool:

@@ -136,7 +136,10 @@ def _private(placement: Placement, model: ModelFacts, permissions: Permissions) 
             )
         labels_to = permissions.labels_to
         if one.cargo is Cargo.LABEL and labels_to is not None and one.receiver not in labels_to:
-            yield f"labels would go from {one.sender!r} to {one.receiver!r}, which may not have them"
+            yield (
+                f"labels would go from {one.sender!r} to {one.receiver!r}; leave the last block with "
+                f"{' or '.join(sorted({one.sender, *labels_to}))}, or permit it by the labels of the configured placement"
+            )
 
 
 def _counted(count: int, what: str) -> str:

@@ -1,6 +1,7 @@
 """What no command of ours sends: sessions that cannot be opened and messages that were damaged, each refused in words."""
 
 import json
+import math
 from contextlib import asynccontextmanager
 
 import grpc
@@ -16,6 +17,8 @@ from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
 from tests.support.commands import MLP
 from tests.support.running import edge_config
 from tests.support.wire import (
+    BATCH,
+    FEATURES,
     RawPeer,
     batch_packets,
     begin_link,
@@ -205,6 +208,22 @@ async def test_a_message_larger_than_the_trainer_takes(trainer):
             end = await peer.streamed(method, [*begin_link(session), huge] if method == "Link" else [huge])
             assert end.code is Code.RESOURCE_EXHAUSTED
             assert "larger than max" in end.details
+
+
+@PURPOSES
+@pytest.mark.parametrize("bits", [2, 3, 4])
+@pytest.mark.usefixtures("serves_the_next")
+async def test_a_multi_bit_feature_of_another_size_than_its_shape_has(trainer, purpose, bits):
+    right = 8 + 4 * (bits + 1) + math.ceil(BATCH * FEATURES * bits / 8)
+    for size in (0, 8, right - 1, right, right + 1, BATCH * FEATURES * 4):
+        labels, feature = batch_packets(0, codec=f"mbq{bits}", chunk_bytes=1 << 20)
+        assert len(feature.payload) == right
+        if size != right:
+            feature.message.frames[0].tensor.encoded_bytes, feature.payload = size, bytes(size)
+        async with linking(trainer, purpose, codec=f"mbq{bits}") as send:
+            end = await send([labels, feature])
+        says = f"the feature of step 0 (block 1): announces {size} bytes; mbq{bits} of (8, 64) has {right}"
+        assert (end.code, end.details) == ((Code.OK, "") if size == right else (Code.INVALID_ARGUMENT, says))
 
 
 @pytest.mark.usefixtures("serves_the_next")

@@ -117,6 +117,37 @@ async def test_a_placement_that_may_not_be_changes_nothing(tmp_path):
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+async def test_labels_that_the_configuration_keeps_here_stay_whatever_is_placed_later(tmp_path):
+    before_and_after = [[], []]
+
+    class Trying(Changing):
+        def change(self, progress):
+            answers = before_and_after[progress.deployment.version]
+            if progress.steps and not answers:
+                for ranges in (RANGES["two workers"], RANGES["chain of three"]):
+                    for labels in ({}, {"labels": [*ranges][-1]}):
+                        answers.append(self.answer({**document(ranges), **labels}))
+                answers.append(self.answer(document(ALONE)))
+
+        def answer(self, wanted):
+            try:
+                self.deployer.place(wanted)
+            except ConfigError as refusal:
+                return str(refusal)
+            return "placed"
+
+    chosen = [*flags("cnn", "sgd"), *steps_of(12)]
+    async with running_trainers() as servers:
+        staying = {**document(RANGES["labels stay"]), "labels": "edge"}
+        placed = flags_of_document(staying, addresses_of(servers), tmp_path)
+        result = await run_training(edge_config(*chosen, *placed), Trying([]))
+    for *refused, home in before_and_after:
+        assert len(refused) == 4
+        assert all("labels would go from 'edge' to" in answer for answer in refused)
+        assert home == "placed"
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
 async def test_what_one_trainer_refuses_comes_into_force_nowhere(tmp_path):
     wanted = document({"near": ["0:1"], "edge": ["1:2"], "far": ["2:"]})
     chosen = [*flags("cnn", "adamw"), *steps_of(8)]

@@ -1,6 +1,6 @@
 """What a trainer refuses of an agent with a placement: each in one sentence, and nothing is half-done after it."""
 
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 
 import grpc
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from shared.client.stream_call import StreamListener
+from shared.codec import codec_by_name
 from shared.errors import (
     FencedError,
     IsthmusError,
@@ -17,12 +18,15 @@ from shared.errors import (
     UnreachableError,
 )
 from shared.placement import AGENT, Placement, Rows, Source, Tile, two_workers
+from shared.tensor_wire import to_wire
+from shared.transport.stream.framing import TensorKey, chunks
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening, LinkPosition
+from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkOpening, LinkPosition
+from shared.wire.isthmus.v1.tensor_pb2 import Role
 from tests.support.peers.strangers import path_of
-from tests.support.placed import batch_of
+from tests.support.placed import CLASSES, batch_of
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
 from tests.support.running import running_trainer
@@ -42,13 +46,14 @@ LATER = Placement(
     (Tile(AGENT, 0, 1, WHOLE), Tile("gpu", 1, 3, WHOLE), Tile(AGENT, 3, BLOCKS, WHOLE)),
     (Source(AGENT, WHOLE),),
 )
+LABELS_STAY = replace(LATER, version=0)
 Code = grpc.StatusCode
 
 
 @asynccontextmanager
-async def standing(*flags, dialled=True):
+async def standing(*flags, dialled=True, placement=CUT):
     """An agent that has trained two steps; after the test it must train on as if nothing had been asked."""
-    async with running_trainer(*flags) as server, PlacedAgent(CUT, {"gpu": server.address}) as agent:
+    async with running_trainer(*flags) as server, PlacedAgent(placement, {"gpu": server.address}) as agent:
         await agent.begin()
         await agent.train(0, BATCHES[:STEPS])
         if not dialled:
@@ -57,7 +62,7 @@ async def standing(*flags, dialled=True):
         if not dialled:
             await agent.dial()
         await agent.train(STEPS, BATCHES[STEPS:])
-        plain = PlainTiles(list(agent.initial), CUT, agent.recipe)
+        plain = PlainTiles(list(agent.initial), placement, agent.recipe)
         for step, batch in enumerate(BATCHES):
             plain.step(step, *batch)
         assert_same_bits(dict(agent.initial.state_dict()), await agent.state())
@@ -87,7 +92,7 @@ async def dialled(agent, **changes):
         ({"worker": "near"}, ProtocolError, "'near' does not dial 'gpu' under placement 0"),
         ({"worker": "gpu"}, ProtocolError, "'gpu' does not dial 'gpu'"),
         ({"evaluation": 1}, ProtocolError, "evaluation 1 of session .* is not under way"),
-        ({"protocol_version": PROTOCOL_VERSION + 1}, ProtocolError, "the edge speaks protocol version"),
+        ({"protocol_version": PROTOCOL_VERSION + 1}, ProtocolError, "the caller speaks protocol version"),
     ],
 )
 async def test_a_link_that_is_not_there_is_not_opened(changes, kind, says):
@@ -272,6 +277,46 @@ async def test_labels_that_the_loss_cannot_take_end_the_link_before_memory_is_ta
         inputs, _ = BATCHES[0]
         with pytest.raises(RefusedError, match="labels"):
             await agent.train(0, [(inputs, torch.zeros(BATCH, 100_000))])
+
+
+OUTPUTS = torch.zeros(BATCH, CLASSES)
+TELL_LABELS = {
+    "label": (Role.ROLE_LABEL, BATCHES[STEPS][1]),
+    "feature": (Role.ROLE_FEATURE, OUTPUTS),
+    "error gradient": (Role.ROLE_ERROR_GRADIENT, OUTPUTS),
+}
+"""A label, an output, and the error gradient of an output: whoever has one of these can tell the label."""
+
+
+@pytest.mark.parametrize("evaluation", [0, 1], ids=["training", "evaluation"])
+@pytest.mark.parametrize("what", TELL_LABELS)
+async def test_where_labels_stay_whatever_tells_one_is_refused_and_nothing_is_half_done(what, evaluation):
+    async with (
+        standing(placement=LABELS_STAY) as (agent, server),
+        RawPeer(server.address) as peer,
+        AsyncExitStack() as stack,
+    ):
+        session, step, position = agent.sessions["gpu"], STEPS, agent.worker.run.links["gpu"].position
+        if evaluation:
+            await stack.enter_async_context(peer.evaluating(session, evaluation, agent.term))
+            step, position = 0, LinkPosition(awaited=[Awaited(role=Role.ROLE_FEATURE, block=3)])
+        role, tensor = TELL_LABELS[what]
+        wired = to_wire(codec_by_name("raw").encode(tensor), TensorKey(step, role, BLOCKS), 0, BATCH)
+        (frame, payload), *_ = chunks(wired, 1 << 20)
+        end = await peer.linked(
+            session,
+            [serialize(Packet(LinkMessage(frames=[frame]), bytes(payload)))],
+            term=agent.term,
+            evaluation=evaluation,
+            position=serialize(Packet(LinkMessage(position=position))),
+        )
+        assert end.code is Code.INVALID_ARGUMENT
+        assert end.details == (
+            f"the {what} of step {step} (block {BLOCKS}) came from 'edge', who has none to send under this placement"
+        )
+        assert (await agent.trainers["gpu"].get_session(session)).next_step == STEPS
+        if not evaluation:
+            await agent.lose("gpu")  # whose place the peer has taken
 
 
 async def test_a_stranger_to_the_session_finds_nothing():

@@ -1,0 +1,126 @@
+"""Placements that come after the configuration's: what that has said of samples and labels holds for each of them."""
+
+import json
+
+import pytest
+
+from edge_agent.experiment.building import Experiment, at_cut
+from edge_agent.experiment.placing import configured_codecs
+from edge_agent.experiment.replacing import planned_around
+from shared.errors import ConfigError
+from shared.placement import Cargo, crossings, held_blocks, parse_range
+from tests.support.experiments import flags
+from tests.support.placement_kinds import RANGES, SHARED, trainers_flag
+from tests.support.running import edge_config
+
+CNN = flags("cnn", "sgd", "data.batch_size=64")
+WORKERS = ["edge", "near", "far", "cloud"]
+TRAINERS = trainers_flag({name: f"{name}:1" for name in WORKERS}, WORKERS)
+PERMITTED = 'privacy.inputs_to=["near", "far", "cloud"]'
+RULES = {
+    "edge": ["placement.edge=3:", "placement.near=0:1", "placement.far=1:2", "placement.cloud=2:3"],
+    "cloud": ["placement.edge=0:1", "placement.near=1:2", "placement.far=2:3", "placement.cloud=3:"],
+}
+"""Configurations under which a worker computes the loss, and all workers have a block."""
+
+
+def experiment(*more):
+    return Experiment(edge_config(*CNN, TRAINERS, PERMITTED, *more))
+
+
+def document(ranges, **keys):
+    tiles = [
+        {"worker": worker, "blocks": list(parse_range(text).bounds(4))}
+        for worker, texts in ranges.items()
+        for text in texts
+    ]
+    return {"schema": "isthmus.placement/v1", "workers": WORKERS, "tiles": tiles, **keys}
+
+
+LATER = {
+    **{kind: document(ranges) for kind, ranges in RANGES.items()},
+    "device alone": document({"edge": ["0:"]}),
+    **{kind: {**shared, "workers": WORKERS} for kind, shared in SHARED.items()},
+}
+
+
+def label_receivers(placement):
+    return {one.receiver for one in crossings(placement) if one.cargo is Cargo.LABEL}
+
+
+@pytest.mark.parametrize("kind", LATER)
+@pytest.mark.parametrize("who", RULES)
+def test_who_may_have_labels_by_the_configuration_has_them_under_any_later_placement_and_nobody_else(who, kind):
+    free, bound = experiment(*RULES[who]), experiment(*RULES[who], f"placement.labels={who}")
+    found = free.placed(LATER[kind], free.placement)
+    if label_receivers(found) <= {who}:
+        assert bound.placed(LATER[kind], bound.placement) == found
+    else:
+        with pytest.raises(ConfigError, match=r"labels would go from 'edge' to '.*'; leave the last block with "):
+            bound.placed(LATER[kind], bound.placement)
+
+
+def test_a_later_document_cannot_give_labels_to_anybody_by_naming_him():
+    bound = experiment(*RULES["edge"], "placement.labels=edge")
+    with pytest.raises(ConfigError, match="labels would go from 'edge' to 'near'"):
+        bound.placed(document(RANGES["two workers"], labels="near"), bound.placement)
+
+
+def test_a_document_that_says_less_takes_nothing_back():
+    bound = experiment(*RULES["edge"], "placement.labels=edge")
+    home = bound.placed(document({"edge": ["0:"]}), bound.placement)
+    with pytest.raises(ConfigError, match="labels would go from 'edge' to 'near'"):
+        bound.placed(document(RANGES["two workers"]), home)
+
+
+def test_labels_of_a_configured_file_hold_as_those_of_the_section_do(tmp_path):
+    file = tmp_path / "placement.json"
+    file.write_text(json.dumps(document(RANGES["labels stay"], labels="edge")))
+    bound = experiment(f"placement.file={file}")
+    with pytest.raises(ConfigError, match="labels would go from 'edge' to 'near'"):
+        bound.placed(document(RANGES["two workers"]), bound.placement)
+
+
+def on_one_cut(tmp_path, ranges, labels):
+    """An experiment of two workers on one cut."""
+    file = tmp_path / "placement.json"
+    file.write_text(json.dumps({**document(ranges, labels=labels), "workers": ["edge", "near"]}))
+    return experiment(f"placement.file={file}")
+
+
+@pytest.mark.parametrize(
+    ("ranges", "labels", "cut", "may"),
+    [
+        ({"edge": ["0:"]}, "edge", 2, False),
+        (RANGES["two workers"], "near", 1, True),
+        (RANGES["two workers"], "near", 4, True),
+    ],
+    ids=["away from the device", "on the trainer", "home from the trainer"],
+)
+def test_a_cut_moves_where_the_labels_may_go_with_it(tmp_path, ranges, labels, cut, may):
+    here = on_one_cut(tmp_path, ranges, labels)
+    codecs = configured_codecs(here.config)
+    if may:
+        assert held_blocks(at_cut(here.placement, cut, here, codecs), "edge") == tuple(range(cut))
+    else:
+        with pytest.raises(ConfigError, match="labels would go from 'edge' to 'near'"):
+            at_cut(here.placement, cut, here, codecs)
+
+
+@pytest.mark.parametrize(("labels", "successor"), [([], "far"), (["placement.labels=cloud"], "edge")])
+def test_the_loss_goes_to_no_trainer_that_may_not_have_labels_when_another_is_left_out(labels, successor):
+    here = experiment(*RULES["cloud"], *labels)
+    found = planned_around(here, here.placement, ["cloud"], {"far": [3]})
+    assert held_blocks(found, successor)[-1] == 3
+
+
+def test_a_trainer_can_be_left_out_while_codecs_follow_a_schedule():
+    here = experiment(*RULES["cloud"], 'deployment.codec=[[0, "fp32"], [1, "uniform8"]]')
+    assert held_blocks(planned_around(here, here.placement, ["near"], {}), "far") == (1, 2)
+
+
+def test_a_later_document_names_no_codec_where_codecs_follow_a_schedule():
+    here = experiment(*RULES["cloud"], 'deployment.codec=[[0, "fp32"], [1, "uniform8"]]')
+    codecs = [{"from": "edge", "to": "near", "cargo": "feature", "codec": "fp16"}]
+    with pytest.raises(ConfigError, match="follow a schedule; leave one of them out"):
+        here.placed(document(RANGES["two workers"], codecs=codecs), here.placement)
