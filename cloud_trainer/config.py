@@ -41,7 +41,7 @@ class ServerConfig(Section):
     """File into which the trainer writes the address that it listens on, once it is ready. For port 0, and for scripts that
     wait."""
     max_sessions: PositiveInt = 8
-    """Sessions at one time. Each holds its half of a network in memory. The trainer refuses any further session."""
+    """Sessions at one time. Each holds its blocks of a network in memory. The trainer refuses any further session."""
     session_idle_seconds: PositiveFloat = 1800.0
     """How long the trainer keeps a session in memory that no call uses and no training stream is attached to, because an edge
     that died says nothing. It must be longer than what an edge does between two calls, such as measuring itself for a profile.

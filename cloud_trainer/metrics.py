@@ -69,8 +69,8 @@ class _SessionSeries(Collector):
         )
         rate = GaugeMetricFamily(
             "isthmus_session_link_bytes_per_second",
-            "Rate that the link to the edge was measured to carry, down alone; 0 while it is not known.",
-            labels=by_direction,
+            "Rate that a link was measured to carry, from this worker to another one; 0 while it is not known.",
+            labels=["session", "link"],
         )
         missing = GaugeMetricFamily(
             "isthmus_session_link_missing",
@@ -86,10 +86,11 @@ class _SessionSeries(Collector):
             loss.add_metric(name, session.statistics.loss)
             held.add_metric(name, deployment.edge_blocks)
             limit.add_metric(name, deployment.staleness)
-            rate.add_metric([session.id, "down"], session.statistics.downlink_bits_per_second / 8)
+            for peer, bits_per_second in session.link_rates.items():
+                rate.add_metric([session.id, f"{session.name}>{peer}"], (bits_per_second or 0.0) / 8)
             codecs, counted = (
                 (deployment.codec, deployment.downlink_codec),
-                (session.statistics.received_bytes, session.statistics.sent_bytes),
+                (session.statistics.bytes_up, session.statistics.bytes_down),
             )
             for direction, codec, count in zip(DIRECTIONS, codecs, counted, strict=True):
                 bits.add_metric([session.id, direction], codec_bits(codec))

@@ -14,6 +14,7 @@ from cloud_trainer.sessions.session_store import SessionStore
 from shared.control.levels import level_now, set_level
 from shared.control.status import deployment_status
 from shared.control.watching import watch
+from shared.placement import AGENT
 from shared.transport.auth.callers import caller
 from shared.transport.auth.tokens import Scope
 from shared.wire.isthmus.v1 import control_pb2 as pb
@@ -167,10 +168,10 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
             held_blocks=session.shown_blocks,
             missing_links=session.missing_links,
             session_term=session.attachment.term,
-            bytes_up=session.statistics.received_bytes,
-            bytes_down=session.statistics.sent_bytes,
+            bytes_up=session.statistics.bytes_up,
+            bytes_down=session.statistics.bytes_down,
             loss=session.statistics.loss or None,
-            downlink_bits_per_second=session.statistics.downlink_bits_per_second or None,
+            downlink_bits_per_second=session.link_rates.get(AGENT),
         )
     )
     return status

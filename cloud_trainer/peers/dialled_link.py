@@ -20,6 +20,7 @@ from shared.errors import (
 )
 from shared.runtime.worker_run import WorkerRun
 from shared.transport.rpc.status import StatusError
+from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.link_pb2 import LinkOpening, LinkPosition
 
 _log = structlog.get_logger(__name__)
@@ -31,15 +32,25 @@ class DialledLink:
     """A link, from its first ticket on."""
 
     def __init__(
-        self, run: WorkerRun, peer: str, opening: LinkOpening, ticket: str, new_client: Callable[[], TrainerClient]
+        self,
+        run: WorkerRun,
+        peer: str,
+        opening: LinkOpening,
+        ticket: str,
+        new_client: Callable[[], TrainerClient],
+        on_delivered: Callable[[WireTensor, float, int], None],
     ) -> None:
-        """peer: the worker there, to which the run has a link. new_client: makes one that is not connected yet."""
+        """peer: the worker there, to which the run has a link. new_client: makes one that is not connected yet.
+
+        on_delivered: see `StreamListener`.
+        """
         self._run = run
         self.peer = peer
         self._end = run.links[peer]
         self._opening = opening
         self._ticket = ticket
         self._new_client = new_client
+        self._on_delivered = on_delivered
         self._spacing = Spacing()
         self.is_missing = True
         """Whether the link is not up."""
@@ -76,7 +87,7 @@ class DialledLink:
 
     async def _serve_one(self) -> None:
         """Dial once, and serve the link until it ends or is lost."""
-        listener = StreamListener(self._end.accept, self._oldest_owed, lambda *_: None)
+        listener = StreamListener(self._end.accept, self._oldest_owed, self._on_delivered)
         async with self._new_client() as client:
             call, self._ticket = await client.link(self._opening, listener, self._ticket)
             self.is_missing = self._is_logged = False

@@ -1,7 +1,7 @@
 """The links of one worker's run to other trainers: dialled, kept up, and ended together."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from cloud_trainer.peers.dialer import PeerDialer
@@ -9,10 +9,13 @@ from cloud_trainer.peers.dialled_link import DialledLink
 from shared.concurrency.tasks import run_together
 from shared.errors import ProtocolError
 from shared.runtime.worker_run import WorkerRun
+from shared.transport.stream.framing import WireTensor
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1.link_pb2 import LinkOpening
 from shared.wire.isthmus.v1.trainer_pb2 import Peer
 
+OnDelivered = Callable[[str, WireTensor, float, int], None]
+"""Told of every tensor that a peer has acknowledged: which peer, the tensor, and the rest as `StreamListener` says it."""
 Failure = asyncio.Future[None]
 """Ends when something fails, with that."""
 
@@ -21,7 +24,13 @@ class PeerLinks:
     """All links that a run dials under one placement and one term. Used on the event loop."""
 
     def __init__(
-        self, run: WorkerRun, peers: Sequence[Peer], session_term: int, dialer: PeerDialer, evaluation: int = 0
+        self,
+        run: WorkerRun,
+        peers: Sequence[Peer],
+        session_term: int,
+        dialer: PeerDialer,
+        on_delivered: OnDelivered,
+        evaluation: int = 0,
     ) -> None:
         """run: it computes, and is stopped after these links. peers: whom to dial, each with its first ticket.
 
@@ -50,6 +59,7 @@ class PeerLinks:
                 ),
                 peer.ticket,
                 partial(dialer.client, peer.address),
+                partial(on_delivered, peer.worker),
             )
             for peer in peers
         ]

@@ -1,8 +1,9 @@
 """The call `Link`: opens a link of a session and serves it until who dials ends it."""
 
+from functools import partial
+
 import grpc
 
-from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.serving import ServedStream, first_packet, serve_attached
 from cloud_trainer.rpc.shutdown import Shutdown
 from cloud_trainer.sessions.attachment import StreamName
@@ -24,13 +25,10 @@ from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpened, LinkOpening
 class LinkRpc:
     """All links on which others dial this trainer."""
 
-    def __init__(
-        self, config: LinkConfig, sessions: SessionRegistry, shutdown: Shutdown, metrics: TrainerMetrics
-    ) -> None:
+    def __init__(self, config: LinkConfig, sessions: SessionRegistry, shutdown: Shutdown) -> None:
         self._link = config
         self._sessions = sessions
         self._shutdown = shutdown
-        self._metrics = metrics
 
     def find_ticket(self, ticket: str) -> Caller | None:
         """Who comes with a ticket: it counts as the owner of the session, and may do no more than that link needs."""
@@ -93,15 +91,12 @@ class LinkRpc:
     async def _serve(
         self, session: Session, run: WorkerRun, name: StreamName, opened: LinkOpened, context: Context
     ) -> None:
-        served = ServedStream(context, run.links[name.worker].accept, self._link, self._metrics)
+        on_delivered = partial(session.on_delivered(name.evaluation), name.worker)
+        served = ServedStream(context, run.links[name.worker].accept, self._link, on_delivered)
 
         async def serve() -> None:
             await served.stream.write(LinkMessage(opened=opened))
-            try:
-                await run.serve(name.worker, served.stream)
-            finally:
-                if name.worker == AGENT:
-                    session.statistics.downlink_bits_per_second = served.stream.link.bits_per_second or 0.0
+            await run.serve(name.worker, served.stream)
 
         await served.run(serve())
 

@@ -77,7 +77,7 @@ class TrainerService:
         dialer = PeerDialer(config.peers, config.link, insecure=config.server.insecure)
         self.session_calls = SessionCalls(self.sessions, joining, self._checkpointer, self._threads, dialer)
         self.offered_blocks = OfferedBlocks(self.sessions, self._store, self._threads, dialer)
-        self.link_rpc = LinkRpc(config.link, self.sessions, self._shutdown, metrics)
+        self.link_rpc = LinkRpc(config.link, self.sessions, self._shutdown)
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:
         """The service that shows this trainer to operators and lets them act on it. stopping: set to stop the trainer."""

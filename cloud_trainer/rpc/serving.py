@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 import grpc
 import structlog
 
-from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.sessions.attachment import StreamName
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
@@ -43,18 +42,17 @@ class ServedStream:
         context: Context,
         accept: Callable[[Frame], None],
         link: LinkConfig,
-        metrics: TrainerMetrics,
+        on_delivered: Callable[[WireTensor, float, int], None],
     ) -> None:
-        """accept: judges what the peer announces."""
+        """accept: judges what the peer announces. on_delivered: see `Duplex`."""
         self._stall_seconds = link.stall_seconds
-        self._downlink = metrics.phase_seconds["downlink"]
         self.stream: Duplex[LinkMessage, LinkMessage] = Duplex(
             LinkMessage,
             PacketChannel(functools.partial(_read, context), context.write),
             assembler=Assembler(accept, aligned_buffer),
             largest_chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,
-            on_delivered=self._note_delivered,
+            on_delivered=on_delivered,
         )
 
     async def run(self, work: Awaitable[None]) -> None:
@@ -68,9 +66,6 @@ class ServedStream:
             watch.stop()
         # A lost peer looks at first like one that has ended its stream; a last word tells them apart, for it cannot be sent.
         await self.stream.write(LinkMessage())
-
-    def _note_delivered(self, _tensor: WireTensor, seconds: float, _arrival: int) -> None:
-        self._downlink.observe(seconds)
 
 
 async def serve_attached(

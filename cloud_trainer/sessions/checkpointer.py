@@ -1,4 +1,4 @@
-"""The trainer's halves of checkpoints: each is copied between two steps, and written while training goes on."""
+"""The trainer's parts of checkpoints: each is copied between two steps, and written while training goes on."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -107,10 +107,10 @@ class Fencing:
 
 
 def check_version(version: int) -> None:
-    """Refuse an edge that speaks another version of the contract. Raises StatusError."""
+    """Refuse a peer that speaks another version of the contract. Raises StatusError."""
     if version != PROTOCOL_VERSION:
         raise StatusError(
             grpc.StatusCode.FAILED_PRECONDITION,
-            f"the edge speaks protocol version {version}; this trainer speaks {PROTOCOL_VERSION}",
+            f"the caller speaks protocol version {version}; this trainer speaks {PROTOCOL_VERSION}",
             wanted=version == NO_VERSION,
         )

@@ -9,7 +9,7 @@ import grpc
 from torch import Tensor
 
 from cloud_trainer.peers.dialer import PeerDialer
-from cloud_trainer.peers.peer_links import PeerLinks
+from cloud_trainer.peers.peer_links import OnDelivered, PeerLinks
 from cloud_trainer.sessions.attachment import Attachment
 from cloud_trainer.sessions.blocks import SessionBlocks
 from cloud_trainer.sessions.measuring import measured_step
@@ -78,14 +78,15 @@ class Session:
         self._last_evaluation = 0
         self._evaluation: Evaluation | None = None
         self._dialling = Dialling(self.attachment.give_up)
-        figures = WorkerFigures(self.name, self.statistics, metrics, self.blocks.forget_arrived)
+        self._figures = WorkerFigures(self.name, self.statistics, metrics, self.blocks.forget_arrived)
+        self._figures.placed(built.placement)
         setup = WorkerSetup(
             worker=self.name,
             held=built.held,
             method=built.method,
             threads=Threads(self._lane, threads.codec_lane(session_id)),
             check_labels=self._check_labels,
-            listener=figures,
+            listener=self._figures,
             step_log=built.step_log,
         )
         self._worker = PlacedWorker(setup, built.placement)
@@ -138,6 +139,11 @@ class Session:
         """What waits to be computed, and to be sent."""
         return self._worker.run.waiting
 
+    @property
+    def link_rates(self) -> dict[str, float | None]:
+        """By the worker at the other end, bits per second that the link of training to it was measured to carry."""
+        return {peer: link.bits_per_second for peer, link in self._worker.run.links.items()}
+
     def run_of(self, evaluation: int) -> WorkerRun:
         """The steps of an evaluation, or of training (0). Raises StatusError where there is no such evaluation."""
         if not evaluation:
@@ -147,6 +153,10 @@ class Session:
                 grpc.StatusCode.FAILED_PRECONDITION, f"evaluation {evaluation} of session {self.id} is not under way"
             )
         return self._evaluation.run
+
+    def on_delivered(self, evaluation: int) -> OnDelivered:
+        """What is told when a link for an evaluation, or for training (0), has brought a tensor to its other end."""
+        return _ignore if evaluation else self._figures.delivered
 
     def dialers(self, *, training: bool = True) -> list[str]:
         """The workers that dial this one."""
@@ -295,7 +305,8 @@ class Session:
 
         Called inside `changing`. Raises StatusError or ProtocolError as `PeerLinks` does; then nothing has changed.
         """
-        links = PeerLinks(self.run_of(evaluation), peers, self.attachment.term, dialer, evaluation)
+        run, told = self.run_of(evaluation), self.on_delivered(evaluation)
+        links = PeerLinks(run, peers, self.attachment.term, dialer, told, evaluation)
         await self._dialling.dial(evaluation, links)
 
     @property
@@ -326,6 +337,7 @@ class Session:
 
     async def _place(self, placement: Placement, next_step: int) -> None:
         await self._worker.place(placement, next_step)
+        self._figures.placed(placement)
         self._in_force = in_force(placement, self.judge)
 
     async def _end_all(self) -> None:
@@ -375,3 +387,7 @@ class Session:
         self.judge.check_tensor("a tensor of labels", labels.bytes)
         check_labels(self.judge.recipe.loss, chain.features[0], chain.output, labels)
         self.memory.take_labels(labels.bytes, self.batches)
+
+
+def _ignore(*_news: object) -> None:
+    pass

@@ -57,14 +57,14 @@ def _sessions() -> Panels:
     steps = Curve(SESSION.rate("isthmus_session_steps_total"), EACH)
     used = Curve(SESSION.rate("isthmus_session_payload_bytes_total"), direction)
     bits = Curve(SESSION.of("isthmus_session_codec_bit_width"), direction)
-    rate = _of_each("isthmus_session_link_bytes_per_second")
+    rate = Curve(SESSION.of("isthmus_session_link_bytes_per_second"), "{{link}}, " + EACH)
     missing = Curve(SESSION.of("isthmus_session_link_missing"), "{{worker}}, " + EACH)
     return [
         graph("Steps a second by session", "", "short", 8, steps),
         graph("Loss", "Mean training loss of the last step.", "short", 8, _of_each("isthmus_session_loss")),
         graph("Edge there", "1 while it trains.", "short", 8, _of_each("isthmus_session_attached"), steps=True),
         graph("Bandwidth used", "By tensors.", "Bps", 8, used),
-        graph("Bandwidth down", "What each way down was measured to carry.", "Bps", 8, rate),
+        graph("Bandwidth", "What each link was measured to carry, as the trainer sends on it.", "Bps", 8, rate),
         graph("Links missing", "1 while this trainer cannot dial a worker.", "short", 8, missing, steps=True),
         graph("Blocks", "On the edge.", "short", 8, _of_each("isthmus_session_edge_blocks"), steps=True),
         graph(
@@ -87,6 +87,7 @@ def trainer_dashboard() -> Board:
     """One trainer or several, by the variable `instance`, and their sessions, by the variable `session`."""
     wait, computed = "For the compute thread.", "Forward, loss, backward and update of a step."
     sent = "From a gradient's first byte written to its acknowledgement."
+    onward = "From a feature's first byte written to its acknowledgement, in a chain."
     return build_board(
         "isthmus-trainer",
         "Isthmus trainer",
@@ -102,7 +103,11 @@ def trainer_dashboard() -> Board:
         {
             "The trainer": _trainer(),
             "Its sessions": _sessions(),
-            "2 · The way up": [*_way("up"), graph("Batches that wait", wait, "short", 8, _waiting("compute"))],
+            "2 · The way up": [
+                *_way("up"),
+                graph("Batches that wait", wait, "short", 8, _waiting("compute")),
+                graph("T2 to another trainer", onward, "s", 24, *_phase("uplink")),
+            ],
             "3 · The cloud computes": [graph("T3", computed, "s", 24, *_phase("cloud"))],
             "4 · The way down": [
                 graph("Gradients that wait", "For the codec and the link.", "short", 24, _waiting("send")),

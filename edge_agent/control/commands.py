@@ -145,9 +145,9 @@ def planner(
 
 @_AGENT.command
 def checkpoint(agent: ControlCall) -> None:
-    """Take a checkpoint on both sides at the next step boundary, and wait for it."""
+    """Take a checkpoint at every worker at the next step boundary, and wait for it."""
     answer = agent.service.TakeCheckpoint(pb.TakeCheckpointRequest())
-    agent.show(answer, f"both sides have a checkpoint before step {answer.step}")
+    agent.show(answer, f"every worker has a checkpoint before step {answer.step}")
 
 
 def sessions(

@@ -104,7 +104,7 @@ class Pinning:
         staleness = today.staleness if pins.staleness is None else pins.staleness
         if (codec, staleness) != (today.codec, today.staleness):
             deployer.change(staleness=staleness, codec=codec)
-        if pins.cuts is not None and cuts_of(deployer.placement) not in (None, pins.cuts):
+        if pins.cuts is not None and _are_others(cuts_of(deployer.placement), pins.cuts):
             deployer.move_cuts(pins.cuts)
         if pins.cut is not None and deployer.has_cut and (deployer.moving or pins.cut != today.edge_blocks):
             deployer.move(pins.cut)
@@ -135,3 +135,8 @@ class Pinning:
         for cut in cuts:
             if self._chain is not None:
                 check_cut(cut, self._chain)
+
+
+def _are_others(cuts: tuple[int, ...] | None, wanted: tuple[int, ...]) -> bool:
+    """Whether a chain has other cuts than are wanted. With a trainer left out it has fewer, and waits until it is back."""
+    return cuts is not None and len(cuts) == len(wanted) and cuts != wanted

@@ -126,7 +126,7 @@ class EdgeControl:
         return pb.SetPlannerResponse(planner=request.planner)
 
     async def take_checkpoint(self, _request: pb.TakeCheckpointRequest) -> pb.TakeCheckpointResponse:
-        """Take a checkpoint on both sides."""
+        """Take a checkpoint at every worker."""
         checkpointer = self._open_run().checkpointer
         if not checkpointer.keeps:
             raise StatusError(

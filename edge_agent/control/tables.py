@@ -170,6 +170,6 @@ def _round_trip(status: pb.EdgeStatus) -> str:
 
 def _checkpoint(status: pb.EdgeStatus) -> str:
     if not status.HasField("last_checkpoint"):
-        return "none on both sides yet"
+        return "none at every worker yet"
     last = status.last_checkpoint
     return f"step {last.step}" + (f", {time_text(last.age)} ago" if last.HasField("age") else "")

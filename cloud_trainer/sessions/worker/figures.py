@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shared.placement import Placement
 from shared.runtime.worker_listener import WorkerListener
 from shared.telemetry.metrics import TrainingMetrics
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.link_pb2 import StepDone
+from shared.wire.isthmus.v1.tensor_pb2 import Role
 
 
 @dataclass(slots=True)
@@ -17,14 +19,16 @@ class SessionStatistics:
     """Payload of tensors received in training."""
     sent_bytes: int = 0
     """Payload of tensors sent in training."""
+    bytes_up: int = 0
+    """Of both, what went up: away from the edge."""
+    bytes_down: int = 0
+    """Of both, what went down."""
     loss: float = 0.0
     """The loss of the last step; 0 before the first."""
-    downlink_bits_per_second: float = 0.0
-    """The measured rate of the downlink; 0 while it is not known."""
 
 
 class WorkerFigures(WorkerListener):
-    """Counts what one worker computes, receives ("up") and sends ("down")."""
+    """Counts what one worker computes, and what crosses its links: up, to workers farther from the edge, and down."""
 
     def __init__(
         self, worker: str, statistics: SessionStatistics, metrics: TrainingMetrics, on_step: Callable[[], None]
@@ -36,19 +40,31 @@ class WorkerFigures(WorkerListener):
         self._on_step = on_step
         self._samples: dict[int, int] = {}
         """Of each step under way, the samples of its batch."""
+        self._farther: frozenset[str] = frozenset()
+        """The workers that are farther from the edge than this one."""
 
-    def sent(self, _peer: str, payload_bytes: int, raw_bytes: int, /) -> None:
+    def placed(self, placement: Placement) -> None:
+        """What crosses from now on does so under this placement."""
+        self._farther = frozenset(placement.workers[placement.workers.index(self._worker) + 1 :])
+
+    def sent(self, peer: str, payload_bytes: int, raw_bytes: int, /) -> None:
         """See `WorkerListener`."""
         self._statistics.sent_bytes += payload_bytes
-        self._metrics.bytes_down.inc(payload_bytes)
-        self._metrics.saved_down.inc(max(raw_bytes - payload_bytes, 0))
+        self._count(payload_bytes, raw_bytes, up=peer in self._farther)
 
-    def received(self, _peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
+    def received(self, peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
         """See `WorkerListener`."""
+        payload_bytes = len(tensor.payload)
         self._samples[tensor.key.step] = tensor.batch_samples
-        self._statistics.received_bytes += len(tensor.payload)
-        self._metrics.bytes_up.inc(len(tensor.payload))
-        self._metrics.saved_up.inc(max(raw_bytes - len(tensor.payload), 0))
+        self._statistics.received_bytes += payload_bytes
+        self._count(payload_bytes, raw_bytes, up=peer not in self._farther)
+
+    def delivered(self, peer: str, tensor: WireTensor, seconds: float, _receiver_nanoseconds: int, /) -> None:
+        """A tensor has arrived at a peer: T2 of a feature that went up, as on the edge, and T4 of what went down."""
+        if peer not in self._farther:
+            self._metrics.phase_seconds["downlink"].observe(seconds)
+        elif tensor.key.role == Role.ROLE_FEATURE:
+            self._metrics.phase_seconds["uplink"].observe(seconds)
 
     def step_done(self, done: StepDone, /) -> None:
         """See `WorkerListener`."""
@@ -60,3 +76,14 @@ class WorkerFigures(WorkerListener):
         self._metrics.samples.inc(self._samples.pop(done.step, 0))
         self._metrics.phase_seconds["cloud"].observe(done.compute_seconds)
         self._on_step()
+
+    def _count(self, payload_bytes: int, raw_bytes: int, *, up: bool) -> None:
+        saved_bytes = max(raw_bytes - payload_bytes, 0)
+        if up:
+            self._statistics.bytes_up += payload_bytes
+            self._metrics.bytes_up.inc(payload_bytes)
+            self._metrics.saved_up.inc(saved_bytes)
+        else:
+            self._statistics.bytes_down += payload_bytes
+            self._metrics.bytes_down.inc(payload_bytes)
+            self._metrics.saved_down.inc(saved_bytes)

@@ -172,7 +172,7 @@ def use_the_commands(edge):
     assert agent("release", "--bits") == "pinned: cut 3\n"
     assert agent("pin", "--bits", "32") == "pinned: cut 3, bits 32\n"
     assert agent("release") == "pinned: nothing\n"
-    assert agent("checkpoint") == f"both sides have a checkpoint before step {status['step']}\n"
+    assert agent("checkpoint") == f"every worker has a checkpoint before step {status['step']}\n"
     assert status["sessionId"] in agent("sessions").replace("\n", "")
     assert agent("log-level", "info") == "the log level is info\n"
     with pytest.raises(RefusedError, match="no decision engine runs"):

@@ -1,14 +1,21 @@
 """What workers count under a placement: bytes as `edge-agent placement` foretells them, steps, staleness, evaluations."""
 
+import asyncio
 from collections import defaultdict
+from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 import torch
 
+from benchmarks.net import Relay
 from cloud_trainer.sessions.worker.figures import WorkerFigures
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.placement_report import report_on
+from shared.placement import AGENT, Cargo, Route, Tile
+from shared.wire.isthmus.v1 import control_pb2
+from tests.integration.placements.test_links_of_trainers import ALLOWED, BATCHES, BEHIND, BLOCKS, WHOLE, chain, standing
 from tests.support.experiments import flags
 from tests.support.placement_kinds import (
     BATCH_SIZE,
@@ -19,9 +26,13 @@ from tests.support.placement_kinds import (
     permitted,
     running_trainers,
 )
-from tests.support.running import edge_config
+from tests.support.running import Listening, edge_config
 
 STEPS, K = 6, 2
+RATE = 2e7
+"""Of a slow link, in bits per second."""
+LONG = ["training.max_steps=100_000", "training.epochs=100_000", "training.evaluate_every_epochs=0"]
+"""Far more than a test waits for."""
 KINDS = [*RANGES, *SHARED]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -39,24 +50,122 @@ def value(metrics, name, **labels):
 async def test_every_worker_counts_the_bytes_that_the_command_foretells(edge_metrics, tmp_path):
     for kind in KINDS:
         async with running_trainers() as servers:
-            config = config_of(kind, servers, tmp_path)
+            codecs = ['deployment.codec="uniform8"', 'deployment.downlink_codec="fp16"']  # or both ways are as long
+            config = config_of(kind, servers, tmp_path, "mlp", *codecs)
             await run_training(config)
         report = report_on(Experiment(config))
-        sides = {"edge": (edge_metrics[-1], "up", "down")}
-        sides |= {name: (server.metrics, "down", "up") for name, server in servers.items()}
+        sides = {"edge": edge_metrics[-1]} | {name: server.metrics for name, server in servers.items()}
         for worker in report.placement.workers:
-            metrics, sending, receiving = sides[worker]
-            sent = sum(one.bytes for one in report.transfers if one.crossing.sender == worker)
-            received = sum(one.bytes for one in report.transfers if one.crossing.receiver == worker)
-            assert value(metrics, "isthmus_payload_bytes_total", direction=sending) == STEPS * sent, (kind, worker)
-            assert value(metrics, "isthmus_payload_bytes_total", direction=receiving) == STEPS * received, (
-                kind,
-                worker,
-            )
+            expected = dict.fromkeys(("up", "down"), 0)
+            for one in report.transfers:
+                ends = one.crossing.sender, one.crossing.receiver
+                if worker in ends:
+                    sender, receiver = map(report.placement.workers.index, ends)
+                    expected["up" if sender < receiver else "down"] += STEPS * one.bytes
+            metrics = sides[worker]
+            counted = {way: value(metrics, "isthmus_payload_bytes_total", direction=way) for way in expected}
+            assert counted == expected, (kind, worker)
             assert value(metrics, "isthmus_steps_total") == STEPS, (kind, worker)
             assert value(metrics, "isthmus_samples_total") == STEPS * BATCH_SIZE, (kind, worker)
         for name in servers.keys() - set(report.placement.workers):
             assert value(servers[name].metrics, "isthmus_steps_total") == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "up", "down"),
+    [
+        ("labels stay", {}, {"near": 2}),
+        ("chain of three", {"near": 1}, {"near": 1, "far": 1}),
+        ("there and back", {"near": 1}, {"near": 1, "far": 2}),
+        ("chain of four", {"near": 1, "far": 1}, {"near": 1, "far": 1, "cloud": 1}),
+    ],
+)
+async def test_a_trainer_times_what_it_sends_in_training_on_every_link(kind, up, down, tmp_path):
+    """up, down: how many transfers each trainer times in a step."""
+    async with running_trainers() as servers:
+        result = await run_training(config_of(kind, servers, tmp_path, "cnn"))
+        assert result.summary.accuracy is not None, "features of an evaluation have crossed, too"
+        for phase, each in (("uplink", up), ("downlink", down)):
+            for name, server in servers.items():
+                count, most = value(server.metrics, "isthmus_phase_seconds_count", phase=phase), each.get(name, 0)
+                assert bool(count) == bool(most), (name, phase)
+                assert count <= most * STEPS, (name, phase, "the last acks need not come")
+
+
+async def test_trainers_show_what_their_links_carry_while_a_session_trains(tmp_path):
+    known = asyncio.Event()
+
+    def look(progress):
+        if progress.link_rates and None not in progress.link_rates.values():
+            known.set()
+
+    async with running_trainers() as servers, AsyncExitStack() as stack:
+        addresses = {}
+        for name, address in addresses_of(servers).items():
+            host, _, port = address.rpartition(":")
+            relay = Relay(host, int(port), uplink_bits_per_second=RATE, downlink_bits_per_second=RATE)
+            addresses[name] = (await stack.enter_async_context(relay)).address
+        placed = flags_of("there and back", addresses, tmp_path)
+        config = edge_config(*flags("cnn", "sgd"), *LONG, *placed)
+        training = asyncio.create_task(run_training(config, Listening(look)))
+        training.add_done_callback(lambda _: known.set())
+        await known.wait()
+        assert not training.done(), training.exception()
+        assert {name: shown_links(server) for name, server in servers.items()} == {
+            "near": {"near>edge": pytest.approx(RATE / 8, rel=0.5), "near>far": pytest.approx(RATE / 8, rel=0.5)},
+            "far": {"far>near": pytest.approx(RATE / 8, rel=0.5)},
+            "cloud": {},
+        }
+        statuses = {name: await session_status(servers[name]) for name in ("near", "far")}
+        training.cancel()
+        await asyncio.gather(training, return_exceptions=True)
+    assert statuses["near"].downlink_bits_per_second == pytest.approx(RATE, rel=0.5)
+    assert not statuses["far"].HasField("downlink_bits_per_second"), "it has no link to the edge"
+
+
+async def test_a_trainer_that_is_last_under_another_placement_counts_all_that_it_receives_as_up():
+    async with standing(chain(), ALLOWED, near=()) as (agent, servers):
+        await agent.dial()
+        await agent.train(0, BATCHES[:3])
+        figures = servers["near"].service.sessions.built[0].statistics
+        before = replace(figures)
+        tiles = (Tile(AGENT, 0, 1, WHOLE), Tile("far", 1, 2, WHOLE), Tile("near", 2, BLOCKS, WHOLE))
+        codecs = {Route("far", "near", Cargo.FEATURE): "uniform8"}  # or both ways are as long
+        after = replace(chain(version=1), workers=(AGENT, "far", "near"), tiles=tiles, codecs=codecs)
+        await agent.commit(after, 3)
+        await agent.train(3, BATCHES[3:])
+        received, sent = figures.received_bytes - before.received_bytes, figures.sent_bytes - before.sent_bytes
+        assert (figures.bytes_up - before.bytes_up, figures.bytes_down - before.bytes_down) == (received, sent)
+        assert min(received, sent) > 0
+
+
+async def test_the_series_of_links_are_those_of_the_placement_in_force():
+    async with standing(BEHIND, ALLOWED, near=()) as (agent, servers):
+        await agent.dial()
+        await agent.train(0, BATCHES[:3])
+        assert {name: set(shown_links(server)) for name, server in servers.items()} == {
+            "near": {"near>edge", "near>far"},
+            "far": {"far>near"},
+        }
+        await agent.commit(chain(version=1), 3)
+        assert {name: set(shown_links(server)) for name, server in servers.items()} == {
+            "near": {"near>edge", "near>far"},
+            "far": {"far>near", "far>edge"},
+        }
+
+
+def shown_links(server):
+    """The rates by the label, in bytes per second."""
+    name = "isthmus_session_link_bytes_per_second"
+    every = [sample for family in server.metrics.registry.collect() for sample in family.samples if sample.name == name]
+    return {sample.labels["link"]: sample.value for sample in every}
+
+
+async def session_status(server):
+    """What operators see of its one session."""
+    control = server.service.control(server.stopping)
+    (shown,) = (await control.get_status(control_pb2.TrainerControlServiceGetStatusRequest())).status.sessions
+    return shown
 
 
 async def test_nothing_is_staler_than_k_at_any_worker(edge_metrics, monkeypatch, tmp_path):

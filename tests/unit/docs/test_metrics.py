@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import ClassVar
 
 import grpc
 import pytest
@@ -24,9 +25,10 @@ SIDES = {"The edge", "The trainer"}
 class OpenSession:
     """As much of a session as its series are read from."""
 
-    id = "5e55"
+    id, name = "5e55", "gpu"
     attachment = SimpleNamespace(attached=True)
-    statistics = SessionStatistics(1000, 200, 0.5, 8e6)
+    statistics = SessionStatistics(received_bytes=1000, sent_bytes=200, bytes_up=900, bytes_down=300, loss=0.5)
+    link_rates: ClassVar = {"edge": 8e6, "far": None}
     next_step = 7
     missing_links = ("far",)
     waiting = dict.fromkeys(QUEUES, 0)
@@ -127,7 +129,10 @@ def test_a_sessions_series_end_with_it():
     assert value("isthmus_session_steps_total", {"session": "5e55"}) == 7
     assert value("isthmus_session_codec_bit_width", {"session": "5e55", "direction": "up"}) == 4
     assert value("isthmus_session_codec_bit_width", {"session": "5e55", "direction": "down"}) == 32
-    assert value("isthmus_session_link_bytes_per_second", {"session": "5e55", "direction": "down"}) == 1e6
+    assert value("isthmus_session_payload_bytes_total", {"session": "5e55", "direction": "up"}) == 900
+    assert value("isthmus_session_payload_bytes_total", {"session": "5e55", "direction": "down"}) == 300
+    assert value("isthmus_session_link_bytes_per_second", {"session": "5e55", "link": "gpu>edge"}) == 1e6
+    assert value("isthmus_session_link_bytes_per_second", {"session": "5e55", "link": "gpu>far"}) == 0
     sessions.built.clear()
     assert value("isthmus_sessions") == 0
     assert not [name for name, labels, _ in series(metrics.registry) if "session" in labels]

@@ -1316,13 +1316,13 @@ class TrainerSessionStatus(_message.Message):
     session_term: _builtins.int
     """How often an edge has attached it, this attempt included."""
     bytes_up: _builtins.int
-    """Payload bytes received from the edge since it is in memory."""
+    """Payload bytes of training that went up on the links of this trainer, away from the edge, since the session is in memory."""
     bytes_down: _builtins.int
-    """Payload bytes sent to it."""
+    """And down, back to the edge."""
     loss: _builtins.float
     """Mean loss of the last step; left out before it."""
     downlink_bits_per_second: _builtins.float
-    """What the downlink was measured to carry; left out until it is known."""
+    """What the link was measured to carry from this trainer to the edge; left out until it is known, and where there is none."""
     held_blocks: _builtins.str
     """The blocks that this trainer runs or owns, as "2:6" is blocks 2 to 5, with commas between several such ranges, or "none"; left
     out where the session is only kept.
@@ -1406,9 +1406,9 @@ class TrainerStatus(_message.Message):
     samples: _builtins.int
     """Samples in them."""
     bytes_up: _builtins.int
-    """Payload bytes received."""
+    """Payload bytes of training that went up, away from the edge, in all sessions."""
     bytes_down: _builtins.int
-    """Payload bytes sent."""
+    """And down, back to the edge."""
     log_level: Global___LogLevel.ValueType
     """What is logged."""
     @_builtins.property

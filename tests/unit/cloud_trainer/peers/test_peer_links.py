@@ -13,6 +13,7 @@ from shared.config import LinkConfig
 from shared.errors import ModelError, ProtocolError
 from shared.placement import Placement, Rows, Source, Tile
 from shared.transport.rpc.status import StatusError
+from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import Peer
 from tests.support.linked import LinkedSession
 from tests.support.placed import batch_of, built, recipe, state_of
@@ -46,6 +47,8 @@ class Chain:
         self.session = session
         self.servers = servers
         self.links = {}
+        self.delivered = set()
+        """Who has dialled whom, and sent what there that was acknowledged."""
 
     def peer(self, dialer, listener, address=None):
         """What the agent would tell `dialer` of `listener`."""
@@ -54,7 +57,11 @@ class Chain:
         return Peer(worker=listener, address=address or server.address, session_id=SESSION, ticket=ticket)
 
     def dial(self, worker, peers):
-        self.links[worker] = links = PeerLinks(self.session.workers[worker], peers, TERM, dialer())
+        def note(peer, tensor, seconds, _receiver_nanoseconds):
+            assert seconds > 0
+            self.delivered.add((worker, peer, tensor.key.role))
+
+        self.links[worker] = links = PeerLinks(self.session.workers[worker], peers, TERM, dialer(), note)
         links.dial()
         return links
 
@@ -115,6 +122,10 @@ async def standing(module=None, losses=()):
                 await run.stop()
 
 
+def _ignore(*_news):
+    pass
+
+
 def batches():
     return [batch_of(step, 4) for step in range(STEPS)]
 
@@ -135,6 +146,11 @@ async def test_a_chain_trains_as_one_process_and_its_links_end_well():
             await links.stop()
         assert [(server.opened, server.ended) for server in chain.servers.values()] == [(1, 1), (2, 2)]
         assert_as_in_one_process(module, chain.session)
+        assert chain.delivered == {
+            ("edge", "near", Role.ROLE_FEATURE),
+            ("edge", "far", Role.ROLE_LABEL),
+            ("near", "far", Role.ROLE_FEATURE),
+        }
 
 
 async def test_lost_links_are_dialled_again_with_the_next_ticket_and_cost_no_bit():
@@ -238,7 +254,7 @@ async def test_nobody_is_dialled_whose_address_is_not_allowed_or_to_whom_there_i
     async with standing() as chain:
         run, far = chain.session.workers["near"], chain.peer("near", "far")
         with pytest.raises(StatusError, match=r"may not dial .*\(peers.allowed\)") as refused:
-            PeerLinks(run, [far], TERM, dialer("127.0.0.1:1", "localhost:*"))
+            PeerLinks(run, [far], TERM, dialer("127.0.0.1:1", "localhost:*"), _ignore)
         assert refused.value.code is Code.PERMISSION_DENIED
         for wrong, says in (
             ([Peer(worker="cloud", address=far.address)], "no link between 'near' and 'cloud'"),
@@ -246,5 +262,5 @@ async def test_nobody_is_dialled_whose_address_is_not_allowed_or_to_whom_there_i
             ([far, far], "2 peers are named"),
         ):
             with pytest.raises(ProtocolError, match=says):
-                PeerLinks(run, wrong, TERM, dialer())
+                PeerLinks(run, wrong, TERM, dialer(), _ignore)
         assert chain.servers["far"].opened == 0

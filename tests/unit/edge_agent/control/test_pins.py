@@ -114,9 +114,26 @@ class TestChains:
             pinning(ChainDeployer((1, 2))).check(Pins(cuts=cuts))
         assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
+    def test_with_a_trainer_left_out_the_cuts_wait_until_it_is_back(self):
+        deployer = ChainDeployer((1, 2))
+        pins = pinning(deployer)
+        pins.pin(Pins(cuts=(2, 3)))
+        whole, deployer.placement = deployer.placement, without_far(deployer.placement)
+        pins.enforce()
+        assert cuts_of(deployer.placement) == (2,)
+        deployer.placement = at_cuts(whole, (1, 3))
+        pins.enforce()
+        assert cuts_of(deployer.placement) == (2, 3)
+
     def test_one_cut_is_not_pinned_on_a_chain(self):
         with pytest.raises(StatusError, match="so there is no cut to pin"):
             pinning(ChainDeployer((1, 2))).check(Pins(cut=2))
+
+
+def without_far(placement):
+    """The same chain without its last worker."""
+    tiles = (Tile("edge", 0, 2, WHOLE), Tile("near", 2, 4, WHOLE))
+    return replace(placement, workers=("edge", "near"), tiles=tiles)
 
 
 class ChainDeployer(Deployer):

@@ -70,7 +70,7 @@ def test_what_is_not_known_is_shown_as_that():
     console = Console(width=120, file=io.StringIO(), record=True)
     console.print(status_table(pb.EdgeStatus(state=pb.RUN_STATE_OPENING)))
     shown = console.export_text()
-    assert "none on both sides yet" in shown
+    assert "none at every worker yet" in shown
     assert "planner" not in shown
 
 

@@ -1,0 +1,96 @@
+"""What a trainer counts as up and as down: by which worker is farther from the edge, whatever is received and sent."""
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from cloud_trainer.sessions.worker.figures import SessionStatistics, WorkerFigures
+from shared.placement import Placement, Rows, Source, Tile
+from shared.telemetry.metrics import TrainingMetrics
+from shared.transport.stream.framing import TensorKey, WireTensor
+from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
+
+WHOLE = Rows(0, 4)
+CHAIN = Placement(
+    version=0,
+    blocks=4,
+    batch_size=4,
+    workers=("edge", "near", "far"),
+    tiles=(Tile("edge", 0, 1, WHOLE), Tile("near", 1, 3, WHOLE), Tile("far", 3, 4, WHOLE)),
+    sources=(Source("edge", WHOLE),),
+)
+FEATURE, GRADIENT, LABEL = Role.ROLE_FEATURE, Role.ROLE_ERROR_GRADIENT, Role.ROLE_LABEL
+
+
+class Counting:
+    """The figures of one worker, and what they have come to."""
+
+    def __init__(self, worker):
+        self.statistics = SessionStatistics()
+        self._metrics = TrainingMetrics(CollectorRegistry())
+        self.figures = WorkerFigures(worker, self.statistics, self._metrics, lambda: None)
+        self.figures.placed(CHAIN)
+
+    def value(self, name, **labels):
+        return self._metrics.registry.get_sample_value(name, labels)
+
+    @property
+    def counted(self):
+        """Payload and saved bytes up, then down."""
+        names = "isthmus_payload_bytes_total", "isthmus_saved_bytes_total"
+        return tuple(self.value(name, direction=way) for way in ("up", "down") for name in names)
+
+    @property
+    def phases(self):
+        """How many transfers up are timed, and how many down."""
+        return tuple(self.value("isthmus_phase_seconds_count", phase=phase) for phase in ("uplink", "downlink"))
+
+
+def tensor(role, count):
+    return WireTensor(TensorKey(0, role, 1), 0, TensorHeader(), memoryview(bytes(count)), batch_samples=4)
+
+
+@pytest.mark.parametrize(
+    ("moved", "counted"),
+    [
+        (lambda figures: figures.received("edge", tensor(FEATURE, 10), 40), (10, 30, 0, 0)),
+        (lambda figures: figures.sent("far", 10, 40), (10, 30, 0, 0)),
+        (lambda figures: figures.received("far", tensor(GRADIENT, 10), 40), (0, 0, 10, 30)),
+        (lambda figures: figures.sent("edge", 10, 40), (0, 0, 10, 30)),
+    ],
+    ids=["from the edge", "to a trainer", "from a trainer", "to the edge"],
+)
+def test_up_is_away_from_the_edge_and_down_is_back_on_both_links_of_a_worker_in_the_middle(moved, counted):
+    near = Counting("near")
+    moved(near.figures)
+    assert near.counted == counted
+    assert (near.statistics.bytes_up, near.statistics.bytes_down) == (counted[0], counted[2])
+
+
+def test_what_is_received_and_sent_is_known_besides():
+    near = Counting("near")
+    near.figures.received("edge", tensor(FEATURE, 1), 1)
+    near.figures.received("far", tensor(GRADIENT, 2), 2)
+    near.figures.sent("edge", 4, 4)
+    near.figures.sent("far", 8, 8)
+    assert (near.statistics.received_bytes, near.statistics.sent_bytes) == (3, 12)
+
+
+def test_a_feature_that_has_arrived_at_a_trainer_farther_away_is_an_uplink_and_its_labels_are_not():
+    near = Counting("near")
+    near.figures.delivered("far", tensor(FEATURE, 1), 0.5, 0)
+    near.figures.delivered("far", tensor(LABEL, 1), 0.5, 0)
+    assert near.phases == (1, 0)
+    assert near.value("isthmus_phase_seconds_sum", phase="uplink") == 0.5
+    near.figures.delivered("edge", tensor(GRADIENT, 1), 0.5, 0)
+    assert near.phases == (1, 1)
+
+
+def test_another_placement_turns_a_link_round():
+    near = Counting("near")
+    tiles = (Tile("edge", 0, 1, WHOLE), Tile("far", 1, 3, WHOLE), Tile("near", 3, 4, WHOLE))
+    workers = ("edge", "far", "near")
+    near.figures.placed(replace(CHAIN, version=1, workers=workers, tiles=tiles))
+    near.figures.received("far", tensor(FEATURE, 10), 10)
+    assert near.counted == (10, 0, 0, 0)
