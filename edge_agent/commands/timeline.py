@@ -1,4 +1,4 @@
-"""`edge-agent timeline`: reads a trace, says how well its phases overlapped, and draws it."""
+"""`edge-agent timeline`: reads a trace, says how well its workers and links overlapped, and draws it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ def timeline(
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="How many steps are shown.")] = 12,
 ) -> None:
-    """Say how far the four phases of a run overlapped, and draw some of its steps."""
+    """Say how far the workers and links of a run overlapped, and draw some of its steps."""
     window = choose_window(load(trace), steps, first_step)
     typer.echo(summary(window))
     if png is not None:

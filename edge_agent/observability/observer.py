@@ -7,6 +7,7 @@ from typing import Any
 
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.timeline import Timeline
+from edge_agent.observability.timeline_recorder import TimelineRecorder
 from edge_agent.training.listener import Activity, RunListener, StepReport
 from edge_agent.training.open_run import OpenRun
 from edge_agent.training.statistics import Statistics, WorkerFigures
@@ -34,7 +35,7 @@ class RunObserver(RunListener):
         """
         self._statistics = statistics
         self._metrics = metrics
-        self._timeline = timeline
+        self._recorder = None if timeline is None else TimelineRecorder(timeline)
         self._on_progress = on_progress
         self._on_rolled_back = on_rolled_back
         self._streams: dict[str, Duplex[Any, Any]] = {}
@@ -74,6 +75,8 @@ class RunObserver(RunListener):
     def detached(self, peer: str, /) -> None:
         """There is no stream."""
         self._streams.pop(peer, None)
+        if self._recorder is not None:
+            self._recorder.detached(peer)
 
     def link_lost(self, peer: str, /) -> None:
         """Count it."""
@@ -95,6 +98,8 @@ class RunObserver(RunListener):
         for near, far in links:
             statistics.link_rates |= {(near, far): None, (far, near): None}
         self._metrics.show_workers(statistics)
+        if self._recorder is not None:
+            self._recorder.placed(placement, links)
 
     def worker_done(self, done: StepDone, /) -> None:
         """How long it took, and how fast its links are."""
@@ -105,13 +110,15 @@ class RunObserver(RunListener):
         for rate in done.rates:
             if (done.worker, rate.to) in rates:
                 rates[done.worker, rate.to] = rate.bits_per_second
+        if self._recorder is not None:
+            self._recorder.worker_done(done)
 
     def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
         """Draw it in the time line, and count encoding for the decisions."""
-        if what == "encode":
+        if phase == "codec":
             self._statistics.encode.add(end_seconds - start_seconds)
-        if self._timeline is not None:
-            self._timeline.add(phase, what, step, start_seconds, end_seconds)
+        if self._recorder is not None:
+            self._recorder.worked(phase, what, step, start_seconds, end_seconds)
 
     def edge_computed(self, _step: int, seconds: float, /) -> None:
         """T1."""
@@ -130,24 +137,26 @@ class RunObserver(RunListener):
         self._statistics.bytes_up += payload_bytes
 
     def delivered(self, peer: str, tensor: WireTensor, seconds: float, receiver_nanoseconds: int, /) -> None:
-        """T2."""
-        if tensor.key.role != Role.ROLE_FEATURE or (stream := self._streams.get(peer)) is None:
+        """T2, of a feature."""
+        if (stream := self._streams.get(peer)) is None:
             return
-        self._metrics.phase_seconds["uplink"].observe(seconds)
-        self._statistics.uplink.add(seconds)
-        arrived = stream.peer_clock.to_local(receiver_nanoseconds)
-        self.span("uplink", "feature", tensor.key.step, time.monotonic() - seconds, arrived)
+        if tensor.key.role == Role.ROLE_FEATURE:
+            self._metrics.phase_seconds["uplink"].observe(seconds)
+            self._statistics.uplink.add(seconds)
+        if self._recorder is not None:
+            self._recorder.delivered(peer, stream, tensor, seconds, receiver_nanoseconds)
 
     def downloaded(self, peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
-        """Bytes down, and what the codec spared; T4."""
+        """Bytes down, and what the codec spared; T4, of an error gradient."""
         payload_bytes = len(tensor.payload)
         self._metrics.bytes_down.inc(payload_bytes)
         self._metrics.saved_down.inc(max(raw_bytes - payload_bytes, 0))
         self._statistics.bytes_down += payload_bytes
-        if (stream := self._streams.get(peer)) is not None:
-            sent, arrived = stream.peer_clock.to_local(tensor.sender_nanoseconds), time.monotonic()
-            self._statistics.downlink.add(max(arrived - sent, 0.0))
-            self.span("downlink", "gradient", tensor.key.step, sent, arrived)
+        if tensor.key.role == Role.ROLE_ERROR_GRADIENT and (stream := self._streams.get(peer)) is not None:
+            sent = stream.peer_clock.to_local(tensor.sender_nanoseconds)
+            self._statistics.downlink.add(max(time.monotonic() - sent, 0.0))
+        if self._recorder is not None:
+            self._recorder.downloaded(peer, tensor)
 
     def step_reported(self, report: StepReport, samples: int, /) -> None:
         """A step is done; T3."""
@@ -168,12 +177,9 @@ class RunObserver(RunListener):
         self._on_progress(statistics)
 
     def _note_links(self, report: StepReport) -> None:
-        """The slowest of this device's links; where there is one, when the trainer computed the step by its clock."""
+        """The slowest of this device's links."""
         if not (streams := list(self._streams.values())):
             return
-        if report.compute_start_nanoseconds and len(streams) == 1:
-            began = streams[0].peer_clock.to_local(report.compute_start_nanoseconds)
-            self.span("cloud", "forward, backward", report.step, began, began + report.compute_seconds)
         statistics = self._statistics
         rates = [rate for stream in streams if (rate := stream.link.bits_per_second) is not None]
         statistics.uplink_bits_per_second = min(rates, default=None)

@@ -1,10 +1,12 @@
-"""A stretch of a time line, and how well the four phases overlapped in it. Pure functions over spans."""
+"""A stretch of a time line, and how well its workers and links overlapped in it. Pure functions over spans."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from edge_agent.observability.timeline import LANES, Span
+from edge_agent.observability.lanes import Lane
+from edge_agent.observability.timeline import Span, Trace
 from shared.errors import ConfigError
 from shared.telemetry.phases import PHASES
 
@@ -19,7 +21,11 @@ class Window:
     steps: int
     start: float
     end: float
+    titles: Mapping[Lane, str]
+    """What the lanes of the whole time line are called, from top to bottom."""
     spans: tuple[Span, ...]
+    rates: Mapping[Lane, float]
+    """Bits per second between trainers, as they were heard last."""
 
     @property
     def seconds(self) -> float:
@@ -31,35 +37,45 @@ class Window:
         """The rate at which steps were started."""
         return self.steps / self.seconds
 
-    def busy(self, phase: str) -> float:
-        """The share of the time, 0 to 1, in which a phase was at work."""
-        return _union_seconds(span for span in self.spans if span.phase == phase) / self.seconds
+    def busy(self, lane: Lane) -> float:
+        """The share of the time, 0 to 1, in which something was at work in a lane."""
+        return _union_seconds(span for span in self.spans if span.lane == lane) / self.seconds
+
+    @property
+    def phases(self) -> list[Lane]:
+        """The lanes that count for the overlap: each worker, and each way of a link of the device.
+
+        Encoding belongs to the ways from the device and is not counted by itself. Of ways between trainers no times are known.
+        """
+        return [lane for lane in self.titles if lane.phase in PHASES]
 
     @property
     def overlap(self) -> float:
-        """How many of the four phases were at work at once, on average: 1 where each waits for the others.
+        """How many of the phases were at work at once, on average: 1 where each waits for the others."""
+        return sum(map(self.busy, self.phases))
 
-        Encoding belongs to the uplink's phase and is not counted by itself.
-        """
-        return sum(self.busy(phase) for phase in PHASES)
+    @property
+    def pace(self) -> str:
+        """How many steps were started a second, and how far the phases overlapped."""
+        of = "1 phase" if len(self.phases) == 1 else f"{len(self.phases)} phases"
+        return f"{self.steps_per_second:.1f} steps/s, {self.overlap:.1f} of {of} at work at once"
+
+    def figure(self, lane: Lane) -> str:
+        """What is known of a lane: the share of the time in which it was at work, or its rate; empty where nothing is."""
+        if lane in self.phases:
+            return f"{self.busy(lane):.0%}"
+        return f"{self.rates[lane] / 1e6:.1f} Mbit/s" if lane in self.rates else ""
 
 
-def choose_window(spans: Sequence[Span], steps: int, first_step: int | None = None) -> Window:
+def choose_window(trace: Trace, steps: int, first_step: int | None = None) -> Window:
     """A window of so many steps, or of all where there are fewer.
 
     first_step: where it begins; None takes a stretch of typical length, the median of all that begin after the first
     quarter of the run and are not near a pause, as at the end of an epoch. Raises ConfigError for a step that is not in
     the trace.
     """
-    spans = in_turn(spans)
-    starts: dict[int, float] = {}
-    for span in spans:
-        if span.phase == "edge" and span.what.startswith(
-            "forward"
-        ):  # alone, or with all of the step where nothing crosses
-            starts.setdefault(span.step, span.start)
-    if not starts:
-        raise ConfigError("the time line has no step of the edge; was the run ended before its first?")
+    spans = in_turn(trace.spans)
+    starts = _starts(spans)
     known = sorted(starts)
     if first_step is not None and first_step not in starts:
         raise ConfigError(f"--from is {first_step}; the time line has the steps {known[0]} to {known[-1]}")
@@ -69,12 +85,22 @@ def choose_window(spans: Sequence[Span], steps: int, first_step: int | None = No
     shown, later = known[index : index + steps], known[index + steps :]
     start = starts[first_step]
     end = starts[later[0]] if later else max(span.end for span in spans if span.step <= shown[-1])
-    inside = (
-        Span(span.phase, span.what, span.step, max(span.start, start), min(span.end, end))
+    inside = tuple(
+        Span(span.lane, span.what, span.step, max(span.start, start), min(span.end, end))
         for span in spans
         if span.start < end and span.end > start
     )
-    return Window(first_step, len(shown), start, end, tuple(inside))
+    rates = {news.lane: news.bits_per_second for news in trace.rates if news.at <= end}
+    return Window(first_step, len(shown), start, end, trace.titles, inside, rates)
+
+
+def _starts(spans: Sequence[Span]) -> dict[int, float]:
+    """When each step began: with its first forward on the edge, or, where the edge has none, with anything. Spans in order."""
+    forwards = [span for span in spans if span.lane.phase == "edge" and span.what.startswith("forward")]
+    starts: dict[int, float] = {}
+    for span in forwards or spans:
+        starts.setdefault(span.step, span.start)
+    return starts
 
 
 def in_turn(spans: Sequence[Span]) -> list[Span]:
@@ -84,23 +110,20 @@ def in_turn(spans: Sequence[Span]) -> list[Span]:
     which then waits behind the tensor before.
     """
     found: list[Span] = []
-    free_at = dict.fromkeys(_IN_TURN, float("-inf"))
+    free_at: defaultdict[Lane, float] = defaultdict(lambda: float("-inf"))
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
-        if span.phase in free_at:
-            start = min(max(span.start, free_at[span.phase]), span.end)
-            free_at[span.phase] = max(free_at[span.phase], span.end)
-            span = Span(span.phase, span.what, span.step, start, span.end)
+        if span.lane.phase in _IN_TURN:
+            start = min(max(span.start, free_at[span.lane]), span.end)
+            free_at[span.lane] = max(free_at[span.lane], span.end)
+            span = Span(span.lane, span.what, span.step, start, span.end)
         found.append(span)
     return found
 
 
 def summary(window: Window) -> str:
     """The figures of a window, on one line."""
-    shares = ", ".join(f"{LANES[phase]} {window.busy(phase):.0%}" for phase in PHASES)
-    return (
-        f"steps {window.first_step} to {window.first_step + window.steps - 1}: {window.steps_per_second:.1f} steps/s, "
-        f"{window.overlap:.1f} of 4 phases at work at once ({shares})"
-    )
+    figures = ", ".join(f"{title} {known}" for lane, title in window.titles.items() if (known := window.figure(lane)))
+    return f"steps {window.first_step} to {window.first_step + window.steps - 1}: {window.pace} ({figures})"
 
 
 def _typical_start(known: Sequence[int], starts: dict[int, float], spans: Sequence[Span], steps: int) -> int:

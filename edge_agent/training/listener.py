@@ -35,8 +35,6 @@ class StepReport:
     """The mean of the batch."""
     compute_seconds: float
     """T3: of the slowest trainer; 0 where there is none."""
-    compute_start_nanoseconds: int
-    """When that computation began, by that trainer's monotonic clock."""
     downlink_bits_per_second: float
     """The rate of the slowest link to this device; 0 while nothing is known."""
 
@@ -73,7 +71,7 @@ class RunListener:
         """One worker of the placement has done all of a step."""
 
     def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
-        """A thread or link (phase: edge, uplink, cloud, downlink or codec) has done a piece of work, `what`, for one step."""
+        """A thread of this device (phase: edge or codec) has done a piece of work, `what`, for one step."""
 
     def edge_computed(self, step: int, seconds: float, /) -> None:
         """The device has computed a step. seconds: T1, of forward, backward and update."""

@@ -113,12 +113,10 @@ class Tally(WorkerListener):
         ]
         loss = whole_loss(parts)
         others = [done for done in reports if done.worker != AGENT]
-        slowest = max(others, key=lambda done: done.compute_seconds, default=StepDone())
         report = StepReport(
             step=step,
             loss=loss.loss,
-            compute_seconds=slowest.compute_seconds,
-            compute_start_nanoseconds=slowest.compute_start_nanoseconds,
+            compute_seconds=max((done.compute_seconds for done in others), default=0.0),
             downlink_bits_per_second=min(
                 (rate.bits_per_second for done in others for rate in done.rates if rate.to == AGENT), default=0.0
             ),

@@ -14,7 +14,8 @@ from edge_agent.observability.timeline_window import choose_window
 from shared.errors import PlanError
 from tests.conftest import ROOT
 from tests.support.pages import blocks
-from tests.unit.edge_agent.observability.test_timeline import EQUAL, pipeline
+from tests.unit.edge_agent.observability.test_lanes import chain_trace
+from tests.unit.edge_agent.observability.test_timeline import EQUAL, pipeline, window_of
 
 
 @pytest.fixture
@@ -25,6 +26,7 @@ def drawn(monkeypatch):
 
     def kept(figure, *arguments, **options):
         save(figure, *arguments, **options)
+        figure.draw_without_rendering()  # what it measures now is of its own resolution, and no more of the file's
         figures.append(figure)
 
     monkeypatch.setattr(Figure, "savefig", kept)
@@ -69,7 +71,7 @@ def test_a_simulated_run_has_whole_labels_a_legend_beside_its_lines_and_whole_nu
 
 
 def test_a_time_line_explains_its_hatching(tmp_path, drawn):
-    draw(choose_window(pipeline(EQUAL, 2, 30), 12), tmp_path / "picture.png")
+    draw(window_of(pipeline(EQUAL, 2, 30), 12), tmp_path / "picture.png")
     (figure,) = drawn
     (legend,) = figure.legends
     explained = {
@@ -78,6 +80,24 @@ def test_a_time_line_explains_its_hatching(tmp_path, drawn):
     assert explained["hatched: backward and update on the edge"] is not None
     box = legend.get_window_extent()
     assert all(box.y1 <= axes.get_window_extent().y0 for axes in figure.axes), "below the lanes"
+    hatched = [bar for bar in figure.axes[0].patches if bar.get_hatch()]
+    assert len(hatched) == len(figure.axes[0].patches) // 5, "one of the five bars of a step"
+
+
+def test_a_time_line_of_a_chain_says_what_pale_bars_and_rates_are_and_cuts_nothing_off(tmp_path, drawn):
+    draw(choose_window(chain_trace(tmp_path), 4), tmp_path / "picture.png")
+    (figure,) = drawn
+    assert_nothing_is_cut_off(figure)
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()][-3:] == [
+        "near → far",
+        "far compute, by its reports",
+        "far → near",
+    ]
+    assert "7.0 Mbit/s" in {text.get_text() for text in axes.texts}
+    explained = {text.get_text() for text in figure.legends[0].texts}
+    assert "pale: as long as the trainer reports; when exactly is not known" in explained
+    assert figure.legends[0].get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_what_draws_can_be_installed_by_a_user(profile_path, tmp_path, monkeypatch):

@@ -12,12 +12,17 @@ from typer.testing import CliRunner
 
 from edge_agent.commands.timeline import register
 from edge_agent.commands.timeline_plot import draw
-from edge_agent.observability.timeline import LANES, MOST_SPANS, Span, Timeline, load
+from edge_agent.observability.lanes import lanes_of
+from edge_agent.observability.timeline import MOST_ENTRIES, Span, Timeline, Trace, load
 from edge_agent.observability.timeline_window import choose_window, in_turn, summary
 from shared.errors import ConfigError
+from shared.placement import AGENT, Link, two_workers
 from shared.telemetry.phases import PHASES
 
 MICROSECOND = 1e-6
+LANES = {lane.phase: lane for lane in lanes_of(two_workers(AGENT, "gpu", 2, 4, 8), [Link(AGENT, "gpu")])}
+"""Those of two workers."""
+TITLES = ["P1 edge compute", "encode", "P2 uplink", "P3 cloud compute", "P4 downlink"]
 
 
 @st.composite
@@ -27,7 +32,7 @@ def any_spans(draw) -> list[Span]:
     for _ in range(draw(st.integers(1, 12))):
         start, seconds = draw(st.floats(0, 100)), draw(st.floats(0, 10))
         what, step = draw(st.sampled_from(["forward", "forward, backward"])), draw(st.integers(0, 9))
-        found.append(Span(draw(st.sampled_from(sorted(LANES))), what, step, start, start + seconds))
+        found.append(Span(draw(st.sampled_from(sorted(LANES.values()))), what, step, start, start + seconds))
     return found
 
 
@@ -40,7 +45,7 @@ def pipeline(seconds: dict[str, float], limit: int, steps: int, epoch_steps: int
     def work(phase: str, what: str, step: int, ready: float, share: float = 1.0) -> float:
         start = max(ready, free[phase])
         free[phase] = start + seconds[phase] * share
-        found.append(Span(phase, what, step, start, free[phase]))
+        found.append(Span(LANES[phase], what, step, start, free[phase]))
         return free[phase]
 
     for step in range(steps):
@@ -49,42 +54,53 @@ def pipeline(seconds: dict[str, float], limit: int, steps: int, epoch_steps: int
         for phase in ("uplink", "cloud", "downlink"):
             at = work(phase, "tensor", step, at)
         settled.append(at + seconds["edge"] / 2)
-        found.append(Span("edge", "backward", step, at, settled[-1]))
+        found.append(Span(LANES["edge"], "backward, update", step, at, settled[-1]))
     return found
+
+
+def window_of(spans, *arguments, **named):
+    """The window of a time line of two workers."""
+    return choose_window(Trace(tuple(LANES.values()), tuple(spans)), *arguments, **named)
 
 
 def write(spans, path):
     timeline = Timeline()
+    timeline.show(LANES.values())
     for span in spans:
-        timeline.add(span.phase, span.what, span.step, span.start, span.end)
+        timeline.add(span.lane, span.what, span.step, span.start, span.end)
     timeline.write(path)
     return path
 
 
 def test_a_long_run_keeps_its_newest_spans(tmp_path):
     timeline = Timeline()
-    for step in range(MOST_SPANS + 1000):
-        timeline.add("edge", "forward", step, float(step), step + 0.5)
+    timeline.show(LANES.values())
+    for step in range(MOST_ENTRIES + 1000):
+        timeline.add(LANES["edge"], "forward", step, float(step), step + 0.5)
     timeline.write(tmp_path / "out.json")
-    found = load(tmp_path / "out.json")
-    assert (len(found), found[0].step, found[-1].step) == (MOST_SPANS, 1000, MOST_SPANS + 999)
+    found = load(tmp_path / "out.json").spans
+    assert (len(found), found[0].step, found[-1].step) == (MOST_ENTRIES, 1000, MOST_ENTRIES + 999)
 
 
 @given(spans=any_spans())
 def test_what_is_written_is_read(spans, tmp_path_factory):
-    found = load(write(spans, tmp_path_factory.mktemp("trace") / "new" / "out.json"))
+    trace = load(write(spans, tmp_path_factory.mktemp("trace") / "new" / "out.json"))
+    found = trace.spans
+    assert trace.lanes == tuple(LANES.values())
     begin = min(span.start for span in spans)
     assert len(found) == len(spans)
     for before, after in zip(spans, found, strict=True):
-        assert (after.phase, after.what, after.step) == (before.phase, before.what, before.step)
+        assert (after.lane, after.what, after.step) == (before.lane, before.what, before.step)
         assert after.start == pytest.approx(before.start - begin, abs=MICROSECOND)
         assert after.end == pytest.approx(before.end - begin, abs=MICROSECOND)
 
 
 def test_a_trace_is_what_perfetto_reads(tmp_path):
-    written = json.loads(write([Span("cloud", "forward, backward", 7, 3.0, 3.5)], tmp_path / "out.json").read_text())
+    written = json.loads(
+        write([Span(LANES["cloud"], "forward, backward", 7, 3.0, 3.5)], tmp_path / "out.json").read_text()
+    )
     *names, event = written["traceEvents"]
-    assert {name["args"]["name"]: name["tid"] for name in names} == {lane: n for n, lane in enumerate(LANES.values())}
+    assert {name["args"]["name"]: name["tid"] for name in names} == {title: n for n, title in enumerate(TITLES)}
     assert all(name["ph"] == "M" and name["name"] == "thread_name" and name["pid"] == 1 for name in names)
     assert event == {
         "ph": "X",
@@ -99,7 +115,7 @@ def test_a_trace_is_what_perfetto_reads(tmp_path):
 
 
 def test_an_end_that_two_clocks_put_before_the_start_is_taken_for_the_start(tmp_path):
-    (found,) = load(write([Span("uplink", "feature", 0, 2.0, 1.9)], tmp_path / "out.json"))
+    (found,) = load(write([Span(LANES["uplink"], "feature", 0, 2.0, 1.9)], tmp_path / "out.json")).spans
     assert (found.start, found.end) == (0.0, 0.0)
 
 
@@ -145,9 +161,9 @@ def test_a_file_that_is_not_there_and_one_of_no_steps(tmp_path):
 @given(any_spans())
 def test_a_link_carries_one_tensor_after_the_other_and_is_busy_as_before(spans):
     found = in_turn(spans)
-    for phase in LANES:
-        before = [span for span in spans if span.phase == phase]
-        after = [span for span in found if span.phase == phase]
+    for phase, lane in LANES.items():
+        before = [span for span in spans if span.lane == lane]
+        after = [span for span in found if span.lane == lane]
         assert len(before) == len(after)
         assert covered(before) == pytest.approx(covered(after))
         if phase in ("uplink", "downlink"):
@@ -168,40 +184,40 @@ SECONDS = st.fixed_dictionaries({phase: st.floats(0.01, 1.0) for phase in PHASES
 
 @given(SECONDS, st.integers(20, 40), st.integers(1, 12))
 def test_without_staleness_one_module_works_at_a_time(seconds, count, steps):
-    window = choose_window(pipeline(seconds, 0, count), steps)
+    window = window_of(pipeline(seconds, 0, count), steps)
     assert window.overlap == pytest.approx(1.0)
     assert window.steps_per_second == pytest.approx(1 / sum(seconds.values()))
     for phase in PHASES:
-        assert window.busy(phase) == pytest.approx(seconds[phase] / sum(seconds.values()))
+        assert window.busy(LANES[phase]) == pytest.approx(seconds[phase] / sum(seconds.values()))
 
 
 @given(SECONDS, st.integers(3, 6))
 def test_with_enough_staleness_the_slowest_module_never_rests(seconds, limit):
     seconds["edge"] = 0.01  # this small simulation lets its backward overlap with the next forward
-    window = choose_window(pipeline(seconds, limit, 90), 12, first_step=60)
+    window = window_of(pipeline(seconds, limit, 90), 12, first_step=60)
     slowest = max(seconds, key=seconds.get)
     assert window.steps_per_second == pytest.approx(1 / seconds[slowest])
-    assert window.busy(slowest) == pytest.approx(1.0)
+    assert window.busy(LANES[slowest]) == pytest.approx(1.0)
     assert sum(seconds.values()) / seconds[slowest] <= window.overlap * 1.001 <= 4.005, (
         "what has queued is worked off too"
     )
 
 
-@example([Span("edge", "forward", 1, 0.0, 0.0)], 1).via("a window without length")
+@example([Span(LANES["edge"], "forward", 1, 0.0, 0.0)], 1).via("a window without length")
 @given(any_spans(), st.integers(1, 15))
 def test_shares_are_shares(spans, steps):
-    window = choose_window([*spans, Span("edge", "forward", 0, 0.0, 1.0)], steps)
+    window = window_of([*spans, Span(LANES["edge"], "forward", 0, 0.0, 1.0)], steps)
     assert all(window.start <= span.start <= span.end <= window.end for span in window.spans)
-    assert all(0 <= window.busy(phase) <= 1 + 1e-9 for phase in PHASES)
+    assert all(0 <= window.busy(LANES[phase]) <= 1 + 1e-9 for phase in PHASES)
     assert 1 <= window.steps <= steps
 
 
 def test_a_step_begins_with_its_first_forward_also_where_the_edge_does_all_of_it():
-    alone = [Span("edge", "forward, loss, backward, update", step, float(step), step + 1.0) for step in range(9)]
-    assert choose_window(alone, 4, 2).busy("edge") == pytest.approx(1.0)
-    middle = [Span("edge", "forward, loss, backward", step, step + 0.6, step + 0.8) for step in range(9)]
-    heads = [Span("edge", "forward", step, float(step), step + 0.2) for step in range(9)]
-    window = choose_window([*heads, *middle], 4, 2)
+    alone = [Span(LANES["edge"], "forward, loss, backward, update", step, float(step), step + 1.0) for step in range(9)]
+    assert window_of(alone, 4, 2).busy(LANES["edge"]) == pytest.approx(1.0)
+    middle = [Span(LANES["edge"], "forward, loss, backward", step, step + 0.6, step + 0.8) for step in range(9)]
+    heads = [Span(LANES["edge"], "forward", step, float(step), step + 0.2) for step in range(9)]
+    window = window_of([*heads, *middle], 4, 2)
     assert (window.start, window.end) == (2.0, 6.0)
 
 
@@ -220,39 +236,67 @@ EQUAL = dict.fromkeys(PHASES, 1.0)
     ],
 )
 def test_the_window_is_where_it_was_asked_for_and_no_longer_than_the_run(count, wanted, given_first, first, shown):
-    window = choose_window(pipeline(EQUAL, 2, count), wanted, given_first)
+    window = window_of(pipeline(EQUAL, 2, count), wanted, given_first)
     assert (window.first_step, window.steps) == (first, shown)
 
 
 @pytest.mark.parametrize("epoch_steps", [25, 31])
 def test_the_typical_stretch_is_not_one_with_a_pause(epoch_steps):
     spans = pipeline(EQUAL, 3, 100, epoch_steps)
-    window = choose_window(spans, 12)
+    window = window_of(spans, 12)
     first, last = window.first_step, window.first_step + window.steps
     assert not any(pause in range(first, last + 1) for pause in range(0, 100, epoch_steps))
-    assert window.overlap > choose_window(spans, 12, first_step=epoch_steps - 6).overlap
+    assert window.overlap > window_of(spans, 12, first_step=epoch_steps - 6).overlap
 
 
 @pytest.mark.parametrize("step", [-1, 30])
 def test_a_step_that_is_not_there_is_refused(step):
     with pytest.raises(ConfigError, match=f"--from is {step}; the time line has the steps 0 to 29"):
-        choose_window(pipeline(EQUAL, 2, 30), 12, step)
+        window_of(pipeline(EQUAL, 2, 30), 12, step)
 
 
-def test_spans_of_the_cloud_alone_are_no_window():
-    with pytest.raises(ConfigError, match="no step of the edge"):
-        choose_window([Span("cloud", "forward, backward", 0, 0.0, 1.0)], 12)
+def test_where_the_edge_computes_nothing_a_step_begins_with_whatever_is_first_of_it():
+    spans = [
+        span
+        for step in range(6)
+        for span in (
+            Span(LANES["uplink"], "feature", step, step * 1.0, step + 0.2),
+            Span(LANES["cloud"], "forward, backward", step, step + 0.2, step + 0.7),
+        )
+    ]
+    window = window_of(spans, 3, first_step=2)
+    assert (window.start, window.end) == (2.0, 5.0)
+    assert window.busy(LANES["cloud"]) == pytest.approx(0.5)
+
+
+OLD = {"P1 edge compute": "edge", "P2 uplink": "uplink", "P3 cloud compute": "cloud", "P4 downlink": "downlink"}
+
+
+def test_a_time_line_of_an_earlier_version_is_read_with_the_lanes_that_it_has(tmp_path):
+    path = tmp_path / "old.json"
+    names = [
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": title}}
+        for number, title in enumerate(OLD)
+    ]
+    events = [
+        {**EVENT, "cat": phase, "tid": number, "name": "forward 3", "ts": 10.0 * number, "args": {"step": 3}}
+        for number, phase in enumerate(OLD.values())
+    ]
+    path.write_text(json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"}))
+    trace = load(path)
+    assert list(trace.titles.values()) == list(OLD)
+    assert summary(choose_window(trace, 1)).startswith("steps 3 to 3: ")
 
 
 @pytest.mark.parametrize(("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_a_picture_is_drawn(ending, magic, tmp_path):
     path = tmp_path / "new" / f"picture.{ending}"
-    draw(choose_window(pipeline(EQUAL, 2, 30), 12), path)
+    draw(window_of(pipeline(EQUAL, 2, 30), 12), path)
     assert path.read_bytes().startswith(magic)
 
 
 def test_a_picture_that_cannot_be_written_is_said_so(tmp_path):
-    window = choose_window(pipeline(EQUAL, 2, 30), 12)
+    window = window_of(pipeline(EQUAL, 2, 30), 12)
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "picture.wav", tmp_path / "file" / "picture.png"):
         with pytest.raises(ConfigError, match=f"picture {path} cannot be written: "):
@@ -262,7 +306,7 @@ def test_a_picture_that_cannot_be_written_is_said_so(tmp_path):
 def test_without_matplotlib_there_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match="needs matplotlib, which is not installed"):
-        draw(choose_window(pipeline(EQUAL, 2, 30), 12), tmp_path / "picture.png")
+        draw(window_of(pipeline(EQUAL, 2, 30), 12), tmp_path / "picture.png")
 
 
 def test_the_command_says_the_figures_and_draws(tmp_path):
@@ -273,7 +317,7 @@ def test_the_command_says_the_figures_and_draws(tmp_path):
     trace = write(spans, tmp_path / "out.json")
     said = CliRunner().invoke(app, ["timeline", str(trace), "--from", "10", "--steps", "8"])
     assert said.exit_code == 0
-    assert said.output.strip() == summary(choose_window(spans, 8, 10))
+    assert said.output.strip() == summary(window_of(spans, 8, 10))
     assert said.output.startswith("steps 10 to 17: 0.7 steps/s, 3.0 of 4 phases at work at once (P1 edge compute 7")
     drawn = CliRunner().invoke(app, ["timeline", str(trace), "--png", str(tmp_path / "picture.png")])
     assert drawn.output.splitlines()[-1] == f"picture: {tmp_path / 'picture.png'}"

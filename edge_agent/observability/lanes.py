@@ -1,0 +1,74 @@
+"""The lanes of a time line: one for each worker of a placement, one for the device's codecs, one for each way of a link."""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from shared.placement import AGENT, Link, Placement
+
+BETWEEN_TRAINERS = "link"
+"""The phase of a way of a link that the device is no end of."""
+
+_TWO_WORKERS = {
+    "edge": "P1 edge compute",
+    "codec": "encode",
+    "uplink": "P2 uplink",
+    "cloud": "P3 cloud compute",
+    "downlink": "P4 downlink",
+}
+"""The titles where there is one trainer at most, by phase, from top to bottom."""
+TIMED = tuple(_TWO_WORKERS)
+"""The phases whose work is drawn."""
+
+
+class Lane(NamedTuple):
+    """One row of a time line."""
+
+    phase: str
+    """What works here: one of `PHASES`, "codec", or `BETWEEN_TRAINERS`."""
+    of: str
+    """The worker, or "near>far" for what goes from one worker to another. Empty in files that say nothing of it."""
+    by_reports: bool = False
+    """Whether a trainer is known by its reports alone, because the device has no link to it."""
+
+
+def way(sender: str, receiver: str) -> Lane:
+    """The lane of what goes from one worker to another."""
+    phase = "uplink" if sender == AGENT else "downlink" if receiver == AGENT else BETWEEN_TRAINERS
+    return Lane(phase, f"{sender}>{receiver}")
+
+
+def trainer_lane(name: str, links: Iterable[Link]) -> Lane:
+    """The lane of what a trainer computes."""
+    return Lane("cloud", name, by_reports=not any({AGENT, name} == set(link) for link in links))
+
+
+def lanes_of(placement: Placement, links: Sequence[Link]) -> list[Lane]:
+    """The lanes of a placement from top to bottom: the device, then each trainer between what comes to it and what it sends.
+
+    A link stands with the later of its two workers.
+    """
+    lanes = [Lane("edge", AGENT), *([Lane("codec", AGENT)] if any(AGENT in link for link in links) else [])]
+    before = [AGENT]
+    for name in placement.workers:
+        if name == AGENT:
+            continue
+        neighbours = [other for other in before if any({other, name} == set(link) for link in links)]
+        lanes += [way(other, name) for other in neighbours]
+        lanes.append(trainer_lane(name, links))
+        lanes += [way(name, other) for other in neighbours]
+        before.append(name)
+    return lanes
+
+
+def titles_of(lanes: Collection[Lane]) -> dict[Lane, str]:
+    """What lanes are called; phases have their numbers where one trainer at most takes part."""
+    phases = _TWO_WORKERS if len({lane.of for lane in lanes if lane.phase == "cloud"}) <= 1 else {}
+    return {lane: phases.get(lane.phase) or _title(lane) for lane in lanes}
+
+
+def _title(lane: Lane) -> str:
+    if lane.phase == "codec":
+        return _TWO_WORKERS["codec"]
+    if lane.phase in ("edge", "cloud"):
+        return f"{lane.of} compute" + (", by its reports" if lane.by_reports else "")
+    return lane.of.replace(">", " → ")

@@ -1,0 +1,124 @@
+"""Makes a time line of what the device does, and of what it hears of trainers and their clocks."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from edge_agent.observability.lanes import Lane, lanes_of, trainer_lane, way
+from edge_agent.observability.reported_clock import ReportedClock
+from edge_agent.observability.timeline import PARTS_TOGETHER, Timeline
+from shared.placement import AGENT, Link, Placement, held_blocks, loss_rows, stages
+from shared.transport.stream.duplex import Duplex
+from shared.transport.stream.framing import TensorKey, WireTensor, role_name
+from shared.transport.stream.peer_clock import PeerClock
+from shared.wire.isthmus.v1.link_pb2 import StepDone
+from shared.wire.isthmus.v1.tensor_pb2 import Role
+
+
+class _Sent(NamedTuple):
+    """A tensor that a peer has acknowledged; times are of time.monotonic."""
+
+    key: TensorKey
+    began: float
+    soonest: float
+    """When it was there if nothing was in its way."""
+    arrived: float
+    """When all was there that the acknowledgement covers."""
+    acknowledged_nanoseconds: int
+    """The same moment by the peer's clock, which is of this acknowledgement alone."""
+
+
+class TimelineRecorder:
+    """Is told what the listener of a run is told, as far as it takes time. Used on the event loop."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._trainers: dict[str, tuple[Lane, str]] = {}
+        """Of each trainer of the placement, its lane and what it does in a step."""
+        self._reported: dict[str, ReportedClock] = {}
+        self._streams: dict[str, Duplex[Any, Any]] = {}
+        """Those of which a tensor was acknowledged, so that the clock at the other end is known from both ways."""
+        self._newest: dict[str, _Sent] = {}
+        """What each peer has acknowledged last, drawn when it is known what that acknowledgement covers."""
+        self._encoded: dict[int, float] = {}
+        """When the first of what leaves in a step was encoded, of the steps that the device is at."""
+
+    def placed(self, placement: Placement, links: Sequence[Link]) -> None:
+        """A placement is in force. Trainers may have been started again, so nothing is known of their clocks."""
+        self._timeline.show(lanes_of(placement, links))
+        trainers = [name for name in placement.workers if name != AGENT]
+        self._trainers = {name: (trainer_lane(name, links), _work(placement, name)) for name in trainers}
+        self._reported = {name: ReportedClock() for name in trainers}
+
+    def detached(self, peer: str) -> None:
+        """A stream is no more."""
+        self._streams.pop(peer, None)
+        if (sent := self._newest.pop(peer, None)) is not None:
+            self._draw(peer, sent)
+
+    def worked(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
+        """A thread of the device has done work; what only takes in the weights of shared blocks has no name of its own."""
+        if phase == "codec":
+            self._encoded.setdefault(step, end_seconds)
+        self._timeline.add(Lane(phase, AGENT), what or "weights", step, start_seconds, end_seconds)
+
+    def delivered(
+        self, peer: str, stream: Duplex[Any, Any], tensor: WireTensor, seconds: float, receiver_nanoseconds: int
+    ) -> None:
+        """A peer has acknowledged a tensor. The last of all that it acknowledges at once came at this moment of its clock.
+
+        seconds: from the first byte to then, and the way back. The acknowledgement may have waited there since, so the length
+        of the way back is taken from the round trip. Nothing leaves before it is encoded.
+        """
+        self._streams[peer] = stream
+        arrived = stream.peer_clock.to_local(receiver_nanoseconds)
+        one_way = (stream.round_trip.seconds or 0.0) / 2
+        encoded = self._encoded.get(tensor.key.step, float("-inf"))
+        began = min(max(arrived - max(seconds - one_way, 0.0), encoded), arrived)
+        rate = stream.link.bits_per_second or float("inf")  # of a link that is not known yet, what crosses is small
+        soonest = min(began + one_way + len(tensor.payload) * 8 / rate, arrived)
+        if (before := self._newest.get(peer)) is not None:
+            self._draw(peer, before, came_before_others=before.acknowledged_nanoseconds == receiver_nanoseconds)
+        self._newest[peer] = _Sent(tensor.key, began, soonest, arrived, receiver_nanoseconds)
+
+    def _draw(self, peer: str, sent: _Sent, *, came_before_others: bool = False) -> None:
+        end = sent.soonest if came_before_others else sent.arrived
+        self._timeline.add(way(AGENT, peer), tensor_name(sent.key), sent.key.step, sent.began, end)
+
+    def downloaded(self, peer: str, tensor: WireTensor) -> None:
+        """A tensor has come from a peer."""
+        arrived = time.monotonic()
+        self._reported[peer].observe(tensor.sender_nanoseconds, arrived)
+        sent = self._clock(peer).to_local(tensor.sender_nanoseconds)
+        self._timeline.add(way(peer, AGENT), tensor_name(tensor.key), tensor.key.step, sent, arrived)
+
+    def worker_done(self, done: StepDone) -> None:
+        """The report of a worker has come: when it computed, by its clock, and how fast its links are."""
+        if done.worker == AGENT:
+            self._encoded = {step: end for step, end in self._encoded.items() if step > done.step}
+            return
+        now, (lane, work) = time.monotonic(), self._trainers[done.worker]
+        for rate in done.rates:
+            if rate.to != AGENT:
+                self._timeline.add_rate(way(done.worker, rate.to), now, rate.bits_per_second)
+        if start := done.compute_start_nanoseconds:
+            self._reported[done.worker].observe(start + round(done.compute_seconds * 1e9), now)
+            began = self._clock(done.worker).to_local(start)
+            self._timeline.add(lane, work, done.step, began, began + done.compute_seconds)
+
+    def _clock(self, trainer: str) -> PeerClock | ReportedClock:
+        stream = self._streams.get(trainer)
+        return self._reported[trainer] if stream is None else stream.peer_clock
+
+
+def tensor_name(key: TensorKey) -> str:
+    """What a tensor is called in a time line: a part is one worker's of the gradient of a shared block."""
+    return "part" if key.role == Role.ROLE_WEIGHT_GRADIENT else role_name(key.role)
+
+
+def _work(placement: Placement, name: str) -> str:
+    """What a trainer does in a step. It does that without a pause where it computes the loss and shares no block."""
+    tiles = stages(placement, name)
+    shares = any(len(placement.holders(block)) > 1 for block in held_blocks(placement, name))
+    in_one_go = len(tiles) == 1 and loss_rows(placement, name) is not None and not shares
+    return "forward, backward" if in_one_go else PARTS_TOGETHER
