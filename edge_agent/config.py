@@ -132,7 +132,7 @@ class EngineSection(Section):
 
 class EdgeCheckpointsConfig(CheckpointsConfig):
     every_steps: PositiveInt | None = Field(default=None, examples=[500])
-    """Steps between checkpoints, at which both sides write their half. Left out, only `every_seconds` counts."""
+    """Steps between checkpoints, at which every worker writes its part. Left out, only `every_seconds` counts."""
     every_seconds: PositiveFloat = 60.0
     """Seconds between checkpoints. Before each, the batches in flight are settled, so with a large K fewer checkpoints are
     cheaper."""
@@ -148,15 +148,15 @@ class OutputConfig(Section):
     directory: Path | None = Field(default=None, examples=["runs/first"])
     """Where results are written. Left out, no results are written."""
     trace: Path | None = Field(default=None, examples=["runs/first/trace.json"])
-    """Where the time line of both sides is written, for Perfetto, chrome://tracing or `edge-agent timeline`. It holds the
-    newest 250,000 spans, which are about 40,000 steps."""
+    """Where the time line of all workers is written, for Perfetto, chrome://tracing or `edge-agent timeline`. It holds the
+    newest 250,000 entries, which are about 30,000 steps of two workers."""
 
 
 class EdgeConfig(Config):
     environment_prefix: ClassVar[str] = "EDGE_AGENT_"
 
     trainer: TrainerAddressConfig = TrainerAddressConfig()
-    """The cloud trainer that runs the other half of the network, where there is one only."""
+    """The cloud trainer that runs blocks of the network, where there is one only."""
     trainers: tuple[NamedTrainerConfig, ...] | None = Field(
         default=None, examples=[[{"name": "gpu", "address": "gpu.example.org:50051"}]]
     )

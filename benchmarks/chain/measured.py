@@ -17,7 +17,7 @@ from shared.placement import Cargo, Route, document_of
 from shared.planning import Rates
 from shared.planning.chain import CHAIN_SCHEMA, MeasuredChain, Partition, chain_placement, parse_chain, plan_chain
 from shared.planning.measurements import FLOAT32_BITS
-from shared.registry import codec_bits, codec_of_bits
+from shared.registry import codec_of_bits
 from shared.training import block_state
 from shared.training.device import prepare_process
 from shared.training.measure import measure_stage
@@ -127,13 +127,6 @@ def chain_document(
 def even_cuts(blocks: int, stages: int) -> tuple[int, ...]:
     """As many blocks on each stage as on any other."""
     return tuple(blocks * stage // stages for stage in range(1, stages))
-
-
-def with_gradient_bits(chain: MeasuredChain, codec: str) -> MeasuredChain:
-    """The same, error gradients sent with that codec."""
-    share = codec_bits(codec) / FLOAT32_BITS
-    sizes = tuple(None if size is None else size * share for size in chain.gradient_bytes)
-    return replace(chain, gradient_bytes=sizes)
 
 
 def planned_as_ftpipehd(chain: MeasuredChain) -> Partition:

@@ -19,7 +19,6 @@ from benchmarks.chain.measured import (
     parsed,
     placement_flags,
     planned_as_ftpipehd,
-    with_gradient_bits,
 )
 from benchmarks.chain.options import Options, Result
 from benchmarks.chain.pace import seconds_per_step
@@ -28,6 +27,7 @@ from benchmarks.support.report import Spread
 from shared.codec import codec_by_name
 from shared.planning import Rates
 from shared.planning.chain import MeasuredChain, Partition, plan_chain
+from shared.registry import codec_bits
 from shared.training.measure import timed
 
 STALENESS = len(NAMES) - 1
@@ -104,7 +104,7 @@ def paper(options: Options) -> Result:
                 running.mesh.unshape()
                 running.mesh.shape(mbit * 1e6)
                 chain = measured_chain(model, shares, mbit, encode, END_SECONDS)
-                ours = plan_chain(with_gradient_bits(chain, OUR_GRADIENTS), OUR_BITS, STALENESS).partition
+                ours = plan_chain(chain.with_gradient_bits(codec_bits(OUR_GRADIENTS)), OUR_BITS, STALENESS).partition
                 theirs = planned_as_ftpipehd(measured_chain(model, shares, mbit, encode, 0.0))
                 taken: tuple[list[float], list[float]] = [], []
                 for _ in range(options.repeats):

@@ -5,26 +5,34 @@ operator pins goes first.
 
 Where the run goes on without a trainer, so does the engine. When that trainer answers again, it is a candidate: the run takes
 it back where the best partition with it is better by the margin and wins more than it costs.
+
+A device that has changed gets one factor first. Where that does not bring it right, eight new samples are taken of it while
+training goes on, from which all its times follow (paper 001; `stage_samples`).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import structlog
 
 from edge_agent.adaptation.engine_inputs import check_measured
 from edge_agent.adaptation.looking import looking
+from edge_agent.adaptation.stage_samples import Run, runs_to_measure, seconds_by
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import MeanSince, Statistics
-from shared.errors import ConfigError, DataError, PlanError
-from shared.placement import Cargo, Placement, Route, chain_workers, cuts_of, document_of
+from shared.concurrency.tasks import meanwhile
+from shared.errors import ConfigError, DataError, IsthmusError, PlanError
+from shared.placement import AGENT, Cargo, Placement, Route, chain_workers, cuts_of, document_of
 from shared.planning import EngineConfig
 from shared.planning.chain import (
     ChainDecision,
@@ -42,6 +50,13 @@ _log = structlog.get_logger(__name__)
 
 RETURN_SECONDS = 30.0
 """How often trainers that were left out are asked, and what a return has to win: all restore a checkpoint for it."""
+
+
+NEXT_SAMPLES_SECONDS = 600.0
+"""How soon a stage is measured again at the earliest: one that changes all the time would compute for nothing else."""
+
+Measures = Callable[[str, Sequence[Run]], Awaitable[Mapping[Run, float]]]
+"""Takes the seconds of a step of these runs of blocks at a worker, while training goes on. Raises IsthmusError."""
 
 
 class ChainDecisions:
@@ -66,6 +81,10 @@ class ChainDecisions:
         self._statistics, self._metrics = statistics, metrics
         self._pinned: tuple[tuple[int, ...] | None, int | None] = None, None
         self._means: dict[str, MeanSince] = {}
+        self._is_misfit = asyncio.Event()
+        """Set where a stage wants new samples."""
+        self._measured_seconds: dict[str, float] = {}
+        """When each stage was measured again, by time.monotonic."""
         self._begin(placement)
 
     def _begin(self, placement: Placement) -> None:
@@ -83,17 +102,20 @@ class ChainDecisions:
         with suppress(PlanError):  # cuts that were pinned for other workers
             self._engine.pin(*self._pinned)
 
+    @property
+    def predicted_seconds(self) -> float:
+        """Seconds a step as it is now, by what is believed of devices and links."""
+        return self._engine.predicted_seconds
+
     @asynccontextmanager
-    async def running(self, deployer: Deploys) -> AsyncIterator[None]:
+    async def running(self, deployer: Deploys, measure: Measures) -> AsyncIterator[None]:
         """Decide for this deployer while the body runs."""
-        async with looking(partial(self.look, deployer)):
-            asking = asyncio.create_task(self._ask_who_is_back(deployer))
-            try:
-                yield
-            finally:
-                asking.cancel()
-                with suppress(asyncio.CancelledError):
-                    await asking
+        async with (
+            looking(partial(self.look, deployer)),
+            meanwhile(self._ask_who_is_back(deployer)),
+            meanwhile(self._take_samples_when_wanted(measure)),
+        ):
+            yield
 
     async def _ask_who_is_back(self, deployer: Deploys) -> None:
         while True:
@@ -105,17 +127,50 @@ class ChainDecisions:
             except (ConfigError, DataError) as refusal:
                 _log.warning("trainers are not taken back", trainers=back, reason=str(refusal))
 
+    async def _take_samples_when_wanted(self, measure: Measures) -> None:
+        while True:
+            await self._is_misfit.wait()
+            self._is_misfit.clear()
+            await self.take_new_samples(measure)
+
+    async def take_new_samples(self, measure: Measures) -> None:
+        """Measure every stage again that one factor does not bring right."""
+        for name in self._engine.misfits:
+            await self._measure_again(name, measure)
+
+    async def _measure_again(self, name: str, measure: Measures) -> None:
+        """Where that cannot be, the factor that it has stays, until it is off the next time."""
+        engine, chain = self._engine, self._chain
+        now = time.monotonic()
+        if now - self._measured_seconds.get(name, -math.inf) < NEXT_SAMPLES_SECONDS:
+            engine.keep_factor(name)
+            return
+        self._measured_seconds[name] = now
+        before = next(stage.seconds for stage in chain.stages if stage.name == name)
+        runs = await asyncio.to_thread(runs_to_measure, before, engine.runs[name])
+        _log.info("measuring a stage again, because one factor does not bring it right", stage=name, runs=runs)
+        try:
+            samples = await measure(name, runs)
+        except IsthmusError as failure:
+            _log.warning("the stage could not be measured again", stage=name, reason=str(failure))
+            engine.keep_factor(name)
+            return
+        seconds = await asyncio.to_thread(seconds_by, samples, before)
+        self._chain = self._chain.with_seconds(name, seconds)
+        if name in self._names:  # the run may have gone on without it
+            self._engine.measured_again(name, seconds)
+
     def weigh(self, deployer: Deploys, back: Sequence[str]) -> None:
         """Have trainers again that answer, where that is worth it. Raises ConfigError or DataError where they may not be."""
         placement = deployer.placement
         if deployer.moving or self._pinned[0] is not None or chain_workers(placement) != self._names:
             return
-        chain = self._chain.among({*self._names, *back})
+        chain = self._chain_today().among({*self._names, *back})
         try:
             plan = plan_chain(chain, self._settings.bits, placement.staleness)
         except PlanError:
             return
-        today, remaining = self._engine.predicted_seconds, self._engine.remaining_steps
+        today, remaining = self.predicted_seconds, self._engine.remaining_steps
         won_seconds = (today - plan.seconds_per_step) * remaining
         if plan.seconds_per_step >= (1.0 - self._settings.margin) * today or won_seconds <= RETURN_SECONDS:
             return
@@ -125,6 +180,13 @@ class ChainDecisions:
         _log.info("taking trainers back", trainers=back, wanted=str(plan.partition))
         self._metrics.repartitions.labels(Reason.WORKER).inc()
         deployer.place(document_of(replace(wanted, codecs=dict(zip(routes, codecs, strict=True)))))
+
+    def _chain_today(self) -> MeasuredChain:
+        """The chain of all workers, with what is known by now of those in use and of the links between them."""
+        today, chain = self._engine.chain_today, self._chain
+        for stage in today.stages:
+            chain = chain.with_seconds(stage.name, stage.seconds)
+        return chain.with_links(today.links, self._names)
 
     def pin(self, *, cuts: tuple[int, ...] | None, bits: int | None) -> None:
         """Hold cuts or bit width, each that is given. Raises PlanError where nothing may be so, and then nothing is changed."""
@@ -138,6 +200,7 @@ class ChainDecisions:
             return
         partition = self._partition_of(deployer.placement)
         if partition is not None and chain_workers(deployer.placement) != self._names:
+            self._chain = self._chain_today()
             try:
                 self._begin(deployer.placement)
             except PlanError:
@@ -152,7 +215,9 @@ class ChainDecisions:
         rates = self._statistics.link_rates
         both = [(rates.get((near, far)), rates.get((far, near))) for near, far in pairwise(self._names)]
         decision = self._engine.observe(seconds, self._statistics.steps, both, self._take_seconds())
-        self._metrics.modelled.set(self._engine.predicted_seconds)
+        if self._engine.misfits:
+            self._is_misfit.set()
+        self._metrics.modelled.set(self.predicted_seconds)
         self._show_ratios()
         if (step_seconds := self._statistics.step.recent) is not None:
             self._metrics.measured.set(step_seconds)
@@ -177,7 +242,10 @@ class ChainDecisions:
         self._proposal = decision
         self._metrics.repartitions.labels(decision.reason).inc()
         self._metrics.predicted.set(decision.seconds_per_step)
-        deployer.move_cuts(wanted.cuts, tuple(codec_of_bits(bits, self._codec) for bits in wanted.bits))
+        try:
+            deployer.move_cuts(wanted.cuts, tuple(codec_of_bits(bits, self._codec) for bits in wanted.bits))
+        except IsthmusError as refusal:  # the next look finds what there was
+            _log.warning("the blocks stay", reason=str(refusal))
 
     def _take_seconds(self) -> list[float | None]:
         """What each stage took for a step since this was asked last."""
@@ -231,7 +299,11 @@ def load_run_chain(experiment: Experiment) -> MeasuredChain | None:
             f"{path}: the stages are {', '.join(names)}, and the placement's workers are {', '.join(workers)}; they "
             "must have the same names in the same order"
         )
-    return chain
+    chain = chain.with_gradient_bits(codec_bits(experiment.deployment.downlink_codec))
+    # It may have been measured where raw samples may cross; what is not measured is never chosen.
+    first = chain.stages[0].seconds.copy()
+    first[0, : experiment.chain.first_boundary] = np.nan
+    return chain.with_seconds(AGENT, first)
 
 
 def make_chain_decisions(

@@ -5,8 +5,9 @@ from dataclasses import replace
 import structlog
 
 from edge_agent.config import EngineSection
-from edge_agent.experiment.building import Experiment, has_one_cut
-from shared.errors import ConfigError, PlanError
+from edge_agent.experiment.building import Experiment, at_cut, has_one_cut
+from edge_agent.experiment.placing import configured_codecs
+from shared.errors import ConfigError, DataError, ModelError, PlanError
 from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
 from shared.planning.chain import MeasuredChain
 from shared.registry import bit_widths, codec_bits, codec_family, codec_of_bits
@@ -51,12 +52,21 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
             bits=others,
             codec_family=profile.codec_family,
         )
-    # A profile may have been measured where raw samples may cross; what is not measured is never chosen.
+    # A profile may have been measured where more was permitted; what is not measured is never chosen.
     permitted = [
-        None if 0 < cut < experiment.chain.first_boundary else seconds
+        None if cut and not _is_permitted(experiment, cut) else seconds
         for cut, seconds in enumerate(profile.edge_seconds)
     ]
     return replace(profile, edge_seconds=tuple(permitted))
+
+
+def _is_permitted(experiment: Experiment, cut: int) -> bool:
+    """Whether two workers may have the model cut there: by the model, and by where samples and labels may go."""
+    try:
+        at_cut(experiment.placement, cut, experiment, configured_codecs(experiment.config))
+    except (ConfigError, DataError, ModelError):
+        return False
+    return True
 
 
 def check_measured(measured: Profile | MeasuredChain, names: tuple[str, ...], batch_size: int, where: str) -> None:

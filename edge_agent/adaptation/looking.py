@@ -2,22 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from shared.concurrency.tasks import meanwhile
 
 INTERVAL_SECONDS = 1.0
 
 
-@asynccontextmanager
-async def looking(look: Callable[[float], None]) -> AsyncIterator[None]:
+def looking(look: Callable[[float], None]) -> AbstractAsyncContextManager[None]:
     """Call `look` with the seconds of time.monotonic, over and over while the body runs."""
-    task = asyncio.create_task(_look_on(look))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    return meanwhile(_look_on(look))
 
 
 async def _look_on(look: Callable[[float], None]) -> None:

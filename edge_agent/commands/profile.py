@@ -33,6 +33,13 @@ def profile(
     order: Annotated[
         str, typer.Option(help="Of a chain: whether its trainers may stand in another order.", **one_of([GIVEN, ANY]))
     ] = GIVEN,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            help="Of a chain: NAME=FILE, a worker and its latency table, whose times are then not measured. Repeatable.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Of a chain: say what measuring it costs, and end there.")
     ] = False,
@@ -80,10 +87,12 @@ def profile(
     if len(loaded.all_trainers) > 1:
         if calibrate:
             raise ConfigError("--calibrate finds out what a pair of workers bears; with several trainers leave it out")
-        _profile_chain(loaded, out, repeats, order, dry_run=dry_run)
+        _profile_chain(loaded, out, repeats, order, tables or [], dry_run=dry_run)
         return
-    if dry_run or order != GIVEN:
-        raise ConfigError("--dry-run and --order are for a chain, and only one trainer is configured; leave them out")
+    if dry_run or tables or order != GIVEN:
+        raise ConfigError(
+            "--dry-run, --order and --table are for a chain, and only one trainer is configured; leave them out"
+        )
     settings = CalibrationSettings(
         budget_points=budget,
         epochs=epochs,
@@ -114,7 +123,9 @@ def _profile_pair(config: EdgeConfig, out: Path, repeats: int, calibration: "Cal
     typer.echo(f"profile: {out}")
 
 
-def _profile_chain(config: EdgeConfig, out: Path, repeats: int, order: str, *, dry_run: bool) -> None:
+def _profile_chain(
+    config: EdgeConfig, out: Path, repeats: int, order: str, tables: list[str], *, dry_run: bool
+) -> None:
     with importing("edge-agent"):
         import asyncio
 
@@ -122,9 +133,21 @@ def _profile_chain(config: EdgeConfig, out: Path, repeats: int, order: str, *, d
 
         from edge_agent.commands.terminal import counting_bars
         from edge_agent.profiling.chain_profile import ChainSettings, profile_chain
+        from shared.prediction import load_table
 
-    settings = ChainSettings(repeats, any_order=order == ANY)
+    files = dict(_name_and_file(each) for each in tables)
+    if len(files) < len(tables):
+        raise ConfigError(f"--table is given twice for one worker: {', '.join(tables)}; give one table for each")
+    known = {name: load_table(path) for name, path in files.items()}
+    settings = ChainSettings(repeats, any_order=order == ANY, tables=known)
     with counting_bars(Console(stderr=True), "profiling the chain") as (on_done,):
         chain = asyncio.run(profile_chain(config, out, settings, typer.echo, on_done, dry_run=dry_run))
     if chain is not None:
         typer.echo(f"chain: {out}")
+
+
+def _name_and_file(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise ConfigError(f"--table is {text!r}; it must be the name of a worker and a file, as near=near.json")
+    return name, Path(path)

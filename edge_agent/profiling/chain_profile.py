@@ -2,7 +2,7 @@
 
 Every round times each run of blocks once, in an order of its own, and a time is the median over the rounds; see
 `latency_table`. What is done is kept, so that a profile that was interrupted goes on where it was. Trainers compute on made-up
-features, never on samples.
+features, never on samples. What a latency table of a worker has, measured or predicted, is taken from there.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -27,24 +27,24 @@ from edge_agent.profiling.chain_links import measured_link
 from edge_agent.profiling.chain_parts import ChainPartFile, Run
 from edge_agent.profiling.codec_times import codec_fits, narrow_codec
 from edge_agent.profiling.memory import available_bytes, needed_bytes
-from edge_agent.profiling.timers import measuring_session, timer_at, timer_here
+from edge_agent.profiling.table_times import times_in_table
+from edge_agent.profiling.timers import is_of_the_blocks, measuring_session, timer_at, timer_here
 from edge_agent.sessions.open_session import OpenSession
 from shared.client.link_measurement import MOST_BYTES
 from shared.control.formatting import size
-from shared.errors import BusyError, ConfigError, FencedError, PlanError, RefusedError, SessionLostError
+from shared.errors import ConfigError, PlanError, RefusedError
 from shared.files.whole_file import write_whole
 from shared.placement import AGENT, Tile, chain_workers
 from shared.planning.chain import MeasuredChain, MeasuredStage, chain_to_json
 from shared.planning.cost import Rates
 from shared.planning.measurements import LinearSeconds, ProfiledBlock
+from shared.prediction import LatencyTable
 from shared.training.device import prepare_process
 
 _log = structlog.get_logger(__name__)
 ROUNDS = 3
 _SAVED_EVERY_SECONDS = 1.0
 """What a profile that is killed has to measure again."""
-_NOT_OF_THE_BLOCKS = (BusyError, FencedError, SessionLostError)
-"""Refusals that say nothing of the blocks that were to be measured."""
 OnDone = Callable[[int, int], None]
 """Told how many of how many measurements are done."""
 
@@ -57,6 +57,8 @@ class ChainSettings:
     """Steps that each run of blocks is timed for, at least; they are spread over the rounds."""
     any_order: bool = False
     """Whether the trainers may stand in another order."""
+    tables: Mapping[str, LatencyTable] = field(default_factory=dict)
+    """Of workers whose times are known, by name."""
 
     @property
     def steps(self) -> int:
@@ -139,6 +141,13 @@ class ChainMeasuring:
         self._experiment, self._workers = experiment, workers
         self._names, self._settings, self._parts = tuple(names), settings, parts
         self._runs = {name: self._runs_of(place) for place, name in enumerate(names)}
+        if strangers := settings.tables.keys() - set(names):
+            raise ConfigError(f"--table names {min(strangers)!r}; the workers of this chain are {', '.join(names)}")
+        self._known = {
+            name: times_in_table(name, settings.tables[name], runs, experiment) if name in settings.tables else {}
+            for name, runs in self._runs.items()
+        }
+        """Of each worker, the seconds of the runs that are not measured."""
         self._links = list(combinations(names, 2) if settings.any_order else pairwise(names))
 
     def _runs_of(self, place: int) -> list[Run]:
@@ -168,7 +177,11 @@ class ChainMeasuring:
         for name, runs in self._runs.items():
             left = [run for run in runs for _ in range(self._rounds_left(name, run))]
             seconds += sum((steps + 1) * sum(block.seconds for block in tried[slice(*run)]) for run in left)
-            lines.append(f"{name}: {len(left)} measurements of {len(runs)} runs of blocks, {steps} steps each")
+            known = len(self._known[name])
+            lines.append(
+                f"{name}: {len(left)} measurements of {len(runs) - known} runs of blocks, {steps} steps each"
+                + (f"; {known} runs from its table" if known else "")
+            )
         links = [link for link in self._links if self._parts.link(*link) is None]
         named = ", ".join(f"{near}-{far}" for near, far in links) or "none"
         lines.append(f"links: {named}; at most {size(MOST_BYTES)} each way on each of them")
@@ -176,6 +189,8 @@ class ChainMeasuring:
         return lines
 
     def _rounds_left(self, name: str, run: Run) -> int:
+        if run in self._known[name]:
+            return 0
         means = self._parts.means(name, run)
         return ROUNDS if means is None else ROUNDS - len(means) if means else 0
 
@@ -184,7 +199,7 @@ class ChainMeasuring:
         timers = {name: timer_at(member) for name, member in session.members.items()}
         timers[AGENT] = timer_here(self._experiment, self._workers)
         order, saved_seconds = random.Random(0), time.monotonic()
-        all_runs = [(name, run) for name, runs in self._runs.items() for run in runs]
+        all_runs = [(name, run) for name, runs in self._runs.items() for run in runs if run not in self._known[name]]
         total, done = ROUNDS * len(all_runs) + len(self._links), 0
         for number in range(ROUNDS):
             for name, run in order.sample(all_runs, len(all_runs)):
@@ -194,7 +209,7 @@ class ChainMeasuring:
                         seconds = await timers[name](*run, self._settings.steps)
                         means = (*(means or ()), statistics.fmean(seconds))
                     except RefusedError as refused:
-                        if isinstance(refused, _NOT_OF_THE_BLOCKS) or run[1] - run[0] == 1:
+                        if not is_of_the_blocks(refused, run):
                             raise
                         _log.warning("a run of blocks is left out", worker=name, blocks=run, reason=str(refused))
                         means = ()
@@ -243,7 +258,9 @@ class ChainMeasuring:
         cuts = len(self._experiment.chain.blocks) + 1
         seconds = np.full((cuts, cuts), math.nan)
         for run in self._runs[name]:
-            if means := self._parts.means(name, run):
+            if run in self._known[name]:
+                seconds[run] = self._known[name][run]
+            elif means := self._parts.means(name, run):
                 seconds[run] = statistics.median(means)
         if np.isnan(seconds).all():
             raise PlanError(f"worker {name!r} has no room for any run of blocks that it could have in this chain")

@@ -18,9 +18,9 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.placement_config import PlacementSection
 from edge_agent.profiling.memory import available_bytes, needed_bytes
-from edge_agent.profiling.timers import Timer, measuring_session, timer_at, timer_here
+from edge_agent.profiling.timers import Timer, is_of_the_blocks, measuring_session, timer_at, timer_here
 from shared.client.config import TrainerAddressConfig
-from shared.errors import ConfigError, PlanError
+from shared.errors import ConfigError, PlanError, RefusedError
 from shared.model.operations import block_operations
 from shared.placement import AGENT
 from shared.prediction import (
@@ -77,7 +77,10 @@ async def measure_table(
     experiment = await asyncio.to_thread(Experiment, config)
     try:
         flops = await asyncio.to_thread(block_operations, experiment.chain)
-        runs, reference = _chosen(experiment, flops, settings, known)
+        runs = _runs_with_room(experiment, settings)
+        reference = _reference(runs, flops, known)
+        if settings.representative:
+            runs = [runs[index] for index in reference]
         with Workers.started() as workers:
             timing = (
                 nullcontext(timer_here(experiment, workers))
@@ -88,7 +91,8 @@ async def measure_table(
                 seconds = await _rounds(timer, runs, settings, on_done)
     finally:
         await asyncio.to_thread(experiment.close)
-    layers = len(experiment.chain.blocks)
+    layers, runs = len(experiment.chain.blocks), list(seconds)
+    reference = list(range(len(runs))) if settings.representative else _reference(runs, flops, known)
     return LatencyTable(
         model=config.model.factory,
         batch_size=experiment.batch_size,
@@ -108,28 +112,25 @@ def _trainer(config: EdgeConfig, worker: str) -> TrainerAddressConfig:
     raise ConfigError(f"--worker is {worker!r}; the workers of this configuration are {names}")
 
 
-def _chosen(
-    experiment: Experiment, flops: Sequence[float], settings: MeasureSettings, known: KnownDevices | None
-) -> tuple[list[tuple[int, int]], list[int]]:
-    """The sub-models to time, and the indices of the reference among them."""
-    layers = len(experiment.chain.blocks)
-    runs = contiguous(layers)
-    if settings.worker == AGENT:
-        free = available_bytes()
-        runs = [run for run in runs if needed_bytes(experiment.chain, *run) <= free]
-        if len(runs) < len(contiguous(layers)):
-            _log.warning("some sub-models do not fit in memory; they are left out", fit=len(runs), free_bytes=free)
-    if len(runs) < REFERENCES:
-        raise PlanError(
-            f"{len(runs)} sub-models of the model's {layers} blocks can be measured here; a latency table needs {REFERENCES}"
-        )
-    reference = _reference(runs, flops, known)
-    if settings.representative:
-        return [runs[index] for index in reference], list(range(len(reference)))
-    return runs, reference
+def _runs_with_room(experiment: Experiment, settings: MeasureSettings) -> list[tuple[int, int]]:
+    """The sub-models, on this device those for which there is memory."""
+    runs = contiguous(len(experiment.chain.blocks))
+    if settings.worker != AGENT:
+        return runs
+    free = available_bytes()
+    fitting = [run for run in runs if needed_bytes(experiment.chain, *run) <= free]
+    if len(fitting) < len(runs):
+        _log.warning("some sub-models do not fit in memory; they are left out", fit=len(fitting), free_bytes=free)
+    return fitting
 
 
 def _reference(runs: list[tuple[int, int]], flops: Sequence[float], known: KnownDevices | None) -> list[int]:
+    """The indices of the reference among the sub-models that can be measured."""
+    if len(runs) < REFERENCES:
+        raise PlanError(
+            f"{len(runs)} sub-models of the model's {len(flops)} blocks can be measured here; a latency table needs "
+            f"{REFERENCES}"
+        )
     if known is None:
         return representatives([sum(flops[first:stop]) for first, stop in runs])
     if known.layers_ML.shape[1] != len(flops):
@@ -146,11 +147,19 @@ def _reference(runs: list[tuple[int, int]], flops: Sequence[float], known: Known
 async def _rounds(
     timer: Timer, runs: Sequence[tuple[int, int]], settings: MeasureSettings, on_done: OnDone
 ) -> dict[tuple[int, int], float]:
+    """Seconds of the sub-models, without those for which the trainer has no room."""
     means: dict[tuple[int, int], list[float]] = {run: [] for run in runs}
     order = random.Random(0)
     for number in range(settings.rounds):
         for place, run in enumerate(order.sample(runs, len(runs))):
-            means[run].append(statistics.fmean(await timer(*run, settings.repeats)))
+            if run in means:
+                try:
+                    means[run].append(statistics.fmean(await timer(*run, settings.repeats)))
+                except RefusedError as refused:
+                    if settings.representative or not is_of_the_blocks(refused, run):
+                        raise
+                    _log.warning("a sub-model is left out", blocks=run, reason=str(refused))
+                    del means[run]
             on_done(number * len(runs) + place + 1, settings.rounds * len(runs))
     return {run: statistics.median(times) for run, times in means.items()}
 

@@ -42,6 +42,7 @@ def paper_network(
     times = dict(zip(measured.indices_N.tolist(), measured.log_seconds_N.tolist(), strict=True))
     new_M = np.full(known_DM.shape[1], np.nan)
     new_M[measured.indices_N] = measured.log_seconds_N
+    new_M[reference] = np.nan  # it is what the network is told, not what it learns
     reference_ER = np.vstack([known_DM[:, reference], [times[index] for index in reference.tolist()]])
     level_E = reference_ER.mean(axis=1)
     target_EM = np.vstack([known_DM, new_M]) - level_E[:, None]

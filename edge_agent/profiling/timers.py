@@ -1,15 +1,21 @@
 """What times runs of consecutive blocks: on this device, or on a trainer in a session that nobody trains in."""
 
+import statistics
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
+from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.sessions.open_session import Member, OpenSession
-from edge_agent.sessions.opening import open_session
+from edge_agent.sessions.opening import open_session, session_beside
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
+from shared.control.formatting import size
+from shared.errors import BusyError, FencedError, PlanError, RefusedError, SessionLostError
+from shared.model.chain import Chain
+from shared.placement import AGENT
 from shared.training.measure import measure_stage
 from shared.training.policies import policy_of_stage
 from shared.training.stage import lone_stage
@@ -21,9 +27,15 @@ A step is that of a stage under the experiment's K and backward policy.
 """
 
 
-def timer_here(experiment: Experiment, workers: Workers) -> Timer:
-    """Times blocks on this device."""
-    chain, deployment = experiment.chain, experiment.config.deployment
+_NOT_OF_THE_BLOCKS = (BusyError, FencedError, SessionLostError)
+"""Refusals that say nothing of the blocks that were to be measured."""
+MEANWHILE_STEPS = 4
+"""Of each run of blocks that is measured while training goes on: it waits for them."""
+
+
+def timer_here(experiment: Experiment, workers: Workers, chain: Chain | None = None) -> Timer:
+    """Times blocks on this device. chain: blocks to use instead of the experiment's own, whose weights change as they do."""
+    chain, deployment = chain or experiment.chain, experiment.config.deployment
 
     def measure(first: int, stop: int, repeats: int) -> list[float]:
         return measure_stage(
@@ -49,6 +61,37 @@ def timer_at(member: Member) -> Timer:
         return await member.client.measure_stage(member.session_id, first, stop, repeats)
 
     return timer
+
+
+def is_of_the_blocks(refused: RefusedError, run: tuple[int, int]) -> bool:
+    """Whether a trainer has refused this run of blocks, and may take a shorter one."""
+    return not isinstance(refused, _NOT_OF_THE_BLOCKS) and run[1] - run[0] > 1
+
+
+async def measure_meanwhile(
+    session: OpenSession, worker: str, runs: Sequence[tuple[int, int]]
+) -> dict[tuple[int, int], float]:
+    """Seconds of a step of each of these runs of blocks at a worker of a session that trains, which this leaves as it is.
+
+    On a trainer in another session, here on a copy of the model; work of the training takes turns with it, and its time does
+    not count. Raises IsthmusError where there is no room.
+    """
+    async with AsyncExitStack() as stack:
+        if worker == AGENT:
+            workers = session.workers
+            _check_room(session.experiment, runs)
+            # Where everything else draws random numbers, too: torch has one generator for all threads.
+            copy = await workers.compute.run(session.experiment.built_again)
+            timer = timer_here(session.experiment, workers, copy)
+        else:
+            timer = timer_at(await stack.enter_async_context(session_beside(session, worker)))
+        return {run: statistics.median(await timer(*run, MEANWHILE_STEPS)) for run in runs}
+
+
+def _check_room(experiment: Experiment, runs: Sequence[tuple[int, int]]) -> None:
+    needed, free = max(needed_bytes(experiment.chain, *run) for run in runs), available_bytes()
+    if needed > free:
+        raise PlanError(f"measuring takes {size(needed)} of memory here, and {size(free)} are free")
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from shared.checkpoint import CheckpointName
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode, codec_by_name
-from shared.concurrency.tasks import gathered
+from shared.concurrency.tasks import gathered, meanwhile
 from shared.errors import BusyError, GoneError, IsthmusError, ProtocolError, SessionLostError
 from shared.execution.blocks import Method
 from shared.model.chain import Block
@@ -349,11 +349,8 @@ class OpenSession:
                 with suppress(IsthmusError):  # the next call that needs the session says what is wrong
                     await self.max_staleness()
 
-        reminding = asyncio.create_task(remind())
-        try:
+        async with meanwhile(remind()):
             yield
-        finally:
-            reminding.cancel()
 
     async def max_staleness(self) -> int:
         """The largest K that every trainer allows the session; no limit where there is no trainer."""

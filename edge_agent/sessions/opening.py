@@ -2,7 +2,8 @@
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import structlog
@@ -16,7 +17,7 @@ from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
-from shared.errors import ConfigError, SessionLostError
+from shared.errors import ConfigError, SessionLostError, UnreachableError
 from shared.tensor_wire import wire_dtype
 from shared.training.step_log import StepLog
 from shared.version import PROTOCOL_VERSION
@@ -71,6 +72,23 @@ async def open_session(
         raise
     _log.info("session opened", session=session.id, workers=[*experiment.placement.workers], steps=experiment.steps)
     return session
+
+
+@asynccontextmanager
+async def session_beside(session: OpenSession, worker: str) -> AsyncIterator[Member]:
+    """Another session at one trainer of a session, to measure in while that one trains: nothing is uploaded, joined or kept.
+
+    Raises IsthmusError where the trainer has no room for it, or the session goes on without that trainer.
+    """
+    if worker not in session.members:
+        raise UnreachableError(f"the run goes on without {worker!r}")
+    client = session.members[worker].client
+    opened = await client.open_session(_request(session.experiment, worker))
+    beside = Member(client, opened.session_id)
+    try:
+        yield beside
+    finally:
+        await abandon_at(beside)
 
 
 async def take_back(session: OpenSession, worker: str) -> None:

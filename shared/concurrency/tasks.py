@@ -1,7 +1,8 @@
-"""Tasks that stand and fall together, and one that stands for good."""
+"""Tasks that stand and fall together, and such as stand for as long as something else."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import structlog
@@ -28,6 +29,19 @@ async def gathered(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from failures.exceptions[0].__cause__
     return [task.result() for task in tasks]
+
+
+@asynccontextmanager
+async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do some work while the body runs, and end it then. What it raises is raised at the end of the body."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})  # which does not take a cancellation of the body for that of the work
+        if not task.cancelled():
+            task.result()
 
 
 async def repeat(what: str, work: Callable[[], Awaitable[None]], every_seconds: float) -> None:

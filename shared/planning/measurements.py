@@ -37,3 +37,8 @@ class LinearSeconds:
 def bytes_before(blocks: Iterable[ProfiledBlock]) -> tuple[float, ...]:
     """Bytes of the blocks [0, c), for each cut c."""
     return tuple(itertools.accumulate((block.bytes for block in blocks), initial=0.0))
+
+
+def at_bits(float32_bytes: Entries, bits: int) -> Entries:
+    """Bytes by cut with so many bits a number, of those in float32."""
+    return tuple(None if size is None else size * bits / FLOAT32_BITS for size in float32_bytes)

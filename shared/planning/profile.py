@@ -13,7 +13,7 @@ from typing import Any
 
 from shared.errors import PlanError
 from shared.files.json_file import read_json
-from shared.planning.measurements import FLOAT32_BITS, Entries, LinearSeconds, ProfiledBlock, bytes_before
+from shared.planning.measurements import Entries, LinearSeconds, ProfiledBlock, at_bits, bytes_before
 from shared.planning.reader import Reader
 
 SCHEMA = "isthmus.profile/v1"
@@ -66,8 +66,7 @@ class Profile:
 
     def with_gradient_bits(self, bits: int) -> "Profile":
         """The same with error gradients of so many bits a number; the schema has float32 ones."""
-        gradient_bytes = tuple(None if size is None else size * bits / FLOAT32_BITS for size in self.gradient_bytes)
-        return replace(self, gradient_bytes=gradient_bytes)
+        return replace(self, gradient_bytes=at_bits(self.gradient_bytes, bits))
 
     @cached_property
     def bytes_before(self) -> tuple[float, ...]:

@@ -1,17 +1,20 @@
 """What a device takes for parts of a model, predicted from ten of them. Numbers and files: no torch, no gRPC, no clock.
 
 table.py is the file of one device, devices.py brings several together, gaussian.py predicts another from them, predictor.py is
-the file of that, and evaluation.py says how good it is beside the estimates of baselines.py.
+the file of that, and evaluation.py says how good it is beside the estimates of baselines.py. new_samples.py is for a device
+that has changed since it was measured.
 """
 
 from shared.prediction.accuracy import Accuracy
 from shared.prediction.devices import Floats, KnownDevices, known_devices
 from shared.prediction.evaluation import Evaluation, Network, evaluate
 from shared.prediction.gaussian import Measured
+from shared.prediction.new_samples import ChangedDevice
 from shared.prediction.predictor import complete, load_predictor, predictor_to_bytes, reference_of
 from shared.prediction.table import (
     REFERENCES,
     SCHEMA,
+    SHORTEST_SECONDS,
     LatencyTable,
     Layers,
     Sample,
@@ -25,7 +28,9 @@ from shared.prediction.table import (
 __all__ = [
     "REFERENCES",
     "SCHEMA",
+    "SHORTEST_SECONDS",
     "Accuracy",
+    "ChangedDevice",
     "Evaluation",
     "Floats",
     "KnownDevices",

@@ -1,7 +1,8 @@
 """How much slower than measured each stage is today.
 
 A stage that is off by more than a tenth in two windows of 20 steps, one after the other, is another device than it was: its
-factor is then that of the second window. Whatever is less, or shorter, is noise, and changes nothing.
+factor is then that of the second window. Whatever is less, or shorter, is noise, and changes nothing. A stage that is off again
+after it was given a factor is no longer the measured device at another speed, so its times want to be taken anew.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ class DeviceFactors:
         """Seconds of each stage over those that were measured beforehand, shape (N,)."""
         self.off: Floats = np.zeros(stages)
         """What each stage took over what was expected of it then, in its last whole window, shape (N,); 0 before one."""
+        self.misfits: set[int] = set()
+        """Stages that were off again after they had been given a factor, and are not measured again."""
+        self._has_factor = np.zeros(stages, dtype=np.bool_)
         self.begin()
 
     def begin(self) -> None:
@@ -30,6 +34,13 @@ class DeviceFactors:
         stages = len(self.factors)
         self._steps, self._ratios = np.zeros(stages), np.zeros(stages)
         self._was_off = np.zeros(stages, dtype=np.bool_)
+
+    def measured_again(self, stage: int) -> None:
+        """Its times are those of today's device."""
+        self.factors[stage] = 1.0
+        self._has_factor[stage] = False
+        self.misfits.discard(stage)
+        self.begin()
 
     def note(self, steps: int, seconds: Sequence[float | None], measured: Sequence[float]) -> bool:
         """Take in the mean seconds that each stage took in the last steps. Returns whether a factor has changed.
@@ -54,6 +65,8 @@ class DeviceFactors:
         is_off = abs(self.off[stage] - 1.0) > TOLERANCE
         has_changed = bool(is_off and self._was_off[stage])
         if has_changed:
-            self.factors[stage] = ratio
+            if self._has_factor[stage]:
+                self.misfits.add(stage)
+            self.factors[stage], self._has_factor[stage] = ratio, True
         self._was_off[stage] = is_off and not has_changed
         return has_changed

@@ -139,6 +139,35 @@ class ChainEngine:
         """By stage: what it took in its last 20 steps over what was believed that it takes; 0 before there were as many."""
         return tuple(self._devices.off.tolist())
 
+    @property
+    def chain_today(self) -> MeasuredChain:
+        """The chain as it is now: devices with their factors, links with the mean rates of the last RATE_SECONDS."""
+        return self._chain_at(self._rates)
+
+    @property
+    def runs(self) -> dict[str, tuple[int, int]]:
+        """The blocks [first, stop) of each stage, by its name."""
+        names = (stage.name for stage in self._chain.stages)
+        return dict(zip(names, _runs(self.partition, len(self._chain)), strict=True))
+
+    @property
+    def misfits(self) -> tuple[str, ...]:
+        """The stages that one factor does not bring right, by name: `measured_again` wants new times of them."""
+        return tuple(self._chain.stages[stage].name for stage in sorted(self._devices.misfits))
+
+    def measured_again(self, name: str, seconds: Floats) -> None:
+        """Have these times of a stage, taken today, in the place of the file's; see `MeasuredStage.seconds`."""
+        self._chain = self._chain.with_seconds(name, seconds)
+        self._devices.measured_again(self._place(name))
+        self._note_other_devices()
+
+    def keep_factor(self, name: str) -> None:
+        """A stage could not be measured again: the factor that it has is to do until it is off once more."""
+        self._devices.misfits.discard(self._place(name))
+
+    def _place(self, name: str) -> int:
+        return [stage.name for stage in self._chain.stages].index(name)
+
     def pin(self, cuts: tuple[int, ...] | None = None, bits: int | None = None) -> None:
         """Hold these cuts and this width from now on; None lets the engine choose. PlanError where that leaves nothing."""
         before = self._pinned_cuts, self._pinned_bits
@@ -191,11 +220,7 @@ class ChainEngine:
             for stage, run in zip(self._chain.stages, _runs(self.partition, len(self._chain)), strict=True)
         ]
         if self._devices.note(done_steps, stage_seconds, measured):
-            # What was done until now was done by other devices than the model had, and says nothing of it.
-            self._device_changed = True
-            self._modelled_steps.clear()
-            self._done_steps.clear()
-            self._count_again()
+            self._note_other_devices()
         self._note_rates(since, rates)
         is_settled = seconds - self._changed_seconds >= self._config.dwell_seconds and self._proposal is None
         self._count(since, done_steps, is_settled=is_settled)
@@ -209,6 +234,13 @@ class ChainEngine:
         else:
             self._choose(best)
         return self._proposal
+
+    def _note_other_devices(self) -> None:
+        """What was done until now was done by other devices than the model had, and says nothing of it."""
+        self._device_changed = True
+        self._modelled_steps.clear()
+        self._done_steps.clear()
+        self._count_again()
 
     def _choose(self, best: Partition) -> None:
         """Keep what has proved itself, go home when that pays or must be, or go to the best where it pays."""
@@ -295,12 +327,15 @@ class ChainEngine:
 
     def _costs(self, rates: Floats) -> ChainCosts:
         """What everything costs at some rates, shape (links, 2), on the devices as they are."""
+        return ChainCosts(self._chain_at(rates), self._widths())
+
+    def _chain_at(self, rates: Floats) -> MeasuredChain:
         factors = self._devices.factors
-        stages = [
+        stages = tuple(
             replace(stage, seconds=stage.seconds * factor)
             for stage, factor in zip(self._chain.stages, factors.tolist(), strict=True)
-        ]
-        return ChainCosts(replace(self._chain, stages=tuple(stages), links=self._links(rates)), self._widths())
+        )
+        return replace(self._chain, stages=stages, links=self._links(rates))
 
     def _widths(self) -> tuple[int, ...]:
         """What may be chosen or pinned, and what there is, which need not be of it."""

@@ -6,7 +6,7 @@ neighbours. It knows nothing of what the numbers are used for.
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -18,7 +18,7 @@ import numpy as np
 from shared.errors import PlanError
 from shared.files.json_file import read_json
 from shared.planning.cost import Floats, Rates
-from shared.planning.measurements import Entries, LinearSeconds, ProfiledBlock, bytes_before
+from shared.planning.measurements import Entries, LinearSeconds, ProfiledBlock, at_bits, bytes_before
 from shared.planning.reader import Reader
 
 CHAIN_SCHEMA = "isthmus.chain/v1"
@@ -82,6 +82,23 @@ class MeasuredChain:
         kept = [index for index, stage in enumerate(self.stages) if stage.name in names]
         links = tuple(self._link_across(*hop) for hop in pairwise(kept))
         return replace(self, stages=tuple(self.stages[index] for index in kept), links=links)
+
+    def with_gradient_bits(self, bits: int) -> "MeasuredChain":
+        """The same with error gradients of so many bits a number; the schema has float32 ones."""
+        return replace(self, gradient_bytes=at_bits(self.gradient_bytes, bits))
+
+    def with_links(self, rates: Sequence[Rates], names: Sequence[str]) -> "MeasuredChain":
+        """The same with other rates between these stages, each and the next."""
+        of_hops = dict(zip(pairwise(names), rates, strict=True))
+        hops = list(pairwise(stage.name for stage in self.stages))
+        links = tuple(of_hops.get(hop, link) for hop, link in zip(hops, self.links, strict=True))
+        between = dict(self.links_between or {}) | {hop: link for hop, link in of_hops.items() if hop not in hops}
+        return replace(self, links=links, links_between=between or self.links_between)
+
+    def with_seconds(self, name: str, seconds: Floats) -> "MeasuredChain":
+        """The same with other times of one stage; see `MeasuredStage.seconds`."""
+        stages = (replace(stage, seconds=seconds) if stage.name == name else stage for stage in self.stages)
+        return replace(self, stages=tuple(stages))
 
     def _link_across(self, near: int, far: int) -> Rates:
         try:

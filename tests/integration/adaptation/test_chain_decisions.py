@@ -2,13 +2,21 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
+import edge_agent.run
 from edge_agent import run_training
+from edge_agent.adaptation import looking
+from edge_agent.adaptation.chain_decisions import load_run_chain
+from edge_agent.experiment.building import Experiment
+from edge_agent.profiling.timers import measure_meanwhile
 from shared.errors import ConfigError, ExitCode, PlanError
 from shared.placement import cuts_of
+from shared.planning.chain import device_factors
 from tests.support.experiments import flags
 from tests.support.placement_kinds import addresses_of, running_trainers
 from tests.support.plain import assert_same_bits, plain_state
@@ -120,6 +128,32 @@ async def test_the_engine_cuts_the_chain_where_it_is_quickest(tmp_path):
     assert reached.is_set()
 
 
+async def test_measuring_stages_while_they_train_leaves_every_weight_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(device_factors, "TOLERANCE", -1.0)  # no prediction is ever right
+    monkeypatch.setattr(looking, "INTERVAL_SECONDS", 0.05)
+    measured = {}
+
+    async def measuring(session, worker, runs):
+        measured[worker] = await measure_meanwhile(session, worker, runs)
+        return measured[worker]
+
+    monkeypatch.setattr(edge_agent.run, "measure_meanwhile", measuring)
+    engine = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names())
+    chosen = [
+        *flags("cnn", "sgd"),
+        "training.max_steps=600",
+        "training.epochs=100",
+        "training.evaluate_every_epochs=0",
+    ]
+    async with running_trainers() as servers, asyncio.timeout(120):
+        flags_of_run = [*chosen, *chain_flags(servers, (1, 2)), engine, "engine.bits=[32]"]
+        result = await run_training(edge_config(*flags_of_run))
+    assert measured.keys() == set(NAMES)
+    assert all(len(samples) == 8 for samples in measured.values())
+    assert all(seconds > 0.0 for samples in measured.values() for seconds in samples.values())
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -135,6 +169,21 @@ async def test_a_file_of_something_else_is_refused_before_anything_is_asked(tmp_
     with pytest.raises(PlanError, match=sentence) as refused:
         await run_training(edge_config(*flags("cnn", "sgd"), *nowhere((1, 2)), engine))
     assert refused.value.exit_code is ExitCode.PLAN
+
+
+def test_what_may_not_be_and_what_gradients_take_is_known_before_anything_is_chosen(tmp_path):
+    engine = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names())
+    chosen = [*flags("cnn", "sgd"), *nowhere((1, 2)), engine]
+    experiments = [Experiment(edge_config(*chosen, *more)) for more in ([], ['deployment.downlink_codec="uniform8"'])]
+    chains = [load_run_chain(experiment) for experiment in experiments]
+    assert chains[1].gradient_bytes[1] == chains[0].gradient_bytes[1] / 4
+    # As where the first two blocks look words up in a table.
+    experiment = experiments[0]
+    experiment.chain = replace(experiment.chain, lookups=2)
+    masked = load_run_chain(experiment).stages[0].seconds
+    assert experiment.chain.first_boundary == 3
+    assert np.isnan(masked[0, :3]).all()
+    assert np.isfinite(masked[0, 3:]).all()
 
 
 async def test_a_file_of_other_workers_is_refused(tmp_path):

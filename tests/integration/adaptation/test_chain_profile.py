@@ -5,16 +5,19 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from edge_agent.main import app
 from edge_agent.profiling.chain_profile import ChainSettings, profile_chain
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, ExitCode, PlanError, RefusedError, UnreachableError
 from shared.planning.chain import load_chain, plan_any_order, plan_chain
+from shared.prediction import LatencyTable, Sample, contiguous, vector
 from tests.support.commands import command
 from tests.support.experiments import flags
 from tests.support.placement_kinds import PEERS_ALLOWED, addresses_of, running_trainers, trainers_flag
 from tests.support.running import edge_config, running_trainer
+from tests.support.small_trainers import have_room_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("edge", "near", "far")
@@ -135,17 +138,83 @@ async def test_parts_of_another_profile_are_refused_and_stay(tmp_path, monkeypat
 
 
 async def test_a_run_that_a_worker_has_no_room_for_is_left_out(tmp_path, monkeypatch):
-    measure_stage = TrainerClient.measure_stage
-
-    async def without_room(self, session_id, first, stop, repeats):
-        if stop - first > 1:
-            raise RefusedError("measuring blocks failed with MemoryError")
-        return await measure_stage(self, session_id, first, stop, repeats)
-
-    monkeypatch.setattr(TrainerClient, "measure_stage", without_room)
+    have_room_for(monkeypatch, 1)
     async with running_trainers() as servers:
         chain = await profile_chain(config_at(servers), tmp_path / "chain.json", QUICK, lambda _line: None)
     assert list(map(measured_runs, chain.stages[1:])) == [{(1, 2), (2, 3)}, {(3, 4)}]
+
+
+def table_of(**changes):
+    """Every run of blocks takes 7 s on some device."""
+    fields = {"model": "shared.model.zoo:residual_cnn", "batch_size": 32, "layers": BLOCKS} | changes
+    vectors = [vector(*run, fields["layers"]) for run in contiguous(fields["layers"])]
+    samples = tuple(Sample(layers=layers, seconds=7.0) for layers in vectors)
+    return LatencyTable(**fields, device="pi", reference=tuple(range(10)), samples=samples, flops=None)
+
+
+async def test_what_a_table_has_is_not_measured(tmp_path, monkeypatch):
+    told = []
+    async with measuring(monkeypatch) as (servers, asked):
+        settings = ChainSettings(2, tables={"near": table_of()})
+        chain = await profile_chain(config_at(servers), tmp_path / "chain.json", settings, told.append)
+        assert {address for address, _, _ in asked} == {str(addresses_of(servers)["far"])}
+    edge, near, far = chain.stages
+    assert np.nanmax(near.seconds) == np.nanmin(near.seconds) == 7.0
+    assert measured_runs(near) == {(1, 2), (1, 3), (2, 3)}
+    assert max(np.nanmax(edge.seconds), np.nanmax(far.seconds)) < 7.0
+    assert told[1].startswith("near: 0 measurements of 0 runs of blocks")
+    assert told[1].endswith("3 runs from its table")
+
+
+@pytest.mark.parametrize(
+    ("worker", "table", "more", "error", "sentence"),
+    [
+        ("gpu", table_of(), [], ConfigError, "--table names 'gpu'; the workers of this chain are edge, near, far"),
+        ("near", table_of(layers=5), [], PlanError, "the table of 'near' has layers 5, and this chain has 4"),
+        ("near", table_of(batch_size=8), [], PlanError, "has batch size 8, and this chain has 32"),
+        ("near", table_of(model="a:b"), [], PlanError, "has model a:b"),
+        (
+            "near",
+            table_of(),
+            ["deployment.staleness=2"],
+            ConfigError,
+            "a latency table is without the replay that 'near' does",
+        ),
+    ],
+)
+async def test_a_table_that_does_not_fit_is_refused_before_anybody_is_asked(
+    tmp_path, worker, table, more, error, sentence
+):
+    config = edge_config(*nowhere_flags("near", "far"), *more)
+    with pytest.raises(error, match=sentence):
+        await profile_chain(config, tmp_path / "c.json", ChainSettings(2, tables={worker: table}), lambda _line: None)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("tables", "sentence"),
+    [
+        (["near"], "--table is 'near'; it must be the name of a worker and a file"),
+        (["near=a.json", "near=b.json"], "--table is given twice for one worker: near=a.json, near=b.json"),
+    ],
+)
+def test_a_table_is_given_by_name_and_once(tmp_path, tables, sentence):
+    chosen = [f"--set={flag}" for flag in nowhere_flags("near", "far")]
+    given = [f"--table={table}" for table in tables]
+    said = CliRunner().invoke(app, ["profile", "--out", str(tmp_path / "c.json"), *chosen, *given])
+    assert isinstance(said.exception, ConfigError)
+    assert sentence in str(said.exception)
+
+
+async def test_where_nothing_is_replayed_a_table_does(tmp_path):
+    tables = {"far": table_of(), "near": table_of()}
+    for backward, names in (("stash", ("far", "near")), ("replay", ("far",))):
+        config = edge_config(
+            *nowhere_flags("near", "far"), "deployment.staleness=2", f'deployment.backward="{backward}"'
+        )
+        told, settings = [], ChainSettings(2, tables={name: tables[name] for name in names})
+        assert await profile_chain(config, tmp_path / "c.json", settings, told.append, dry_run=True) is None
+        assert told[2].endswith("2 runs from its table"), "the last worker never waits"
 
 
 def nowhere_flags(*names):

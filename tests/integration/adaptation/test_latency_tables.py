@@ -3,10 +3,11 @@
 import pytest
 
 from edge_agent.profiling.latency_table import MeasureSettings, measure_table
-from shared.errors import ConfigError, PlanError
+from shared.errors import ConfigError, PlanError, RefusedError
 from shared.prediction import contiguous, known_devices, reference_of, vector
 from tests.support.experiments import flags
 from tests.support.running import edge_config, running_trainer
+from tests.support.small_trainers import have_room_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = {"rounds": 1, "repeats": 1}
@@ -32,6 +33,24 @@ async def test_every_run_of_blocks_is_measured_here_and_at_a_trainer():
         assert table.flops is not None
         assert max(table.flops) > 1e5
     assert known_devices(tables).names == ("edge", "near")
+
+
+@pytest.mark.parametrize("representative", [False, True])
+async def test_a_sub_model_that_a_trainer_has_no_room_for_is_left_out(monkeypatch, representative):
+    have_room_for(monkeypatch, 4)
+    settings = MeasureSettings(worker="near", representative=representative, **QUICK)
+    async with running_trainer() as server:
+        trainers = f'trainers=[{{name="near", address="{server.address}"}}]'
+        measuring = measure_table(config(trainers, "model.kwargs={width=8, blocks=3}"), settings, None)
+        if representative:  # who wants those ten is told
+            with pytest.raises(RefusedError, match="MemoryError"):
+                await measuring
+            return
+        table = await measuring
+    assert table.layers == 5
+    assert {sum(sample.layers) for sample in table.samples} == {1, 2, 3, 4}
+    assert len(table.reference) == 10
+    assert max(table.reference) < len(table.samples)
 
 
 async def test_the_reference_alone_is_measured_and_the_predictor_may_choose_it():

@@ -42,6 +42,11 @@ def test_tables_are_measured_learned_from_and_completed_as_the_page_says(in_a_fo
     completed = load_table(in_a_folder / "new.json")
     runs = {vector(*run, completed.layers) for run in contiguous(completed.layers)}
     assert {sample.layers for sample in completed.samples} == runs
+    monkeypatch.delenv("EDGE_AGENT_TRAINER__ADDRESS")
+    ((line,),) = (block.commands for block in PAGE if block.title == "profile")
+    (in_a_folder / "edge.toml").write_text(next(block.text for block in PAGE if block.title == "edge.toml"))
+    told = command(app, *shlex.split(line)[1:])
+    assert "runs from its table" in told
 
 
 @contextmanager

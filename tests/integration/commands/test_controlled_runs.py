@@ -11,11 +11,15 @@ from rich.console import Console
 
 from edge_agent import run_training
 from edge_agent.control import commands as control_commands
+from edge_agent.main import app as agent_app
 from shared.control import commands
-from shared.errors import ExitCode, FencedError, GoneError
+from shared.errors import ExitCode, FencedError, GoneError, RefusedError
 from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
+from tests.support.commands import command
+from tests.support.experiments import flags
 from tests.support.operators import ENDLESS, SETTINGS, STEPS, TRAINER, Operator
+from tests.support.placement_kinds import BATCH_SIZE, addresses_of, flags_of, running_trainers
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, edge_config, held_port, running_trainer
 
@@ -107,4 +111,31 @@ async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_p
     assert shown[-1].startswith(f"ended: step {STEPS} of {STEPS}")
     first, *_, last = re.findall(r"│ state +│ (\w+)", re.sub(r"\x1b\[[\d;?]*\w", "", terminal.getvalue()))
     assert (first, last) == ("paused", "ended")
+    assert_same_bits(plain_state(config), result.module.state_dict())
+
+
+async def test_the_cuts_of_a_chain_are_pinned_by_a_command_while_it_trains(tmp_path):
+    socket, begun = f"unix:{tmp_path}/a.sock", asyncio.Event()
+    length = [f"data.batch_size={BATCH_SIZE}", "training.max_steps=60", "training.epochs=100"]
+
+    def see(progress):
+        if progress.steps:
+            begun.set()
+
+    def agent(*arguments):
+        return asyncio.to_thread(command, agent_app, *arguments, f"--control={socket}")
+
+    async with running_trainers() as servers:
+        placed = flags_of("chain of three", addresses_of(servers), tmp_path)
+        config = edge_config(*flags("cnn", "adamw"), *placed, *length, f"control.listen={socket}")
+        run = asyncio.create_task(run_training(config, Listening(see)))
+        await begun.wait()
+        await agent("pause")
+        for cuts in ("3,2", "0,2", "1,2,3"):
+            with pytest.raises(RefusedError, match="with 4 blocks on 3 workers there must be 2, rising, from 1 to 3"):
+                await agent("pin", "--cut", cuts)
+        assert await agent("pin", "--cut", "2,3") == "pinned: cuts 2,3\n"
+        await agent("resume")
+        result = await run
+    assert [block.worker for block in result.summary.blocks] == ["edge", "edge", "near", "far"]
     assert_same_bits(plain_state(config), result.module.state_dict())

@@ -56,6 +56,7 @@ class ChainTraining:
         start = start or plan_chain(chain, BITS, staleness).partition
         self.engine = ChainEngine(chain, BITS, staleness, start, config, total_steps)
         self.slowness = [1.0] * len(chain.stages)
+        self._true_stages = list(chain.stages)
         self.rates: Callable[[float], list[Rates]] = lambda _seconds: list(chain.links)
         self.noise = 0.0
         self.seconds = 0.0
@@ -68,9 +69,17 @@ class ChainTraining:
         """What devices and links are now."""
         stages = [
             replace(stage, seconds=stage.seconds * slow)
-            for stage, slow in zip(self.chain.stages, self.slowness, strict=True)
+            for stage, slow in zip(self._true_stages, self.slowness, strict=True)
         ]
         return replace(self.chain, stages=tuple(stages), links=tuple(self.rates(self.seconds)))
+
+    def change_stage(self, place: int, seconds: Callable[[int, int], float]) -> None:
+        """Have a stage take other times from now on, by the blocks [first, stop)."""
+        stage = self._true_stages[place]
+        table = stage.seconds.copy()
+        for first, stop in np.argwhere(np.isfinite(table)).tolist():
+            table[first, stop] = seconds(first, stop)
+        self._true_stages[place] = replace(stage, seconds=table)
 
     def true_seconds(self, partition: Partition) -> float:
         """A step of a partition now."""

@@ -10,7 +10,6 @@ from benchmarks.chain.measured import (
     parsed,
     planned_as_ftpipehd,
     run_table,
-    with_gradient_bits,
 )
 from shared.planning import Rates
 from shared.planning.chain import plan_chain
@@ -38,12 +37,6 @@ def test_each_end_of_a_link_takes_its_time_too():
 @pytest.mark.parametrize(("blocks", "stages", "cuts"), [(18, 3, (6, 12)), (4, 3, (1, 2)), (5, 2, (2,)), (5, 1, ())])
 def test_an_even_split_has_as_many_blocks_everywhere(blocks, stages, cuts):
     assert even_cuts(blocks, stages) == cuts
-
-
-def test_gradients_of_fewer_bits_take_so_much_less():
-    chain = with_gradient_bits(parsed(chain_document(MODEL, {"edge": 1.0, "near": 1.0}, QUICK)), "uniform8")
-    assert chain.gradient_bytes == (0.0, 1e3, 500.0, 250.0, 0.0)
-    assert chain.feature_bytes[1] == 4e3
 
 
 def test_ftpipehd_counts_a_hop_twice_and_sends_floats():

@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 from edge_agent.adaptation.chain_decisions import ChainDecisions
 from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EngineMetrics
-from edge_agent.training.statistics import Statistics
+from edge_agent.training.statistics import Statistics, WorkerFigures
+from shared.errors import BusyError, ConfigError
 from shared.placement import Cargo, Route, chain_workers, parse_placement
 from shared.planning.chain import Partition, chain_placement, plan_chain
 from tests.support.planning.chain_runs import uniform_chain
@@ -86,6 +87,50 @@ def test_a_trainer_that_is_back_and_too_slow_is_not_used():
     assert deployer.documents == []
 
 
+def test_a_trainer_that_is_back_is_weighed_on_the_devices_and_links_of_today():
+    decisions, deployer, statistics, _ = run()
+    without_the_middle(decisions, deployer, statistics)
+    # Whatever it took, the first link carries so little that a feature takes 40 s.
+    for second in range(4, 60):
+        statistics.link_rates = {("s0", "s2"): 2e4, ("s2", "s0"): 2e4}
+        decisions.look(deployer, float(second))
+    slow = decisions.predicted_seconds
+    assert slow > 30.0
+    decisions.weigh(deployer, ["s1"])
+    back = len(deployer.documents)
+    assert back == 1, "by the file, the way over s1 is quicker"
+    deployer.placement = placed(ALL, (4, 8))
+    statistics.link_rates = {("s0", "s1"): 2e4, ("s1", "s0"): 2e4}
+    for second in range(60, 120):
+        decisions.look(deployer, float(second))
+    assert decisions.predicted_seconds > 30.0
+    without_the_middle(decisions, deployer, statistics)
+    decisions.weigh(deployer, ["s1"])
+    assert len(deployer.documents) == back, "the way over s1 is known to be as slow"
+
+
+def test_a_device_that_was_slower_is_so_with_other_workers_too():
+    decisions, deployer, statistics, _ = run()
+    pass_windows(decisions, deployer, statistics, 3.0)
+    before = decisions.predicted_seconds
+    without_the_middle(decisions, deployer, statistics)
+    assert decisions.predicted_seconds > 1.5 * before
+
+
+def test_blocks_that_may_not_move_stay_and_the_engine_goes_on():
+    decisions, deployer, statistics, _ = run()
+    asked = []
+
+    def refuse(cuts, _codecs):
+        asked.append(cuts)
+        raise ConfigError("not there")
+
+    deployer.move_cuts = refuse
+    pass_windows(decisions, deployer, statistics, 3.0, windows=20)
+    assert asked
+    assert chain_workers(deployer.placement) == ALL
+
+
 def test_nobody_is_taken_back_for_the_last_steps():
     decisions, deployer, statistics, _ = run(total_steps=8)
     without_the_middle(decisions, deployer, statistics)
@@ -99,3 +144,61 @@ def test_cuts_that_are_pinned_stay_with_their_workers():
     decisions.pin(cuts=(9,), bits=None)
     decisions.weigh(deployer, ["s1"])
     assert deployer.documents == []
+
+
+class Measuring:
+    """Measures stages again: all at twice their times, or not at all."""
+
+    def __init__(self, failure=None):
+        self.failure, self.asked = failure, []
+
+    async def __call__(self, name, runs):
+        self.asked.append((name, runs))
+        if self.failure is not None:
+            raise self.failure
+        place = ALL.index(name)
+        return {run: 2.0 * float(CHAIN.stages[place].seconds[run]) for run in runs}
+
+
+def pass_windows(decisions, deployer, statistics, ratio, windows=4):
+    """Windows of 20 steps in which the first stage takes so many times what was measured: two count at least."""
+    worker = statistics.workers.setdefault("s0", WorkerFigures(("0:4",)))
+    for _ in range(windows):
+        statistics.steps += 20
+        worker.compute.add(ratio * float(CHAIN.stages[0].seconds[0, 4]))
+        decisions.look(deployer, float(statistics.steps))
+
+
+async def test_a_stage_that_no_factor_brings_right_is_measured_again():
+    decisions, deployer, statistics, registry = run()
+    measuring = Measuring()
+    pass_windows(decisions, deployer, statistics, 1.5)
+    await decisions.take_new_samples(measuring)
+    assert measuring.asked == [], "one factor first"
+    pass_windows(decisions, deployer, statistics, 2.0)
+    await decisions.take_new_samples(measuring)
+    ((name, runs),) = measuring.asked
+    assert (name, runs[0], len(runs)) == ("s0", (0, 4), 8), "what it has today first"
+    pass_windows(decisions, deployer, statistics, 2.0)
+    ratio = registry.get_sample_value("isthmus_prediction_ratio", {"worker": "s0"})
+    assert ratio == pytest.approx(1.0, rel=0.02), "by new times, without a factor"
+
+
+@pytest.mark.parametrize("failure", [None, BusyError("no room")])
+async def test_a_stage_is_not_measured_again_all_the_time(failure):
+    decisions, deployer, statistics, _ = run()
+    measuring = Measuring(failure)
+    for ratio in (1.5, 2.0, 3.0, 2.0, 3.0, 2.0):
+        pass_windows(decisions, deployer, statistics, ratio)
+        await decisions.take_new_samples(measuring)
+    assert [name for name, _ in measuring.asked] == ["s0"]
+
+
+async def test_new_times_of_a_stage_outlive_other_workers():
+    decisions, deployer, statistics, registry = run()
+    pass_windows(decisions, deployer, statistics, 1.5)
+    pass_windows(decisions, deployer, statistics, 2.0)
+    await decisions.take_new_samples(Measuring())
+    without_the_middle(decisions, deployer, statistics)
+    modelled = registry.get_sample_value("isthmus_engine_step_seconds", {"kind": "modelled"})
+    assert modelled == pytest.approx(18.0, rel=0.05)

@@ -1,5 +1,7 @@
 """What the engine plans with: which codecs the profile speaks of, and what it says where it speaks of others."""
 
+import json
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -81,3 +83,16 @@ def test_the_codecs_that_are_deployed_are_timed(bits, codec, timed, family):
     config = edge_config(*flags("cnn", "sgd"), f"engine.bits={bits}", f"deployment.codec={codec}")
     assert narrow_codec(config) == timed
     assert codec_family(timed) == family
+
+
+def test_cuts_at_which_labels_may_not_go_are_not_chosen_from(write_profile, tmp_path):
+    engine = f"engine.profile={write_profile('uniform')}"
+    anywhere = load_run_profile(Experiment(edge_config(*flags("cnn", "sgd"), engine)))
+    assert None not in anywhere.edge_seconds[1:]
+    tiles = [{"worker": "edge", "blocks": [0, 4], "samples": [0, 32]}]
+    alone = {"schema": "isthmus.placement/v1", "workers": ["edge", "trainer"], "tiles": tiles, "labels": "edge"}
+    (tmp_path / "placement.json").write_text(json.dumps(alone))
+    stays = f"placement.file={tmp_path / 'placement.json'}"
+    here = load_run_profile(Experiment(edge_config(*flags("cnn", "sgd"), engine, stays)))
+    assert set(here.edge_seconds[:-1]) == {None}
+    assert here.edge_seconds[-1] is not None

@@ -1,10 +1,11 @@
-"""Work that is repeated whatever it raises."""
+"""Work that is repeated whatever it raises, and work that stands for as long as something else."""
 
 import asyncio
 
+import pytest
 import structlog.testing
 
-from shared.concurrency.tasks import repeat
+from shared.concurrency.tasks import meanwhile, repeat
 from tests.support.virtual import run_virtually
 
 
@@ -25,3 +26,49 @@ def test_work_that_fails_is_done_again_and_said_to_fail_once_in_a_row():
         run_virtually(main)
     assert next(calls, None) is None, "it was done as often as it was due"
     assert [entry["event"] for entry in logs] == ["the work failed; it goes on"] * 2
+
+
+class TestMeanwhile:
+    """Work that stands for as long as a body."""
+
+    async def test_it_ends_with_the_body_and_its_failure_is_raised_there(self):
+        ended = []
+
+        async def work():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("work")
+
+        async with meanwhile(work()):
+            await asyncio.sleep(0)
+            assert ended == []
+        assert ended == ["work"]
+
+        async def fail():
+            raise ValueError("a defect")
+
+        with pytest.raises(ValueError, match="a defect"):
+            async with meanwhile(fail()):
+                await asyncio.sleep(0)
+
+    async def test_who_is_cancelled_while_the_work_tidies_up_is_cancelled(self):
+        tidying, tidied = asyncio.Event(), asyncio.Event()
+
+        async def work():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                tidying.set()
+                await tidied.wait()
+
+        async def body():
+            async with meanwhile(work()):
+                await asyncio.sleep(0)
+
+        running = asyncio.create_task(body())
+        await tidying.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        tidied.set()

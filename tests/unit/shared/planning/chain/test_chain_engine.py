@@ -140,6 +140,37 @@ def test_a_pinned_width_is_held_whatever_the_links_carry():
     assert training.engine.partition == Partition((3, 7), (8, 8))
 
 
+def test_a_device_that_no_factor_brings_right_is_planned_for_by_its_new_times():
+    training = ChainTraining(CHAIN)
+    training.slowness[1] = 1.5
+    training.run(100)
+    # The first six blocks now take four times as long on the middle stage.
+    training.change_stage(1, lambda first, stop: 0.05 * (stop - first + 3 * max(0, min(stop, 6) - first)))
+    training.run(100)
+    assert training.engine.misfits == ("s1",)
+    off = training.true_seconds(training.engine.partition) / training.best_seconds()
+    training.engine.measured_again("s1", training.true_chain().stages[1].seconds)
+    assert training.engine.misfits == ()
+    training.run(60)
+    assert training.engine.prediction_ratios == pytest.approx((1.0, 1.0, 1.0), rel=0.01)
+    assert training.true_seconds(training.engine.partition) <= min(off, 1.02) * training.best_seconds()
+
+
+def test_a_factor_that_is_to_do_is_asked_about_no_more_until_it_is_off():
+    training = ChainTraining(CHAIN)
+    training.run(30)
+    for slow in (2.0, 1.0):
+        training.slowness[0] = slow
+        training.run(100)
+    assert training.engine.misfits == ("s0",)
+    training.engine.keep_factor("s0")
+    training.run(100)
+    assert training.engine.misfits == ()
+    training.slowness[0] = 2.0
+    training.run(100)
+    assert training.engine.misfits == ("s0",)
+
+
 def test_an_engine_with_nothing_to_choose_does_not_begin():
     chain = replace(CHAIN, min_bits=(16,) * 13)
     with pytest.raises(PlanError, match="no partition of the 12 blocks"):
@@ -185,6 +216,24 @@ class TestDeviceFactors:
     def test_a_tenth_is_no_change(self, ratio, changes):
         devices = DeviceFactors(1)
         assert [devices.note(20, (ratio,), (1.0,)) for _ in range(2)][-1] is changes
+
+    def test_who_is_off_again_with_a_factor_wants_to_be_measured_again(self):
+        devices, misfits = DeviceFactors(2), []
+        for ratio in (2.0, 2.0, 2.0, 3.0, 3.0):
+            devices.note(20, (ratio, 1.0), (1.0, 1.0))
+            misfits.append(set(devices.misfits))
+        assert misfits == [set(), set(), set(), set(), {0}]
+        assert devices.factors.tolist() == [3.0, 1.0], "until then the factor of today has to do"
+
+    def test_who_was_measured_again_begins_with_a_factor_again(self):
+        devices = DeviceFactors(1)
+        for ratio in (2.0, 2.0, 3.0, 3.0):
+            devices.note(20, (ratio,), (1.0,))
+        devices.measured_again(0)
+        assert (devices.factors.tolist(), devices.misfits) == ([1.0], set())
+        for ratio in (2.0, 2.0):
+            devices.note(20, (ratio,), (1.0,))
+        assert (devices.factors.tolist(), devices.misfits) == ([2.0], set())
 
     def test_a_window_between_begins_again(self):
         devices = DeviceFactors(1)

@@ -1,0 +1,66 @@
+"""A device that has changed since it was measured: which of its times to take anew, and what the others are then.
+
+A time is a constant and what its layers take, and a change multiplies each of these by a number of its own. Most are alike, so
+each is believed to be near to one common number, of which nothing is known beforehand. What layers save or cost each other is
+believed to stay as it was. Few new times then tell all others (Bayesian linear regression), and which of them tell most does
+not depend on what they turn out to be.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.prediction.devices import Floats, layer_costs
+
+NEW_SAMPLES = 8
+"""Measurements that are enough for a device that has changed (paper 001)."""
+_SPREAD = 0.5
+"""Standard deviation of a layer's multiplier about the common one, as a share of that."""
+_NOISE = 0.03
+"""Standard deviation of a measurement, as a share of it."""
+_ANY = 1e3
+"""That of the common multiplier: as good as nothing is known of it."""
+
+
+class ChangedDevice:
+    """M sub-models of L layers on one device, measured when it was another."""
+
+    def __init__(self, layers_ML: NDArray[np.uint8], seconds_M: Floats) -> None:
+        """seconds_M: what they took; all above 0."""
+        costs = layer_costs(layers_ML, np.log(seconds_M)[None])
+        parts_MP = np.hstack([np.ones((len(layers_ML), 1)), layers_ML]) * np.append(costs.constant_D, costs.costs_DL)
+        self._before_M = seconds_M
+        self._shares_MP = parts_MP / parts_MP.sum(axis=1, keepdims=True)
+        """What the constant and each layer take of each time."""
+        parts = parts_MP.shape[1]
+        self._prior_PP: Floats = _SPREAD**2 * np.eye(parts) + np.full((parts, parts), _ANY**2)
+
+    def most_telling(self, first: int, count: int = NEW_SAMPLES) -> list[int]:
+        """The sub-models to measure: `first`, and one after the other whichever tells most of all. As many as there are."""
+        chosen, left, covariance_PP = [first], [*range(len(self._before_M))], self._prior_PP
+        left.remove(first)
+        while True:
+            along_P = covariance_PP @ self._shares_MP[chosen[-1]]
+            seen = self._shares_MP[chosen[-1]] @ along_P + _NOISE**2
+            covariance_PP = covariance_PP - np.outer(along_P, along_P) / seen
+            if not left or len(chosen) == count:
+                return chosen
+            spread_MP = self._shares_MP @ covariance_PP
+            # By how much measuring each would lower the variances of all together.
+            told_M = ((spread_MP @ self._shares_MP.T) ** 2).sum(axis=1)
+            gains_M = told_M / ((spread_MP * self._shares_MP).sum(axis=1) + _NOISE**2)
+            chosen.append(left.pop(int(np.argmax(gains_M[left]))))
+
+    def seconds(self, measured: Sequence[int], seconds_N: Floats) -> Floats:
+        """Seconds of all M sub-models by the new ones of these; measured as they are, the others at least a tiny time."""
+        shares_NP, ratios_N = self._shares_MP[list(measured)], seconds_N / self._before_M[list(measured)]
+        common = float(np.exp(np.log(ratios_N).mean()))
+        spread_PN = self._prior_PP @ shares_NP.T
+        noise_NN = np.diag((_NOISE * ratios_N / common) ** 2)
+        off_N = np.linalg.solve(shares_NP @ spread_PN + noise_NN, ratios_N / common - 1.0)
+        multipliers_P = common * (1.0 + spread_PN @ off_N)
+        found_M: Floats = self._before_M * (self._shares_MP @ multipliers_P)
+        found_M = found_M.clip(self._before_M.min() * ratios_N.min())
+        found_M[list(measured)] = seconds_N
+        return found_M
