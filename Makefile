@@ -72,7 +72,7 @@ docs: .venv/dev
 chaos: .venv/dev
 	$(BIN)/python -m tests.chaos --faults 2000
 
-# 100,000 messages on every RPC of a trainer, and 20,000 files: about ten minutes.
+# 100,000 messages on every RPC of a trainer, 20,000 files, and 5,000 placements: about ten minutes.
 fuzz: .venv/dev
 	$(BIN)/python -m tests.fuzz --messages 100000
 

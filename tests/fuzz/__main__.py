@@ -1,4 +1,4 @@
-"""`make fuzz`: generated messages on every RPC of a trainer, and as many damaged files shared out among the kinds of file."""
+"""`make fuzz`: placements in which labels stay, damaged files of every kind, and messages on every RPC of a trainer."""
 
 import argparse
 import logging
@@ -14,6 +14,7 @@ import torch
 from hypothesis.errors import HypothesisWarning
 
 from tests.fuzz.files import kinds, read_damaged
+from tests.fuzz.placements import fuzz_placements
 from tests.fuzz.trainer import MAX_GROWTH_BYTES, MIB, Report, fuzz_trainer
 
 
@@ -30,12 +31,17 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--files", type=int, default=20_000)
+    parser.add_argument("--placements", type=int, default=5_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     warnings.simplefilter("ignore", HypothesisWarning)  # of the length of what is drawn
     torch.set_num_threads(1)  # as the trainer, or the last bits differ
     began = time.monotonic()
+    crossed = fuzz_placements(arguments.placements, arguments.seed)
+    print(
+        f"labels that stay       {crossed.placements} placements, in which {crossed.by_cargo.total()} other things cross"
+    )
     with tempfile.TemporaryDirectory() as folder:
         every = kinds()
         for name, kind in every.items():

@@ -176,16 +176,25 @@ _PARTS = {
         "2": {"skipped": "needs more memory than there is"},
     },
 }
+_LANES = [
+    {"phase": "edge", "of": "edge", "by_reports": False},
+    {"phase": "uplink", "of": "edge>near", "by_reports": False},
+    {"phase": "cloud", "of": "near", "by_reports": True},
+    {"phase": "link", "of": "near>far", "by_reports": False},
+]
 _TIMELINE = {
     "traceEvents": [
-        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 0, "args": {"name": "edge"}},
+        *(
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": "a lane", **lane}}
+            for number, lane in enumerate(_LANES)
+        ),
         *(
             {
                 "ph": "X",
                 "name": f"{what} {step}",
                 "cat": module,
                 "pid": 1,
-                "tid": 0,
+                "tid": begin,
                 "ts": 10.0 * step + begin,
                 "dur": 2.0,
                 "args": {"step": step},
@@ -193,6 +202,7 @@ _TIMELINE = {
             for step in range(3)
             for begin, (module, what) in enumerate([("edge", "forward"), ("uplink", "feature"), ("cloud", "step")])
         ),
+        {"ph": "C", "name": "near>far", "cat": "link", "pid": 1, "tid": 3, "ts": 1.0, "args": {"bits_per_second": 8e6}},
     ]
 }
 _RECORD = {

@@ -3,11 +3,13 @@
 import pytest
 
 from cloud_trainer.rpc.access import SCOPES
+from shared.placement import Cargo
 from tests.fuzz.files import kinds, read_damaged
 from tests.fuzz.messages import DRAIN
+from tests.fuzz.placements import fuzz_placements
 from tests.fuzz.trainer import MAX_GROWTH_BYTES, fuzz_trainer
 
-MESSAGES, FILES = 1500, 100
+MESSAGES, FILES, PLACEMENTS = 1500, 100, 250
 KINDS = kinds()
 
 
@@ -15,6 +17,12 @@ KINDS = kinds()
 @pytest.mark.parametrize("name", KINDS)
 def test_a_damaged_file_is_refused_in_words_or_read(name, tmp_path):
     assert 0 < read_damaged(KINDS[name], tmp_path, FILES) < FILES, "some are as they were, and some are not"
+
+
+def test_where_labels_stay_no_label_and_no_output_leaves_whoever_has_the_sample():
+    crossed = fuzz_placements(PLACEMENTS, 0)
+    assert crossed.placements == PLACEMENTS
+    assert crossed.by_cargo.keys() == set(Cargo) - {Cargo.LABEL}, "everything else crosses"
 
 
 @pytest.mark.slow

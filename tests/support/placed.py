@@ -192,7 +192,8 @@ class LooseSession:
         return begun[worker] < steps and begun[worker] - oldest <= self._placement.staleness
 
     def _begin(self, worker: str, step: int, inputs: Tensor, labels: Tensor) -> None:
-        rows = next(source.rows for source in self._placement.sources if source.worker == worker)
+        whole = next(source.rows for source in self._placement.sources if source.worker == worker)
+        rows = whole.scaled(len(labels), self._placement.batch_size)
         mine = slice(rows.begin, rows.end)
         self._post(self._steps[worker].begin(step, len(labels), (inputs[mine].clone(),), labels[mine].clone()))
 

@@ -16,7 +16,7 @@ from edge_agent.data import BatchLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.model.build import build_model
-from shared.model.chain import build_chain
+from shared.model.chain import Chain, build_chain
 from shared.model.random_state import random_state
 from shared.registry import OptimizerConfig, is_lossy
 from shared.training.recipe import Recipe
@@ -80,17 +80,27 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
         if f"{name}.".startswith(tuple(f"{frozen}." for frozen in config.model.frozen)):
             parameter.requires_grad_(False)
     example = next(evaluation_batches(dataset, data.batch_size)).inputs
-    blocks = build_chain(module, example).blocks
-    optimizer = plain_optimizer(module, training.optimizer)
+    batches = loader.iterate(0, min(total, training.max_steps or total))
+    return plain_loop(
+        build_chain(module, example), recipe, ((batch.step, batch.inputs, batch.labels) for batch in batches)
+    )
+
+
+def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Tensor, Tensor]]) -> dict[str, Tensor]:
+    """Train the module of a chain in place, as a user writes it; returns its state dict.
+
+    batches: the step, the inputs and the labels of each. Blocks are there to clip by, and to draw random numbers by.
+    """
+    module, blocks = chain.module, chain.blocks
+    optimizer = plain_optimizer(module, recipe.optimizer)
     random = any(block.draws_random for block in blocks)
     clipped = [list(block.named_parameters().values()) for block in blocks]
-    for batch in loader.iterate(0, min(total, training.max_steps or total)):
-        if random:
-            output = plain_forward([block.module for block in blocks], training.seed, batch.step, batch.inputs)
-        else:
-            output = module(batch.inputs)
-        nn.functional.cross_entropy(output, batch.labels).backward()
-        plain_update(clipped, optimizer, recipe, batch.step)
+    for step, inputs, labels in batches:
+        output = (
+            plain_forward([block.module for block in blocks], recipe.seed, step, inputs) if random else module(inputs)
+        )
+        nn.functional.cross_entropy(output, labels).backward()
+        plain_update(clipped, optimizer, recipe, step)
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
 

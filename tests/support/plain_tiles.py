@@ -5,13 +5,14 @@ from left to right, and their buffers averaged.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from shared.model.chain import Chain
 from shared.model.random_state import random_state
 from shared.placement import Placement, Rows
 from shared.training.recipe import Recipe
@@ -21,18 +22,31 @@ from tests.support.plain import plain_optimizer, plain_update
 def plain_tiles_state(config: EdgeConfig) -> dict[str, Tensor]:
     """The state dict after all steps of `config`, its tiles run by one process."""
     experiment = Experiment(config)
-    chain = experiment.chain
-    tiles = PlainTiles([block.module for block in chain.blocks], experiment.placement, experiment.recipe)
+    tiles = plain_tiles(experiment.chain, experiment.placement, experiment.recipe)
     for batch in experiment.loader.iterate(0, experiment.steps):
         tiles.step(batch.step, batch.inputs, batch.labels)
-    return {name: value.clone() for name, value in chain.module.state_dict().items()}
+    return {name: value.clone() for name, value in experiment.chain.module.state_dict().items()}
+
+
+def plain_tiles(chain: Chain, placement: Placement, recipe: Recipe) -> "PlainTiles":
+    """One process that trains the blocks of a chain in place."""
+    parameters = [block.named_parameters().values() for block in chain.blocks]
+    return PlainTiles([block.module for block in chain.blocks], placement, recipe, parameters)
 
 
 class PlainTiles:
     """Blocks that one process trains; `blocks` have the weights."""
 
-    def __init__(self, blocks: Sequence[nn.Module], placement: Placement, recipe: Recipe) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[nn.Module],
+        placement: Placement,
+        recipe: Recipe,
+        parameters: Sequence[Iterable[nn.Parameter]] = (),
+    ) -> None:
+        """parameters: of each block, in the order in which clipping adds up their norms; left out, in the block's own."""
         self.blocks = nn.ModuleList(blocks).train()
+        self._parameters = [list(each) for each in parameters or [block.parameters() for block in self.blocks]]
         self._placement, self._recipe = placement, recipe
         self._optimizers = [
             plain_optimizer(block, recipe.optimizer) if any(p.requires_grad for p in block.parameters()) else None
@@ -66,7 +80,7 @@ class PlainTiles:
                 if len(self._placement.holders(index)) > 1:
                     self._join(index, parts)
                 if (optimizer := self._optimizers[index]) is not None:
-                    plain_update([self.blocks[index].parameters()], optimizer, self._recipe, step)
+                    plain_update([self._parameters[index]], optimizer, self._recipe, step)
         return float(total.detach())
 
     def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:

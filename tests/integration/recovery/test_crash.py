@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from shared.checkpoint import seal, unseal
 from shared.errors import ExitCode
 from tests.support.experiments import flags
+from tests.support.placement_kinds import PEERS_ALLOWED, flags_of
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import ALLOWED, ROOT, StandardError, edge_config, held_port, run_agent
 
@@ -25,7 +26,6 @@ CHOSEN = [
     f"training.max_steps={STEPS}",
     "training.epochs=10",
     "training.evaluate_every_epochs=0",
-    "deployment.cut=2",
 ]
 
 
@@ -82,26 +82,27 @@ class Logged:
         self.process.stdout.close()
 
 
-class Pair:
-    """A trainer and an agent in a folder of their own, to be killed and started again."""
+class Workers:
+    """An agent and its trainers in a folder of their own, to be killed and started again."""
 
-    def __init__(self, folder, port):
+    def __init__(self, folder, addresses, placed):
+        """addresses: of the trainers, by name. placed: what the agent is told of them."""
         self.folder = folder
         self.output = folder / "output"
-        self.address = f"127.0.0.1:{port}"
+        self.addresses, self.placed = addresses, placed
         self.running = []
 
-    def trainer(self, *more):
-        chosen = [f"server.listen={self.address}", f"models.allowed={ALLOWED}", "compute.threads=1", "log.format=json"]
-        chosen += [f"checkpoints.location={self.folder / 'trainer'}", *more]
+    def trainer(self, name="trainer"):
+        chosen = [f"server.listen={self.addresses[name]}", f"models.allowed={ALLOWED}", PEERS_ALLOWED]
+        chosen += ["compute.threads=1", "log.format=json", f"checkpoints.location={self.folder / name}"]
         trainer = self._start("cloud_trainer.main", "serve", *(f"--set={flag}" for flag in chosen))
         trainer.until("listening")
         return trainer
 
     def agent_arguments(self, *more):
-        chosen = [*CHOSEN, "compute.threads=1", "log.format=json", "checkpoints.every_steps=10"]
+        chosen = [*CHOSEN, *self.placed, "compute.threads=1", "log.format=json", "checkpoints.every_steps=10"]
         chosen += [f"checkpoints.location={self.folder / 'edge'}", f"output.directory={self.output}", *more]
-        return ["run", "--resume", f"--trainer={self.address}", *(f"--set={flag}" for flag in chosen)]
+        return ["run", "--resume", *(f"--set={flag}" for flag in chosen)]
 
     def agent(self, *more):
         return self._start("edge_agent.main", *self.agent_arguments(*more))
@@ -117,10 +118,22 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path):
+    """An agent and one trainer."""
     with held_port() as port:
-        pair = Pair(tmp_path, port)
+        address = f"127.0.0.1:{port}"
+        pair = Workers(tmp_path, {"trainer": address}, [f"trainer.address={address}", "deployment.cut=2"])
         yield pair
         pair.close()
+
+
+@pytest.fixture
+def chain(tmp_path):
+    """An agent and two trainers, one behind the other."""
+    with held_port() as near, held_port() as far:
+        addresses = {"near": f"127.0.0.1:{near}", "far": f"127.0.0.1:{far}"}
+        chain = Workers(tmp_path, addresses, flags_of("chain of three", addresses, tmp_path))
+        yield chain
+        chain.close()
 
 
 def finished(pair, agent, expected):
@@ -156,6 +169,23 @@ def test_a_trainer_that_is_killed_comes_back_and_the_agent_with_it(pair, expecte
     pair.trainer()
     assert agent.until("went back to a checkpoint")["step"] >= 28
     finished(pair, agent, expected)
+
+
+def test_every_worker_of_a_chain_is_killed_in_turn(chain, expected):
+    trainers = {name: chain.trainer(name) for name in chain.addresses}
+    agent, begins = chain.agent(), 0
+    for name, trainer in trainers.items():
+        kept = agent.until("checkpoint at every worker", at_least=begins + 14)["step"]
+        trainer.end()
+        agent.until("trainer away; trying again")
+        chain.trainer(name)
+        begins = agent.until("went back to a checkpoint")["step"]
+        assert begins >= kept
+    kept = agent.until("checkpoint at every worker", at_least=begins + 14)["step"]
+    agent.end()
+    again = chain.agent()
+    assert again.until("went back to a checkpoint")["step"] >= kept
+    finished(chain, again, expected)
 
 
 @pytest.mark.parametrize("cut", [2, 4])

@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 ROWS = ROOT / "benchmarks" / "results"
 RESULTS = ROOT / "docs" / "results.md"
 MOST_WORDS = 2500
-CODE_OR_TABLE = re.compile(r"^```.*?^```$|^\|.*$", re.DOTALL | re.MULTILINE)
+CODE_OR_TABLE = re.compile(r"^```[\s\S]*?^```$|^\|.*$", re.MULTILINE)
 FIGURE = re.compile(r"\d+(?:\.\d+)?")
 
 
