@@ -7,6 +7,7 @@ into a frame and its payload behind it.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,9 @@ class Encoded:
 
 class Codec(ABC):
     """Turns tensors into bytes and back. Any number of threads may use one object at the same time."""
+
+    QUICK_BYTES: ClassVar[int] = 1 << 20
+    """A tensor of no more than this is encoded, or decoded, in less time than two threads lose to each other."""
 
     def __init__(self, spec: CodecSpec) -> None:
         self.spec = spec

@@ -42,6 +42,8 @@ _TILE = 65536
 class Mbq(Codec):
     """One codebook of 2^n levels for the tensor."""
 
+    QUICK_BYTES = 16 * 1024  # it is fitted to the numbers first
+
     def __init__(self, spec: CodecSpec) -> None:
         super().__init__(spec)
         self._bits = spec.bits

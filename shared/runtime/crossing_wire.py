@@ -30,6 +30,8 @@ ROLES = {
     Cargo.WEIGHTS: Role.ROLE_WEIGHTS,
 }
 
+_QUICK_FILE_BYTES = 64 * 1024
+
 
 @dataclass(frozen=True)
 class CrossingWire:
@@ -82,6 +84,16 @@ class CrossingWire:
             return True
         specs = self.chain.features[crossing.index]
         return not any(is_lossy(self.codec(crossing, specs[slot].dtype)) for slot in self.slots(crossing))
+
+    def quick_bytes(self, crossing: Crossing) -> int:
+        """How large a load may be to be encoded, or decoded, in less time than two threads lose to each other."""
+        if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
+            return _QUICK_FILE_BYTES
+        if crossing.cargo is Cargo.LABEL:
+            return codec_by_name("raw").QUICK_BYTES
+        specs = self.chain.features[crossing.index]
+        codecs = {self.codec(crossing, specs[slot].dtype) for slot in self.slots(crossing)}
+        return min(codec_by_name(codec).QUICK_BYTES for codec in codecs)
 
     def encode(self, crossing: Crossing, load: Load) -> dict[int, Encoded]:
         """The tensors of a load by slot. Computes."""

@@ -31,8 +31,8 @@ from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
 T = TypeVar("T")
 LinkStream = Duplex[LinkMessage, LinkMessage]
-ENCODED_AT_ONCE_BYTES, COPIED_AT_ONCE_BYTES = 64 * 1024, 1 << 20
-"""What is encoded or decoded, and what is copied, in about the time that a thread takes to wake."""
+QUICK_COPY_BYTES = 1 << 20
+"""What is copied in less time than two threads lose to each other."""
 
 
 class Inbox:
@@ -90,6 +90,7 @@ class LinkEnd:
         self._coming = {self._role_and_block(crossing): crossing for crossing in coming}
         self._slots_of = {crossing: wire.slots(crossing) for crossing in coming}
         self._as_they_lie = {crossing for crossing in (*leaving, *coming) if wire.crosses_as_it_lies(crossing)}
+        self._quick_bytes = {crossing: wire.quick_bytes(crossing) for crossing in (*leaving, *coming)}
         self._agreed: dict[tuple[Crossing, int], tuple[int, TensorHeader]] = {}
         """Of each crossing and slot, the samples and the announcement that were agreed to last."""
         self._received = dict.fromkeys(coming, first_step)
@@ -293,11 +294,11 @@ class LinkEnd:
             return await self._codecs.run(self._encode, item)
         count = sum(tensor.nbytes for tensor in item.load if tensor is not None)
         if item.crossing not in self._as_they_lie:
-            return await self._called(partial(self._encode, item), at_once=count <= ENCODED_AT_ONCE_BYTES)
+            return await self._called(partial(self._encode, item), at_once=count <= self._quick_bytes[item.crossing])
         if item.crossing.cargo is Cargo.FEATURE and self._wire.placement.staleness:
             # It is kept while other steps are computed. In the middle of where their activations were, it would keep that
             # memory from being used again as a whole.
-            item.load = await self._called(partial(_copied, item.load), at_once=count <= COPIED_AT_ONCE_BYTES)
+            item.load = await self._called(partial(_copied, item.load), at_once=count <= QUICK_COPY_BYTES)
         return self._wire.encode(item.crossing, item.load)
 
     async def _called(self, function: Callable[[], T], *, at_once: bool) -> T:
@@ -343,7 +344,7 @@ class LinkEnd:
             return
         takes_time = self._inbox.feedback.is_due(step, crossing) if crossing.cargo is Cargo.ERROR_GRADIENT else False
         if takes_time or crossing not in self._as_they_lie:
-            at_once = sum(each.raw_bytes for each in slots.values()) <= ENCODED_AT_ONCE_BYTES
+            at_once = sum(each.raw_bytes for each in slots.values()) <= self._quick_bytes[crossing]
             load = await self._called(partial(self._decode, crossing, step, samples, slots), at_once=at_once)
         else:
             load = self._wire.decode(crossing, slots)
