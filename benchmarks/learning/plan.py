@@ -26,7 +26,7 @@ class Network:
     """A network and where it is cut. A step takes 20 to 30 ms on one core.
 
     A pair is cut after half of the blocks. A chain is cut between whole residual or separable blocks, so that its three workers
-    take as nearly the same time as that allows: what is pooled, or comes from one filter a channel, loses more in few bits.
+    take as nearly the same time as that allows.
     """
 
     factory: str
