@@ -31,6 +31,7 @@ ROLES = {
 }
 
 _QUICK_FILE_BYTES = 64 * 1024
+"""A file of a shared block of no more than this is made, or read, in less time than two threads lose to each other."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class CrossingWire:
         return not any(is_lossy(self.codec(crossing, specs[slot].dtype)) for slot in self.slots(crossing))
 
     def quick_bytes(self, crossing: Crossing) -> int:
-        """How large a load may be to be encoded, or decoded, in less time than two threads lose to each other."""
+        """How large a load may be to be encoded, decoded or copied in less time than two threads lose to each other."""
         if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
             return _QUICK_FILE_BYTES
         if crossing.cargo is Cargo.LABEL:

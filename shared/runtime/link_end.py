@@ -31,8 +31,6 @@ from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
 T = TypeVar("T")
 LinkStream = Duplex[LinkMessage, LinkMessage]
-QUICK_COPY_BYTES = 1 << 20
-"""What is copied in less time than two threads lose to each other."""
 
 
 class Inbox:
@@ -293,12 +291,13 @@ class LinkEnd:
         if not isinstance(item.load, tuple) or _is_on_device(item.load):
             return await self._codecs.run(self._encode, item)
         count = sum(tensor.nbytes for tensor in item.load if tensor is not None)
+        at_once = count <= self._quick_bytes[item.crossing]
         if item.crossing not in self._as_they_lie:
-            return await self._called(partial(self._encode, item), at_once=count <= self._quick_bytes[item.crossing])
+            return await self._called(partial(self._encode, item), at_once=at_once)
         if item.crossing.cargo is Cargo.FEATURE and self._wire.placement.staleness:
             # It is kept while other steps are computed. In the middle of where their activations were, it would keep that
             # memory from being used again as a whole.
-            item.load = await self._called(partial(_copied, item.load), at_once=count <= QUICK_COPY_BYTES)
+            item.load = await self._called(partial(_copied, item.load), at_once=at_once)
         return self._wire.encode(item.crossing, item.load)
 
     async def _called(self, function: Callable[[], T], *, at_once: bool) -> T:
