@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -167,10 +167,10 @@ def agent_process(*overrides: str, output: Path | None = None) -> Iterator[tuple
         said.join()
 
 
-def run_agent(*arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
-    """A real agent process, run to its end."""
+def run_agent(*arguments: str, under: Sequence[str] = (), **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    """A real agent process, run to its end, started by the command that it is to run under."""
     return subprocess.run(
-        [sys.executable, "-m", "edge_agent.main", *arguments],
+        [*under, sys.executable, "-m", "edge_agent.main", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

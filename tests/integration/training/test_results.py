@@ -1,6 +1,6 @@
 """What a finished run leaves, where there may be no room for it: whole or as it was, and never a traceback."""
 
-import resource
+import sys
 
 import pytest
 
@@ -11,16 +11,19 @@ from tests.support.running import run_agent
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 TRAINING = [*MLP, "training.max_steps=3", "checkpoints.location=none"]
+LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Limits the size of files, then becomes the command behind it. A `preexec_fn` would fork this process instead, and the
+trainer's gRPC threads, which start anew in the fork, abort it when its files are closed."""
 
 
 def ran_with(trainer, most_bytes, *flags):
     """An agent that has trained on a disk that takes no file of more than so many bytes."""
-
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-
     flags = [f"--set={flag}" for flag in [*TRAINING, *flags]]
-    return run_agent("run", f"--trainer={trainer}", *flags, preexec_fn=limit)
+    return run_agent("run", f"--trainer={trainer}", *flags, under=[sys.executable, "-c", LIMITED, str(most_bytes)])
 
 
 @pytest.mark.parametrize("most_bytes", [0, 1000])
