@@ -25,6 +25,8 @@ class Result:
     seconds: float
     """Wall clock, on a machine that ran others beside it."""
     device: str
+    whole_accuracy: float | None = None
+    """As `accuracy`, of the model in one piece, features as they are; None where that is the same, or was not measured."""
 
 
 def read_results(path: Path) -> list[Result]:

@@ -64,7 +64,9 @@ def tables(results: Sequence[Result]) -> str:
         f"rate that rises to {learning_rate} in the first epoch and {_course(suite, results[0].trial)}; simulated "
         f"on {devices}. Accuracy on the test set after the last epoch: mean ± standard deviation over the seeds. The "
         "difference is taken seed by seed, since a seed has the same first weights and batches in every row: mean ± "
-        "standard error. All rows of a table have the same seeds." + _edge_of_the_grid(learning_rate)
+        "standard error. All rows of a table have the same seeds. Features are compressed in the test as in training; *in one "
+        "piece* is what the same model gains where they are not, as when it is deployed whole."
+        + _edge_of_the_grid(learning_rate)
     ]
     for name, network in NETWORKS.items():
         if chosen := [result for result in results if result.trial.network == name]:
@@ -103,8 +105,20 @@ def _complete(suite: Suite, results: Sequence[Result], config: str) -> bool:
 
 def _table(suite: Suite, results: Sequence[Result]) -> Iterator[str]:
     baseline = next(iter(suite.configs))
-    yield "| configuration | K | late gradients | codec up | feedback | codec down | accuracy, % | difference, points | seeds |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    columns = (
+        "configuration",
+        "K",
+        "late gradients",
+        "codec up",
+        "feedback",
+        "codec down",
+        "accuracy, %",
+        "difference, points",
+        "in one piece, points",
+        "seeds",
+    )
+    yield f"| {' | '.join(columns)} |"
+    yield "|---" * len(columns) + "|"
     for name, schemes in suite.configs.items():
         accuracies = _accuracies(results, name)
         if not accuracies or not _complete(suite, results, name):
@@ -119,6 +133,7 @@ def _table(suite: Suite, results: Sequence[Result]) -> Iterator[str]:
             _in_turn(scheme.downlink_codec for scheme in schemes),
             _mean_and(list(accuracies.values()), "", of_mean=False),
             _mean_and(_differences(results, name, baseline), "+", of_mean=True) if name != baseline else "",
+            _mean_and(_in_one_piece(results, name), "+", of_mean=True),
             str(len(accuracies)),
         )
         yield f"| {' | '.join(cells)} |"
@@ -149,6 +164,15 @@ def _differences(results: Sequence[Result], config: str, against: str) -> list[f
     """Points above another configuration, of every seed that both have."""
     other = _accuracies(results, against)
     return [value - other[seed] for seed, value in _accuracies(results, config).items() if seed in other]
+
+
+def _in_one_piece(results: Sequence[Result], config: str) -> list[float]:
+    """Points above its own accuracy, of every seed where it was measured."""
+    return [
+        100 * (result.whole_accuracy - result.accuracy)
+        for result in results
+        if result.trial.config == config and result.whole_accuracy is not None
+    ]
 
 
 def _mean_and(values: Sequence[float], sign: str, *, of_mean: bool) -> str:

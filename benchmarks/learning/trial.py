@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 
 import torch
 
@@ -9,9 +10,11 @@ from benchmarks.learning.images import Images
 from benchmarks.learning.plan import BATCH_SIZE, NETWORKS, SUITES, Trial
 from benchmarks.learning.results import Result
 from shared.codec import seed_stochastic_rounding
+from shared.execution.simulation import Simulation
 from shared.execution.split import split_placement, split_simulation
 from shared.model.build import build_checked_chain
 from shared.model.random_state import derive_seed
+from shared.registry import is_lossy
 
 
 def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -> Result:
@@ -31,12 +34,20 @@ def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -
         batches = train.shuffled(BATCH_SIZE, trial.seed, epoch)
         losses = simulation.train(first_step, first_step + trial.steps_per_epoch, batches)
     train_loss = sum(batch.loss for batch in losses) / len(losses)
-    correct = sum(simulation.evaluate(*batch).correct or 0 for batch in test.in_order(BATCH_SIZE))
+    accuracy, whole_accuracy = _accuracy(simulation, test), None
+    if is_lossy(schemes[-1].codec):
+        simulation.change(split_placement(chain, cuts, replace(schemes[-1], codec="fp32")))
+        whole_accuracy = _accuracy(simulation, test)
     return Result(
         trial,
-        accuracy=correct / len(test),
+        accuracy=accuracy,
         test_samples=len(test),
         train_loss=train_loss if math.isfinite(train_loss) else None,
         seconds=round(time.monotonic() - started, 1),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        whole_accuracy=whole_accuracy,
     )
+
+
+def _accuracy(simulation: Simulation, test: Images) -> float:
+    return sum(simulation.evaluate(*batch).correct or 0 for batch in test.in_order(BATCH_SIZE)) / len(test)

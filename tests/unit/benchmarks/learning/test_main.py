@@ -53,6 +53,7 @@ def test_a_chain_of_three_trains_with_codecs_that_follow_the_milestones(archive,
     main([*call, "--configs", "chain-mbq2", "chain-adaptive", "chain"])
     results = read_results(path)
     assert {one.trial.suite for one in results} == {"chain"}
+    assert {one.trial.config for one in results if one.whole_accuracy is None} == {"chain"}
     losses = [one.train_loss for one in results]
     assert len(set(losses)) == 3, "the second epoch begins with the first milestone"
     text = table.tables(results)

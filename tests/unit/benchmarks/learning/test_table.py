@@ -33,12 +33,18 @@ def test_the_table_compares_seed_by_seed():
     serial = [result(seed=0, accuracy=0.70), result(seed=1, accuracy=0.80)]
     late = [result("k5-8bit", seed=0, accuracy=0.69), result("k5-8bit", seed=1, accuracy=0.794)]
     text = table.tables([*late, *serial])
-    assert "| serial | 0 |  | fp32 |  | fp32 | 75.00 ± 7.07 |  | 2 |" in text
-    assert "| k5-8bit | 5 | replay | uniform8 | batch | fp32 | 74.20 ± 7.35 | -0.80 ± 0.20 | 2 |" in text
+    assert "| serial | 0 |  | fp32 |  | fp32 | 75.00 ± 7.07 |  |  | 2 |" in text
+    assert "| k5-8bit | 5 | replay | uniform8 | batch | fp32 | 74.20 ± 7.35 | -0.80 ± 0.20 |  | 2 |" in text
     assert text.endswith("kept, -0.80.")
     assert "separable" not in text
     missed = [replace(one, accuracy=one.accuracy - 0.0021) for one in late]
     assert table.tables([*missed, *serial]).endswith("missed, -1.01.")
+
+
+def test_the_table_says_what_a_model_gains_in_one_piece():
+    few_bits = [replace(result("k5-2bit", seed=seed), whole_accuracy=0.5 - 0.01 * seed) for seed in (1, 3)]
+    text = table.tables([result(seed=1), result(seed=3), *few_bits, result("k5-2bit", seed=4), result(seed=4)])
+    assert "| +0.00 ± 0.00 | -2.00 ± 1.00 | 3 |" in text
 
 
 def test_a_row_without_all_seeds_is_not_shown_and_is_named():
