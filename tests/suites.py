@@ -1,21 +1,25 @@
 """Runs suites of tests, each in a process of its own, two at a time, and prints what each took.
 
 A suite is a file of integration tests, or a folder of the others: gRPC's asyncio has one poller a process, so event loops
-that came and went before must not be a later test's business. Suites that measure rates or shares of a core run alone,
-after the others. Suites that take minutes are slow: they run with `--slow`, together with the rest or by themselves.
+that came and went before must not be a later test's business. The processes are forked from one that has imported what
+takes seconds. Suites that measure rates or shares of a core run alone, after the others. Suites that take minutes are slow:
+they run with `--slow`, together with the rest or by themselves.
 """
 
 import argparse
+import multiprocessing
 import os
 import re
-import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 INTEGRATION = Path("tests/integration")
@@ -53,6 +57,8 @@ SLOW = tuple(
     )
 )
 """What `make test` leaves to `make test-slow`."""
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["tests.support.imported"])
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|error)")
 
 
@@ -80,17 +86,21 @@ class Outcome:
 def run(suite: Path) -> Outcome:
     """Run one suite to its end."""
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rs", str(suite)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    outcome = Outcome(suite, done.stdout, done.returncode, time.monotonic() - began)
+    with tempfile.NamedTemporaryFile("r") as printed:
+        process = _PROCESSES.Process(target=_run_here, args=(suite, printed.name))
+        process.start()
+        process.join()
+        outcome = Outcome(suite, printed.read(), process.exitcode or 0, time.monotonic() - began)
     print(f"== {suite}: {outcome.seconds:.0f} s\n{outcome.output}", flush=True)
     return outcome
+
+
+def _run_here(suite: Path, output: str) -> None:
+    """Be the process of a suite, which prints into a file."""
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
+    for standard in (1, 2):
+        os.dup2(file, standard)
+    sys.exit(pytest.main(["-rs", str(suite)]))
 
 
 def every_suite() -> list[Path]:

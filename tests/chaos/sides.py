@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # what an optimizer imports when it is first made, in seconds
 
 import cloud_trainer.server
 import edge_agent.data
 import edge_agent.run
+import tests.support.imported
 import tests.support.samples  # noqa: F401
 from shared.config import load_config
 from shared.errors import IsthmusError
