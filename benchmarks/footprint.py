@@ -2,7 +2,7 @@
 
     python -m benchmarks.footprint [--repeats N] [--against FOLDER] [--no-memory] [--json PATH]
 
-An agent that trains the demo alone and one that trains it with a trainer; a trainer without a session, with one and with four.
+An agent that trains the demo; a trainer without a session, with one and with four.
 PSS counts a page that n processes share as an nth of it, so it is what a process costs beside those that run with it. --against
 names another checkout of this project, whose processes take turns with ours.
 
@@ -12,8 +12,9 @@ Commands are run with their modules compiled, as they are after the first time. 
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from benchmarks.support.processes import Agent, Trainer
 from benchmarks.support.report import Spread, write_json
 
 HERE = Path(__file__).resolve().parent.parent
-STEPS = 300
+TRAINING_SECONDS = 5.0
 LOOK_SECONDS = 0.1
 MB = 1e6
 COMPUTE = ("compute.threads=1", "compute.device=cpu", "control.listen=none", "checkpoints.location=none")
@@ -84,38 +85,35 @@ class _Watch:
                 return
 
 
-def demo_flags(alone: bool) -> list[str]:
-    """The demo, without its evaluations."""
-    shared = [*COMPUTE, f"training.max_steps={STEPS}", "training.evaluate_every_epochs=0"]
-    return [*shared, "trainers=[]"] if alone else shared
-
-
 def measured(tree: Path) -> dict[str, Memory]:
     """Each process of a checkout once."""
-    found = {}
-    alone = Agent(None, demo_flags(alone=True), tree=tree)
-    found["agent that trains the demo alone"] = _most_of(alone)
     trainer = Trainer(*COMPUTE, tree=tree)
     try:
         watch = _Watch(trainer.pid)
-        found["trainer without a session"] = watch.most
+        found = {"trainer without a session": watch.most}
         for count in (1, 4):
-            with watch.looking():
-                agents = [Agent(trainer.address, demo_flags(alone=False), tree=tree) for _ in range(count)]
-                most = [_most_of(agent) for agent in agents]
+            with watch.looking(), _training(count, trainer.address, tree) as agents:
+                of_agent = _Watch(agents[0].pid)
+                with of_agent.looking():
+                    time.sleep(TRAINING_SECONDS)
             if count == 1:
-                found["agent that trains the demo with a trainer"] = most[0]
+                found["agent that trains the demo"] = of_agent.most
             found[f"trainer with {count} session{'s' if count > 1 else ''}"] = watch.most
     finally:
         trainer.stop()
     return found
 
 
-def _most_of(agent: Agent) -> Memory:
-    watch = _Watch(agent.pid)
-    with watch.looking():
-        agent.wait()
-    return watch.most
+@contextmanager
+def _training(count: int, address: str, tree: Path) -> Iterator[list[Agent]]:
+    """So many agents that all train the demo, without its evaluations, while the body runs."""
+    endless = ("training.epochs=100000", "training.evaluate_every_epochs=0")
+    with ExitStack() as agents:
+        started = []
+        for _ in range(count):
+            started.append(Agent(address, [*COMPUTE, *endless], tree=tree))
+            agents.callback(started[-1].stop)
+        yield started
 
 
 def commands_table(found: Mapping[str, Mapping[str, Sequence[Run]]]) -> Table:

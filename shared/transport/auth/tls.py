@@ -1,16 +1,12 @@
 """TLS for both ends, from PEM files. What a file must be is checked here, in words; gRPC would only say that it failed."""
 
-import datetime
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from shared.errors import ConfigError
 from shared.transport.auth.reloaded import Reloaded
 from shared.transport.auth.secrets import read_file, read_secret
 
@@ -44,16 +40,18 @@ class TlsMaterial:
 
 def read_material(files: TlsFiles) -> TlsMaterial:
     """Read and check. Raises ConfigError for what is missing, is no PEM, has expired, or does not belong together."""
+    from shared.transport.auth import pem  # 8 MB, which only who has files of TLS needs
+
     own = None
     if files.certificate is not None and files.key is not None:
         certificate = read_file(files.certificate, f"{files.section}.certificate")
         key = read_secret(files.key, f"{files.section}.key")
-        _check_pair(certificate, key, files.certificate, files.key, files.section)
+        pem.check_pair(certificate, key, files.certificate, files.key, files.section)
         own = (key, certificate)
     ca = None
     if files.ca is not None:
         ca = read_file(files.ca, f"{files.section}.ca")
-        _certificates(ca, f"{files.section}.ca", files.ca)
+        pem.certificates(ca, f"{files.section}.ca", files.ca)
     return TlsMaterial(own, ca)
 
 
@@ -105,26 +103,3 @@ class _News:
 def _server_configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:
     assert material.own is not None, "a server has a certificate"
     return grpc.ssl_server_certificate_configuration([material.own], material.ca)
-
-
-def _check_pair(certificate: bytes, key: bytes, certificate_path: Path, key_path: Path, section: str) -> None:
-    own = _certificates(certificate, f"{section}.certificate", certificate_path)[0]
-    now = datetime.datetime.now(datetime.UTC)
-    if own.not_valid_after_utc <= now:
-        raise ConfigError(
-            f"{section}.certificate: {certificate_path} expired on {own.not_valid_after_utc:%Y-%m-%d}; a new one is needed"
-        )
-    try:
-        private = load_pem_private_key(key, password=None)
-    except (ValueError, TypeError) as cause:
-        raise ConfigError(f"{section}.key: {key_path} is not an unencrypted private key in PEM") from cause
-    kind = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if private.public_key().public_bytes(*kind) != own.public_key().public_bytes(*kind):
-        raise ConfigError(f"{section}.key: {key_path} is not the key of the certificate {certificate_path}")
-
-
-def _certificates(data: bytes, key: str, path: Path) -> list[x509.Certificate]:
-    try:
-        return x509.load_pem_x509_certificates(data)
-    except ValueError as cause:
-        raise ConfigError(f"{key}: {path} holds no certificate in PEM") from cause

@@ -10,7 +10,18 @@ from shared.planning import profile_to_json
 from tests.conftest import ROOT
 from tests.support.planning.cases import small_profile
 
-DEAR = ("torch", "grpc", "numpy", "scipy", "sklearn", "matplotlib", "structlog", "prometheus_client", "fsspec")
+DEAR = (
+    "torch",
+    "grpc",
+    "numpy",
+    "scipy",
+    "sklearn",
+    "matplotlib",
+    "structlog",
+    "prometheus_client",
+    "fsspec",
+    "cryptography",
+)
 SCRIPT = (
     "import atexit, isthmus, sys\n"
     "atexit.register(lambda: print('imported', *(name for name in {dear} if name in sys.modules), file=sys.stderr))\n"

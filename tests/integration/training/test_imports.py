@@ -1,4 +1,5 @@
-"""What training does not need it does not import: torch's compiler and sympy take 71 MB and a second, scikit-learn 78 MB."""
+"""What training does not need it does not import: torch's compiler and sympy take 71 MB and a second, scikit-learn 78 MB,
+cryptography 8 MB."""
 
 import subprocess
 import sys
@@ -28,3 +29,9 @@ def test_training_on_the_device_imports_nothing_dear(optimizer):
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == ""
+
+
+@pytest.mark.parametrize("module", ["cloud_trainer.main", "cloud_trainer.server", "edge_agent.run"])
+def test_nobody_without_certificates_imports_what_reads_them(module):
+    script = f"import sys, {module}; assert 'cryptography' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
