@@ -85,7 +85,9 @@ async def test_a_session_that_an_operator_closed_for_good_names_what_forgets_it(
                 closing.append(asyncio.create_task(server.service.end_session(progress.session, resumable=False)))
 
         config = edge_config(*device.settings, f"trainer.address={server.address}", "training.max_steps=10000")
-        with pytest.raises(GoneError, match=r"was closed while it trained.*`edge-agent forget [0-9a-f]{32}`"):
+        # The stream is refused first, or the call for a checkpoint that is just due.
+        closed = r"(was closed while it trained|there is no session .*; it was closed).*`edge-agent forget [0-9a-f]+`"
+        with pytest.raises(GoneError, match=closed):
             await run_training(config, Listening(on_progress))
         await asyncio.gather(*closing)
 
