@@ -1,6 +1,6 @@
 """Networks and data for measurements: features of a chosen size, and compute of a chosen duration on both sides.
 
-`benchmarks.edge_cpu --against` names them to another version of this project, so they stay where they are.
+`benchmarks.edge_cpu --against` has another version of this project import them, so they need nothing new of it.
 """
 
 import os
@@ -11,23 +11,35 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from edge_agent.data import digits
 
+DISTINCT_IMAGES = 256
 
-class RandomImages:
-    """Images and labels drawn once; loading one costs next to nothing."""
+
+class RandomImages(Dataset[tuple[Tensor, int]]):
+    """Images and labels drawn once, at most `DISTINCT_IMAGES` of them again and again; loading one costs next to nothing.
+
+    A longer run draws no more than a shorter one does: otherwise the drawing, which takes longer than a step's own work, is
+    counted as the step's where two lengths of run are subtracted.
+    """
 
     def __init__(self, samples: int = 128, size: int = 32, classes: int = 10) -> None:
         generator = torch.Generator().manual_seed(1)
-        self._images = torch.randn(samples, 3, size, size, generator=generator)
-        self._labels = torch.randint(classes, (samples,), generator=generator).tolist()
+        self._samples, distinct = samples, min(samples, DISTINCT_IMAGES)
+        self._images = torch.randn(distinct, 3, size, size, generator=generator)
+        self._labels: list[int] = torch.randint(classes, (distinct,), generator=generator).tolist()
 
     def __len__(self) -> int:
-        return len(self._images)
+        return self._samples
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int | Tensor]:
-        return self._images[index], self._labels[index]
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self._images[index % len(self._labels)], self.label(index)
+
+    def label(self, index: int) -> int:
+        """The class alone, for whoever computes the loss and has no images."""
+        return self._labels[index % len(self._labels)]
 
 
 class RepeatedDigits:

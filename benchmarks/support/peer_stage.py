@@ -1,8 +1,8 @@
 """One stage of PyTorch's own pipeline, in a process of its own: the peer of `benchmarks.peer` and `benchmarks.chain`.
 
 `python -m benchmarks.support.peer_stage RANK MASTER MICROBATCHES STEPS BATCH NETWORK CUT,...`: rank 0 is the edge, MASTER its
-host:port. It runs Schedule1F1B over gloo on the same network, data and optimizer as our run, and prints the moments at which
-its steps ended as a JSON array.
+host:port. It runs Schedule1F1B over gloo on the same network, data and optimizer as our run, with a loader, and prints the
+moments at which its steps ended as a JSON array.
 """
 
 import json
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.utils.data import DataLoader
 
 from benchmarks.networks import RandomImages, mobilenet, small_cnn
 from shared.concurrency.heap import keep_freed_memory
@@ -85,14 +86,15 @@ def run(rank: int, pipeline: Pipeline) -> list[float]:
     schedule = (Schedule1F1B if microbatches >= ranks else ScheduleGPipe)(
         stage, microbatches, loss_fn=nn.functional.cross_entropy
     )
-    data = RandomImages(pipeline.batch)
-    images = torch.stack([data[index][0] for index in range(pipeline.batch)])
-    labels = torch.tensor([data[index][1] for index in range(pipeline.batch)])
     ends = []
-    for _ in range(pipeline.steps):
+    data = RandomImages(pipeline.batch * pipeline.steps)
+    images = iter(DataLoader(data, pipeline.batch))
+    for step in range(pipeline.steps):
         if rank == 0:
-            schedule.step(images, return_outputs=False)
+            schedule.step(next(images)[0], return_outputs=False)
         elif rank == ranks - 1:
+            samples = range(step * pipeline.batch, (step + 1) * pipeline.batch)
+            labels = torch.tensor([data.label(sample) for sample in samples])
             schedule.step(target=labels, losses=[], return_outputs=False)
         else:
             schedule.step()
