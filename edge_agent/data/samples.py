@@ -148,16 +148,13 @@ class _RequestedBatches(TorchDataset[tuple[Tensor, Tensor] | str]):
             random.seed(seed)
             np.random.seed(seed % 2**32)
             for index in request.indices:
-                samples.append(self._item(index))
+                try:
+                    samples.append(self._dataset[index])
+                except Exception as error:
+                    what = f"{type(error).__name__}: {_one_line(error)}"
+                    raise DataError(f"sample {index} of {self.name} cannot be read: {what}") from error
                 give_way()  # a block that drops out must not wait for a whole batch to be read
         return _stacked_at_once(samples) or self._stacked(samples, request.indices)
-
-    def _item(self, index: int) -> Any:
-        try:
-            return self._dataset[index]
-        except Exception as error:
-            what = f"{type(error).__name__}: {_one_line(error)}"
-            raise DataError(f"sample {index} of {self.name} cannot be read: {what}") from error
 
     def _stacked(self, samples: list[Any], indices: list[int]) -> tuple[Tensor, Tensor]:
         inputs, labels = zip(*map(self._sample, samples, indices), strict=True)
