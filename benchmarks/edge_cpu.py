@@ -93,7 +93,7 @@ def _same_networks() -> Path:
     return Path(folder.name)
 
 
-def _started(tree: Path, *command: str, **environment: str) -> subprocess.Popen[str]:
+def start_process(tree: Path, *command: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *command],
         cwd=_same_networks(),
@@ -108,7 +108,7 @@ def _started(tree: Path, *command: str, **environment: str) -> subprocess.Popen[
 def _trainer(tree: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A trainer of `tree` and its address; it is told to end at the end of the body, and whoever entered waits for it."""
     served = ("server.listen=127.0.0.1:0", "server.insecure=true", 'models.allowed=["benchmarks"]', *_COMPUTE)
-    trainer = _started(tree, "-m", "cloud_trainer.main", "serve", *(f"--set={flag}" for flag in served))
+    trainer = start_process(tree, "-m", "cloud_trainer.main", "serve", *(f"--set={flag}" for flag in served))
     assert trainer.stderr is not None
     events = (json.loads(line) for line in trainer.stderr if line.startswith("{"))
     try:
@@ -126,7 +126,7 @@ def _agent(tree: Path, address: str, batch: int, codec: str, staleness: int, ste
             *small_cnn_flags(batch, steps, codec, staleness),
             *_COMPUTE,
         ]
-        use = use_of(_started(tree, "-m", "edge_agent.main", "run", *(f"--set={flag}" for flag in flags)))
+        use = use_of(start_process(tree, "-m", "edge_agent.main", "run", *(f"--set={flag}" for flag in flags)))
         return use, json.loads((Path(folder) / "summary.json").read_text())["seconds"]
 
 
@@ -155,7 +155,7 @@ def _peer(batch: int, microbatches: int, steps: int) -> Cost:
         free.bind(("127.0.0.1", 0))
         pipeline = Pipeline(f"127.0.0.1:{free.getsockname()[1]}", microbatches, steps, batch)
     began = time.monotonic()
-    cloud, edge = (_started(HERE, *command(rank, pipeline)[1:], GLOO_SOCKET_IFNAME="lo") for rank in (1, 0))
+    cloud, edge = (start_process(HERE, *command(rank, pipeline)[1:], GLOO_SOCKET_IFNAME="lo") for rank in (1, 0))
     edge_use, cloud_use = use_of(edge), use_of(cloud)
     return Cost(edge_use, cloud_use, time.monotonic() - began)
 

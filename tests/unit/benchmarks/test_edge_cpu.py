@@ -2,7 +2,7 @@
 
 import torch
 
-from benchmarks.edge_cpu import _started
+from benchmarks.edge_cpu import start_process
 from benchmarks.networks import DISTINCT_IMAGES, RandomImages
 
 
@@ -22,7 +22,7 @@ def test_another_checkouts_processes_import_the_networks_and_data_of_this_one(tm
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("")
     paths = "import sys, benchmarks, edge_agent; print(benchmarks.__file__, edge_agent.__file__, file=sys.stderr)"
-    _, printed = _started(tmp_path, "-c", paths).communicate(timeout=60)
+    _, printed = start_process(tmp_path, "-c", paths).communicate(timeout=60)
     benchmarks, edge_agent = printed.split()
     assert not benchmarks.startswith(str(tmp_path))
     assert edge_agent.startswith(str(tmp_path))
