@@ -18,6 +18,7 @@ from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import RefusedError
+from shared.telemetry.logs import configure_logs
 
 RATE_INTERVAL_SECONDS = 0.1
 CALL_INTERVAL_SECONDS = 0.1
@@ -69,6 +70,7 @@ def _until(seconds: float) -> Iterator[None]:
 
 def main() -> None:
     """Watch as told."""
+    configure_logs()  # to standard error: standard output is the array's
     what, *arguments = sys.argv[1:]
     if what == "rates":
         seen: list[object] = [*rates(arguments[0], float(arguments[1]))]
