@@ -19,10 +19,11 @@ from shared.model.random_state import derive_seed
 
 
 def read_split(path: Path, split: str, limit: int | None = None) -> tuple[Tensor, Tensor]:
-    """Images of a split, uint8 [N, 3, H, W], and their labels, int64 [N], shuffled: archives may be sorted by class.
+    """Images of a split, uint8 [N, 3, H, W] with channels last in memory, and labels, int64 [N].
 
     path: an .npz with {split}_bytes (JPEGs end to end), {split}_off (where each begins, and the end) and {split}_y. limit: so
-    many of them, the same ones and in the same order every time. Raises DataError for another file.
+    many of them. They come in the same shuffled order every time, because archives may be sorted by class. Raises DataError for
+    another file.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -32,7 +33,7 @@ def read_split(path: Path, split: str, limit: int | None = None) -> tuple[Tensor
     except (OSError, ValueError, KeyError) as cause:
         raise DataError(f"{path} cannot be read as an archive of JPEGs: {cause}") from cause
     pixels_NHWC = torch.from_numpy(np.stack(images))
-    return pixels_NHWC.permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels[chosen]).long()
+    return pixels_NHWC.permute(0, 3, 1, 2), torch.from_numpy(labels[chosen]).long()
 
 
 def shuffled_indices(count: int, *key: int | str) -> Tensor:

@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 import torch
+from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from benchmarks.learning.images import Images
 from benchmarks.learning.plan import BATCH_SIZE, NETWORKS, SUITES, Trial
@@ -25,6 +26,8 @@ def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -
     later = dict(zip(trial.milestones, schemes[1:], strict=False))
     example, _ = next(train.in_order(BATCH_SIZE))
     chain = build_checked_chain(network.factory, network.kwargs, trial.seed, example.cpu())
+    for block in chain.blocks:  # channels last, as the images have them: a third less time in a CPU's convolutions
+        convert_conv2d_weight_memory_format(block.module, torch.channels_last)
     simulation = split_simulation(chain, cuts, trial.recipe(), schemes[0], device)
     seed_stochastic_rounding(derive_seed(trial.seed, "codecs"))
     for epoch in range(trial.epochs):
