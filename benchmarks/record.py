@@ -45,7 +45,8 @@ def in_turns(name: str, day: date, against: Path) -> str:
         for _ in range(TURNS)
         for tree_name, tree in (("Now", HERE), (f"Before, {commit}", against))
     ]
-    return "\n".join([f"`python -m benchmarks.record --against FOLDER {name}`, {day}\n", *turns])
+    head = f"`python -m benchmarks.{name}` of two checkouts (`python -m benchmarks.record --against FOLDER {name}`), {day}.\n"
+    return "\n".join([head, *turns])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
