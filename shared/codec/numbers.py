@@ -78,10 +78,10 @@ class Sample(NamedTuple):
     @classmethod
     def of(cls, values: Tensor) -> Self | None:
         """values: 1-D float32, not empty. None where one of them is not finite."""
-        lows, highs = _extremes(values)
+        numbers = values.numpy()
+        lows, highs = _extremes(numbers)
         if not (np.isfinite(lows).all() and np.isfinite(highs).all()):
             return None
-        numbers = values.numpy()
         drawn = numbers if len(numbers) <= SAMPLE else numbers[_places(len(numbers))]
         below, above = np.sort(lows[lows < drawn.min()]), np.sort(highs[highs > drawn.max()])
         return cls(drawn, below, above, (len(numbers) - len(below) - len(above)) / len(drawn))
@@ -117,16 +117,16 @@ def _rising(bins: NDArray[N]) -> NDArray[N]:
     return np.concatenate([bins[: _BINS // 2 - 1 : -1], bins[: _BINS // 2]])
 
 
-def _extremes(values: Tensor) -> tuple[Floats32, Floats32]:
+def _extremes(numbers: Floats32) -> tuple[Floats32, Floats32]:
     """The smallest and the largest number of each column; what is left over belongs to both, and few numbers wholly so.
 
     Numbers of a column lie far apart, so that of large ones that lie together hardly any is hidden behind another.
     """
-    rows = values.numel() // _COLUMNS if values.numel() > SAMPLE else 0
-    table, rest = values[: rows * _COLUMNS].view(rows, _COLUMNS), values[rows * _COLUMNS :].numpy()
+    rows = len(numbers) // _COLUMNS if len(numbers) > SAMPLE else 0
+    table, rest = numbers[: rows * _COLUMNS].reshape(rows, _COLUMNS), numbers[rows * _COLUMNS :]
     if rows == 0:
         return rest, rest
-    return np.concatenate([table.amin(0).numpy(), rest]), np.concatenate([table.amax(0).numpy(), rest])
+    return np.concatenate([table.min(0), rest]), np.concatenate([table.max(0), rest])
 
 
 def _places(count: int) -> NDArray[np.int64]:
