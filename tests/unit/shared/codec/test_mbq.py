@@ -140,6 +140,15 @@ def test_eight_numbers_in_a_million_that_are_far_away_are_not_lost(bits):
     assert squared_error(f"mbq{bits}", numbers) < squared_error(f"uniform{bits}", numbers)
 
 
+@each_kind
+@each_width
+def test_a_fit_to_a_sample_is_nearly_as_good_as_one_to_all(kind, bits, monkeypatch):
+    numbers = SHAPES_OF_NUMBERS[kind](normal(1_000_000, seed=bits))
+    sampled = squared_error(f"mbq{bits}", numbers)
+    monkeypatch.setattr("shared.codec.numbers.SAMPLE", numbers.numel())
+    assert sampled <= 1.02 * squared_error(f"mbq{bits}", numbers)
+
+
 @pytest.mark.parametrize("count", [10_000, 1_000_000])
 def test_levels_part_groups_that_are_narrow_beside_their_distance(count):
     """Two levels for each group: 0.3634 of its variance is the least error (Lloyd-Max at one bit)."""
