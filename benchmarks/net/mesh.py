@@ -9,11 +9,11 @@ from benchmarks.net.shaping import LinkEnd
 
 
 class Mesh:
-    """The machines by name, and the links between them."""
+    """The machines by name, and the ends of the links between them by (sender, receiver)."""
 
     def __init__(self, machines: Mapping[str, Namespace]) -> None:
         self.machines = machines
-        self._ends = {
+        self.ends = {
             (sender, receiver): LinkEnd(machines[sender].name, _device(receiver))
             for sender in machines
             for receiver in machines
@@ -22,13 +22,13 @@ class Mesh:
 
     def shape(self, bits_per_second: float, between: tuple[str, str] | None = None) -> None:
         """Limit both directions of one link, or of every link; may be called again at any time, and acts within 0.25 s."""
-        for hop, end in self._ends.items():
+        for hop, end in self.ends.items():
             if between is None or set(hop) == set(between):
                 end.shape(bits_per_second)
 
     def unshape(self) -> None:
         """Lift all limits."""
-        for end in self._ends.values():
+        for end in self.ends.values():
             end.unshape()
 
 
