@@ -52,7 +52,10 @@ SLOW = tuple(
         "placements/test_replacement",
         "commands/test_pages",
         "commands/test_demo_chain",
+        "commands/test_extending",
         "benchmarks/test_peer",
+        "benchmarks/test_shaped_link",
+        "benchmarks/test_simulation_agrees",
         "peers/test_worst_claims",
     )
 )

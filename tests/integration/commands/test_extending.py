@@ -64,7 +64,7 @@ def test_the_examples_pass_the_style_checks(tree):
         ("mlp-asgd or every_optimizer_is_tried", ["tests/integration/training/test_exactness.py"]),
         ("halves", ["tests/unit/shared/planning/test_planners.py"]),
         ("huber", ["tests/unit/shared/training/test_losses.py"]),
-        ("", ["tests/unit/docs/extended_tree.py"]),
+        ("", ["tests/integration/commands/extended_tree.py"]),
     ],
     ids=["codec", "optimizer", "optimizer on a device", "optimizer across a cut", "planner", "loss", "use"],
 )
