@@ -98,6 +98,12 @@ SUITES = {
                 Scheme(2, codec="mbq3", downlink_codec=_DOWN_4),
                 Scheme(2, codec="mbq4", downlink_codec=_DOWN_4),
             ),
+            "chain-mbq2-off": (Scheme(2, codec="mbq2", downlink_codec=_DOWN_8, feedback=_OFF),),
+            "chain-adaptive-off": (
+                Scheme(2, codec="mbq2", downlink_codec=_DOWN_8, feedback=_OFF),
+                Scheme(2, codec="mbq3", downlink_codec=_DOWN_4, feedback=_OFF),
+                Scheme(2, codec="mbq4", downlink_codec=_DOWN_4, feedback=_OFF),
+            ),
         },
         # Paper 001, Table 4, where uniform quantisation cost it up to 2 points of CIFAR-10.
         (
