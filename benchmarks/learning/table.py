@@ -2,7 +2,7 @@
 
     python -m benchmarks.learning.table [--suite chain] [--results FILE] [--into benchmarks/results/learning.md]
 
-Without --into they are printed; with it they replace what stands between two marks in that file.
+Without --into they are printed; with it they replace what stands between the two marks of the suite in that file.
 """
 
 import argparse
@@ -25,7 +25,10 @@ from benchmarks.support.report import replaced
 from shared.errors import DataError
 from shared.registry import is_lossy
 
-BEGIN, END = "<!-- learning: made by benchmarks.learning.table -->", "<!-- end of learning -->"
+
+def marks(suite: str) -> tuple[str, str]:
+    """The lines of a document between which the tables of a suite stand."""
+    return f"<!-- learning, {suite}: made by benchmarks.learning.table -->", f"<!-- end of learning, {suite} -->"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.into is None:
         print(text)
     else:
-        chosen.into.write_text(replaced(chosen.into.read_text(), text, str(chosen.into), BEGIN, END))
+        chosen.into.write_text(replaced(chosen.into.read_text(), text, str(chosen.into), *marks(chosen.suite)))
 
 
 def tables(results: Sequence[Result]) -> str:
@@ -150,7 +153,8 @@ def _verdicts(suite: Suite, results: Sequence[Result]) -> Iterator[str]:
         if is_there and (differences := _differences(results, config, against)):
             points = statistics.mean(differences)
             kept = "kept" if points >= goal else "missed"
-            distance = f"at most {-goal:g} points below" if goal < 0 else f"at least {goal:g} points above"
+            unit = "point" if abs(goal) == 1 else "points"
+            distance = f"at most {-goal:g} {unit} below" if goal < 0 else f"at least {goal:g} {unit} above"
             yield f"Goal: {config} {distance} {against}: {kept}, {points:+.2f}."
 
 

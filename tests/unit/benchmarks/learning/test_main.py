@@ -58,7 +58,7 @@ def test_a_chain_of_three_trains_with_codecs_that_follow_the_milestones(archive,
     assert len(set(losses)) == 3, "the second epoch begins with the first milestone"
     text = table.tables(results)
     assert "| chain-adaptive | 2 | replay | mbq2, then mbq3, then mbq4 |" in text
-    assert "Goal: chain-mbq2 at most 1 points below chain:" in text
+    assert "Goal: chain-mbq2 at most 1 point below chain:" in text
 
 
 def test_a_configuration_of_another_suite_is_refused(capsys):

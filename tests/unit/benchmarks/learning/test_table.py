@@ -75,19 +75,22 @@ def test_results_that_do_not_belong_together_make_no_table():
 def test_the_table_replaces_what_stood_in_its_place(tmp_path):
     results, document = tmp_path / "results.jsonl", tmp_path / "results.md"
     append_result(results, result())
-    document.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+    (begin, end), others = table.marks("pair"), "\nof others\n".join(table.marks("chain"))
+    document.write_text(f"before\n{begin}\nold\n{end}\n{others}\nafter\n")
     for _ in range(2):
         table.main(["--results", str(results), "--into", str(document)])
         text = document.read_text()
         assert text.startswith("before\n")
-        assert text.endswith("\nafter\n")
+        assert text.endswith(f"\n{others}\nafter\n")
         assert "old" not in text
         assert text.count("| serial |") == 1
     with pytest.raises(DataError, match="no place"):
-        replaced(f"{table.END}{table.BEGIN}", "text", "it", table.BEGIN, table.END)
+        replaced(end + begin, "text", "it", begin, end)
 
 
 def test_stored_results_make_tables():
     for suite, path in RESULTS.items():
         if results := read_results(path):
-            assert f"| {next(iter(SUITES[suite].configs))} |" in table.tables(results)
+            text = table.tables(results)
+            assert f"| {next(iter(SUITES[suite].configs))} |" in text
+            assert text in RESULTS["pair"].with_suffix(".md").read_text(), "made from other results"
