@@ -46,6 +46,8 @@ SLOW = tuple(
     for name in (
         "recovery/test_crash",
         "adaptation/test_calibration",
+        "adaptation/test_decisions",
+        "training/test_fair_compute",
         "peers/test_fuzz_frames",
         "recovery/test_resuming",
         "recovery/test_interruptions",
