@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.learning.plan import LEARNING_RATE, NETWORKS, SUITES, Trial
 from benchmarks.learning.results import RESULTS, append_result, read_results
 from benchmarks.learning.workers import run_trials
+from benchmarks.support.arguments import numbers
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -48,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NAME", help=", ".join(NETWORKS))
     add("--suite", choices=SUITES, default="pair", help="a pair of workers or a chain of three (default: %(default)s)")
     add("--configs", nargs="+", metavar="NAME", help="of the suite (default: all)")
-    add("--seeds", type=_numbers, default=range(5), help="one number, or the first and last of several (default: 0-4)")
+    add("--seeds", type=numbers, default=range(5), help="one number, or the first and last of several (default: 0-4)")
     add("--epochs", type=int, default=8, help="of every training (default: %(default)s)")
     add("--train-samples", type=int, default=50_000, help="the first of the training set (default: all)")
     add("--learning-rate", type=float, default=LEARNING_RATE, help="at its highest (default: %(default)s)")
@@ -58,11 +59,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--stop-seconds", type=float, default=float("inf"), help="start no training later than this (default: never)")
     return parser
-
-
-def _numbers(text: str) -> range:
-    first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
 
 
 def _trials(chosen: argparse.Namespace) -> list[Trial]:

@@ -5,7 +5,7 @@ long as it is with late gradients in mind, because a network changes most in its
 000, 4.1.2).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from shared.codec import FeedbackMode
@@ -66,6 +66,11 @@ class Suite:
 
 _OFF, _LITERAL = FeedbackMode.OFF, FeedbackMode.LITERAL
 _DOWN_8, _DOWN_4 = "uniform8-stochastic", "uniform4-stochastic"
+_ADAPTIVE = (
+    Scheme(2, codec="mbq2", downlink_codec=_DOWN_8),
+    Scheme(2, codec="mbq3", downlink_codec=_DOWN_4),
+    Scheme(2, codec="mbq4", downlink_codec=_DOWN_4),
+)
 SUITES = {
     "pair": Suite(
         {
@@ -93,17 +98,9 @@ SUITES = {
                 f"chain-{codec}": (Scheme(2, codec=codec, downlink_codec=_DOWN_8),)
                 for codec in ("mbq2", "mbq3", "mbq4", "uniform2", "uniform3", "uniform4")
             },
-            "chain-adaptive": (
-                Scheme(2, codec="mbq2", downlink_codec=_DOWN_8),
-                Scheme(2, codec="mbq3", downlink_codec=_DOWN_4),
-                Scheme(2, codec="mbq4", downlink_codec=_DOWN_4),
-            ),
+            "chain-adaptive": _ADAPTIVE,
             "chain-mbq2-off": (Scheme(2, codec="mbq2", downlink_codec=_DOWN_8, feedback=_OFF),),
-            "chain-adaptive-off": (
-                Scheme(2, codec="mbq2", downlink_codec=_DOWN_8, feedback=_OFF),
-                Scheme(2, codec="mbq3", downlink_codec=_DOWN_4, feedback=_OFF),
-                Scheme(2, codec="mbq4", downlink_codec=_DOWN_4, feedback=_OFF),
-            ),
+            "chain-adaptive-off": tuple(replace(scheme, feedback=_OFF) for scheme in _ADAPTIVE),
         },
         # Paper 001, Table 4, where uniform quantisation cost it up to 2 points of CIFAR-10.
         (

@@ -1,6 +1,6 @@
 """The tables of `benchmarks.learning` as Markdown, from its stored results.
 
-    python -m benchmarks.learning.table [--suite chain] [--results FILE] [--into benchmarks/results/learning.md]
+    python -m benchmarks.learning.table [--suite chain] [--seeds 0-1] [--results FILE] [--into benchmarks/results/learning.md]
 
 Without --into they are printed; with it they replace what stands between the two marks of the suite in that file.
 """
@@ -21,6 +21,7 @@ from benchmarks.learning.plan import (
     Trial,
 )
 from benchmarks.learning.results import RESULTS, Result, read_results
+from benchmarks.support.arguments import numbers
 from benchmarks.support.report import replaced
 from shared.errors import DataError
 from shared.registry import is_lossy
@@ -35,10 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, draw, and print or write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning.table", description="Accuracy as Markdown.")
     parser.add_argument("--suite", choices=SUITES, default="pair", help="whose results (default: %(default)s)")
+    parser.add_argument("--seeds", type=numbers, help="only these, one number or the first and last (default: all)")
     parser.add_argument("--results", type=Path, help="what benchmarks.learning stored (default: the suite's)")
     parser.add_argument("--into", type=Path, help="file with the two marks; without it the tables are printed")
     chosen = parser.parse_args(arguments)
-    text = tables(read_results(chosen.results or RESULTS[chosen.suite]))
+    results = read_results(chosen.results or RESULTS[chosen.suite])
+    text = tables([result for result in results if chosen.seeds is None or result.trial.seed in chosen.seeds])
     if chosen.into is None:
         print(text)
     else:

@@ -9,3 +9,9 @@ def benchmark_parser(name: str, description: str | None) -> argparse.ArgumentPar
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser
+
+
+def numbers(text: str) -> range:
+    """'3' is that number alone, '0-4' the numbers from the first to the last."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)

@@ -56,6 +56,17 @@ def test_a_row_without_all_seeds_is_not_shown_and_is_named():
     assert "Goal" not in text
 
 
+def test_fewer_seeds_show_what_has_only_these(tmp_path, capsys):
+    path = tmp_path / "results.jsonl"
+    for one in [*(result(seed=seed) for seed in range(3)), result("k5", seed=0), result("k5", seed=1)]:
+        append_result(path, one)
+    for seeds, rows in (("0-1", "| 2 |"), ("1", "| 1 |")):
+        table.main(["--results", str(path), "--seeds", seeds])
+        shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("| serial ", "| k5 "))]
+        assert len(shown) == 2
+        assert all(line.endswith(rows) for line in shown)
+
+
 @pytest.mark.parametrize(("rate", "said"), [(0.05, True), (0.01, True), (0.02, False)])
 def test_a_learning_rate_at_the_edge_of_what_was_tried_is_said(rate, said):
     one = result()
