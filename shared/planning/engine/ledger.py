@@ -88,12 +88,12 @@ class Ledger:
         """Steps that going over to each contender would gain in a run with so many to go, shape (n,); not above 0: stay.
 
         Counted is the least lead of the time of proof. Over whole periods of an oscillation that favours nobody, a lead comes
-        back to 0, so what remains of it is what it is better by. The way there must be worth it with a profit.
+        back to 0, so what remains of it is what it is better by. The way there must be worth it with a profit, and so must what
+        the account is overdrawn by: it has to be won back.
         """
-        if self.available_steps(remaining_steps) < 0.0:
-            return np.zeros_like(there_seconds)
         lead: Floats = self._troughs.min(axis=0) * remaining_steps / max(self._home_steps, 1.0)
-        return lead - PROFIT * self._lost_steps(there_seconds)
+        overdrawn_steps = max(0.0, -self.available_steps(remaining_steps))
+        return lead - PROFIT * (self._lost_steps(there_seconds) + overdrawn_steps)
 
     def regrets(self, index: int, back_seconds: float) -> bool:
         """Whether home was lately so much better than this deployment that the way back would have paid."""

@@ -199,6 +199,27 @@ def test_a_deployment_that_is_better_over_each_period_is_found_and_kept_though_t
     assert run.steps >= kept + 0.7 * (best - kept)
 
 
+def test_a_run_whose_account_is_overdrawn_still_leaves_for_what_has_proved_better():
+    profile = small_profile(
+        blocks=tuple(ProfiledBlock(f"b{i}", 2e5) for i in range(4)),
+        edge_seconds=(None, 0.02, 0.06, 0.12, 0.4),
+        serial_edge_seconds=(None, 0.014, 0.042, 0.084, 0.28),
+        cloud_seconds=(None, 0.02, 0.015, 0.01, 0.0),
+        feature_bytes=(None, 4e5, 2e5, 5e4, None),
+        gradient_bytes=(None, 4e5, 2e5, 5e4, None),
+        min_bits=None,
+        max_staleness=5,
+    )
+    space = SearchSpace((8, 32), allow_edge_only=True)
+    link = symmetric((10.0, 15.0), (50.0, 0.01))
+    start = greedy(profile, Rates(15 * MBIT, 15 * MBIT), space).deployment
+    # Six minutes of going there and back cost more than 1 % of what this run was told that it has to do.
+    run = simulate(profile, link, start, 1800.0, Engine(profile, space, start, total_steps=13_500))
+    alone = simulate(profile, link, PlannedDeployment(4, 0, 32), 1800.0).steps
+    assert run.steps >= 0.8 * alone
+    assert simulate(profile, link, start, 1800.0).steps < 0.5 * alone
+
+
 def test_on_a_link_that_varies_slowly_it_beats_every_deployment_that_is_kept():
     link = symmetric((60.0, 60.0), (60.0, 5.0))
     _, run = both(QUICK, link, best_for(QUICK, 60.0), 1800.0)

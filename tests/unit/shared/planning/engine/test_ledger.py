@@ -47,11 +47,15 @@ def test_a_lead_that_a_dip_interrupts_stands():
     assert gains[-1] > 0.0
 
 
-def test_nothing_is_proven_to_an_account_that_is_overdrawn():
+@pytest.mark.parametrize(("other_speed", "is_proven"), [(4.5, False), (6.0, True)])
+def test_a_lead_must_win_back_what_the_account_is_overdrawn_by(other_speed, is_proven):
     ledger = Ledger(RiskLimits(), HOME, 2)
-    ledger.record(30.0, np.array([4.0, 6.0]), 0, is_at_home=False)
+    ledger.record(30.0, np.array([4.0, other_speed]), 0, is_at_home=False)
     assert ledger.available_steps(REMAINING_STEPS) < 0.0
-    assert max(fed(ledger, 400, lambda _: (4, 6))) == 0.0
+    gains = fed(ledger, 1500, lambda _: (4, other_speed))
+    assert max(gains[:400]) <= 0.0
+    assert (max(gains) > 0.0) is is_proven
+    assert max(fed(Ledger(RiskLimits(), HOME, 2), 1500, lambda _: (4, other_speed))) > 0.0
 
 
 @pytest.mark.parametrize(("seconds", "is_regretted"), [(19, False), (21, True)])
